@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils
 
 from benchmarks.counting.assembly import LANES, inner_loops
 from fpsim.runtime.compile import kernel
 from fpsim.runtime.stream import BLOCK, element_loop, prefetch_block
+from fpsim.runtime.target import target_machine
+from fpsim.runtime.vectors import call
 
 CHAINS, DEPTH = 12, 4  # 12 registers and two operands fit AVX2's sixteen; a chain waits at most 5 cycles for itself
 TURNS = 25  # short ones, of which the best counts: other work on the machine can only slow them
@@ -47,9 +48,7 @@ class CompiledLoop(NamedTuple):
 
 def machine() -> llvm.TargetMachine:
     """The processor that this runs on, as LLVM knows it (and numba, by NUMBA_CPU_NAME)."""
-    from numba.core.registry import cpu_target
-
-    return cpu_target.target_context.codegen()._tm
+    return target_machine()
 
 
 @cache
@@ -141,8 +140,7 @@ def _keep(builder: ir.IRBuilder, value: ir.Value, of: ir.Type) -> None:
 def _operation(builder: ir.IRBuilder, kind: str, value: ir.Value, other: ir.Value) -> ir.Value:
     if kind == "float":
         name = f"llvm.fma.v{value.type.count}f32"
-        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(value.type, [value.type] * 3), name)
-        return builder.call(fma, [value, other, other])
+        return call(builder, name, value.type, value, other, other)
     if kind == "multiply":
         low = value.type([(1 << 32) - 1] * value.type.count)
         return builder.mul(builder.and_(value, low), builder.and_(other, low))

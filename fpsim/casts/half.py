@@ -12,9 +12,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import binding, ir
-from numba.core import types
-from numba.core.registry import cpu_target
+from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 
 from fpsim.core.encode import PLAIN
@@ -23,6 +22,7 @@ from fpsim.formats.named import FP16, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.compile import kernel
 from fpsim.runtime.stream import element_loop
+from fpsim.runtime.target import assembly_of
 
 u16, u32 = np.uint16, np.uint32
 MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
@@ -44,10 +44,7 @@ def has_conversion() -> bool:
     function = ir.Function(module, ir.FunctionType(single, [single]), "through_half")
     builder = ir.IRBuilder(function.append_basic_block())
     builder.ret(builder.fpext(builder.fptrunc(function.args[0], half), single))
-    parsed = binding.parse_assembly(str(module))
-    parsed.triple = binding.get_process_triple()
-    assembly = cpu_target.target_context.codegen()._tm.emit_assembly(parsed)
-    return not re.search("sfhf|hfsf|f2h|h2f", assembly)  # __truncsfhf2, __gnu_h2f_ieee and the like
+    return not re.search("sfhf|hfsf|f2h|h2f", assembly_of(module))  # __truncsfhf2, __gnu_h2f_ieee and the like
 
 
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:

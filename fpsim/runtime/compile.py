@@ -1,10 +1,8 @@
-"""Numba's compiler options: for the functions inside kernels, and for kernels, which are kept on disk."""
+"""Compile loops by numba: kernels, which Python calls and which are kept on disk, and the functions inside them."""
 
 from __future__ import annotations
 
 import gc
-import hashlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,46 +11,14 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numba
-from numba.core import sigutils
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_machinery import PassManager
-from numba.core.registry import CPUDispatcher
-from numba.core.runtime import rtsys
-from numba.core.typed_passes import NopythonRewrites
-from numba.core.untyped_passes import InlineClosureLikes
 
+from fpsim.runtime import numba_private
 from fpsim.runtime.clock import compiling
-from fpsim.runtime.code_libraries import InternalLibrary, KernelLibrary, LoopLibrary, PartLibrary, libraries
 from fpsim.runtime.kernel_files import KernelFiles
-from fpsim.runtime.kernel_key import UnknownPart, key_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 KERNELS: list[Any] = []  # every kernel of this process, for tables of what compiling costs
-
-
-def _stable(value: Any) -> str:
-    """A name for a captured value that is the same in every process."""
-    inner = getattr(value, "py_func", value)
-    if callable(inner) and hasattr(inner, "__closure__"):
-        return f"{inner.__module__}.{inner.__qualname__}"  # which tells what it captured: see _named
-    return repr(value)
-
-
-def _named(function: Function) -> Function:
-    """The function under a name that tells what it captured.
-
-    Variants of one function that captured other values would else look like edits of each other to `kernel_key`, which
-    keeps no kernel that an edited function is part of.
-    """
-    cells = function.__closure__ or ()
-    if cells:
-        captured = ",".join(_stable(cell.cell_contents) for cell in cells)
-        digest = hashlib.sha256(captured.encode()).hexdigest()[:16]
-        function.__qualname__ = f"{function.__qualname__}_{digest}"
-    return function
 
 
 class _Flags(set[str]):
@@ -63,143 +29,90 @@ class _Flags(set[str]):
 
 
 SUMS = _Flags({"reassoc", "contract"})
+WITHIN = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # for functions that only machine code calls
+PRIVATE = None if numba.config.DISABLE_JIT else numba_private.names()
+Dispatcher: Any = object if PRIVATE is None else PRIVATE.dispatcher
 
 
-class _KernelCompiler(CompilerBase):  # type: ignore[misc]
-    """numba's compiler, for kernels."""
+class Helper(Dispatcher):  # type: ignore[misc]
+    """A function inside kernels. Python runs it as plain Python, so that it needs no machine code that Python calls.
 
-    library: type[JITCodeLibrary] = KernelLibrary
-
-    def define_pipelines(self) -> list[PassManager]:
-        """numba's passes, but for two that look for what no kernel has: functions within functions, sums of arrays."""
-        passes = PassManager("kernel")
-        for each, description in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
-            if each not in (InlineClosureLikes, NopythonRewrites):
-                passes.add_pass(each, description)
-        passes.finalize()
-        return [passes]
-
-    def _compile_core(self) -> Any:
-        if self.state.library is None:
-            if self.library is not PartLibrary:
-                self._name_by_content()
-            self.state.library = self.library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-            self.state.library.enable_object_caching()  # before the code is made, or it could not be kept
-        return super()._compile_core()
-
-    def _name_by_content(self) -> None:
-        """Call machine code after all that it is made of: code of the same name may have come from the disk.
-
-        An edited function would meet the one before, as numba counts compilations, and its numbers begin anew in every
-        process. What has no key is not kept on disk, and has a name that no other process gives.
-        """
-        function = self.state.func_id
-        try:
-            content = f"{key_of(function.func)}{self.state.flags.fastmath!r}"
-        except UnknownPart:
-            content = os.urandom(20).hex()
-        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-        function.func_qualname, function.unique_name = (
-            f"{name}.{digest}" for name in (function.func_qualname, function.unique_name)
-        )
-
-
-class _LoopCompiler(_KernelCompiler):
-    """numba's compiler, for loops inside kernels."""
-
-    library = LoopLibrary
-
-
-class _PartCompiler(_KernelCompiler):
-    """numba's compiler, for parts."""
-
-    library = PartLibrary
-
-
-class Part(CPUDispatcher):  # type: ignore[misc]
-    """A function inside kernels. Called from Python it runs as plain Python, so that it needs no entrance from there.
-
-    The entrances that numba makes for every function take as long to compile as the functions themselves.
+    That machine code would take as long to compile as the function itself.
     """
 
     def __call__(self, *args: Any) -> Any:
         return self.py_func(*args)
 
+
+class Kernel(Dispatcher):  # type: ignore[misc]
+    """A loop that Python calls. Ctrl-C waits until it is compiled or loaded."""
+
     def compile(self, signature: Any) -> Any:
-        """Compile for some argument types, as numba does, without its clocks, of which each level of calls sets two.
-
-        These are called for every call of LLVM, which is a twentieth of the time.
-        """
-        types, result = sigutils.normalize_signature(signature)
-        compiled = self.overloads.get(tuple(types))
-        if compiled is None:
-            with global_compiler_lock, self._compiling_counter:
-                compiled = self._compiler.compile(types, result)
-                self.add_overload(compiled)
-        return compiled.entry_point
+        """Load the loop for some argument types from the disk, or compile it."""
+        assert PRIVATE is not None
+        with interrupts_wait(), garbage_waits(), compiling(), numba_private.own_numbers(PRIVATE):
+            return super().compile(signature)
 
 
-def _part(function: Any, compiler: type[CompilerBase], **options: Any) -> Any:
-    """A function inside kernels with options of numba's; plain Python where nothing is compiled."""
+def _helper(function: Any, **options: Any) -> Any:
+    """Return the dispatcher of a function inside kernels, or the function itself where nothing is compiled.
+
+    Options are written out, as a function without one would have that of the caller that happened to compile it first.
+    """
     if numba.config.DISABLE_JIT:
         return function
-    entrances = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    options = {"nopython": True, "error_model": "numpy", **entrances, **options}
-    return Part(_named(function), targetoptions=options, pipeline_class=compiler)
+    options = {"error_model": "numpy", "fastmath": False, **options}
+    if PRIVATE is None:
+        return numba.njit(**options)(function)
+    return Helper(function, targetoptions={"nopython": True, "forceinline": False, **WITHIN, **options})
 
 
 @cache
 def _scalar(plain: Any) -> Any:
-    return _part(plain, _PartCompiler, forceinline=True)
+    return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
 
 def scalar(function: Function) -> Function:
-    """A scalar function inside kernels, on the CPU and on CUDA: compiled once for all of them, and inlined by LLVM.
+    """Compile a scalar function inside kernels, on the CPU and on CUDA; LLVM inlines it.
 
-    Numba could inline it too, but then would copy and type it again for every call, which takes seconds.
+    numba could inline it too, but then would copy and type it again for every call, which takes seconds.
     """
     compiled: Function = _scalar(getattr(function, "py_func", function))
     return compiled
 
 
 def inner_loop(function: Function) -> Function:
-    """A loop over arrays inside kernels, compiled once for all of them. Not inlined, which saves compiling it again.
+    """Compile a loop over arrays inside kernels, which stays a function of its own where LLVM finds it long.
 
     A call takes some nanoseconds for each array, so the loop should be longer than a hundred elements or so.
     """
-    compiled: Function = _part(function, _LoopCompiler)
+    compiled: Function = _helper(function)
     return compiled
 
 
 def reordered_sums(function: Function) -> Function:
-    """An inner loop whose own sums may be added in another order and with fused products, so that they go by vectors.
+    """Compile an inner loop whose own sums may be added in another order and with fused products, so by vectors.
 
     Functions that it calls keep their order: whatever must not be rearranged, differences above all, stands in one.
     """
-    compiled: Function = _part(function, _LoopCompiler, fastmath=SUMS)
+    compiled: Function = _helper(function, fastmath=SUMS)
     return compiled
-
-
-class Kernel(CPUDispatcher):  # type: ignore[misc]
-    """A loop that Python calls. Ctrl-C waits until it is compiled or loaded."""
-
-    def compile(self, signature: Any) -> Any:
-        with interrupts_wait(), garbage_waits(), compiling(), global_compiler_lock:
-            rtsys.initialize(self.targetctx)  # its own code is called from outside kernels
-            with libraries(self.targetctx, InternalLibrary):
-                return super().compile(signature)
 
 
 def kernel(function: Function) -> Function:
-    """Compile a loop over arrays: no GIL, no fast-math, kept on disk for later processes."""
+    """Compile a loop over arrays that Python calls: no GIL, no fast-math, kept on disk for later processes."""
     if numba.config.DISABLE_JIT:
         return function
-    # numba's entrance for C, which nothing uses, is a tenth of what compiling costs
-    options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    compiled = Kernel(_named(function), targetoptions=options, pipeline_class=_KernelCompiler)
-    compiled._cache = KernelFiles(function, compiled)
+    options = {"nogil": True, "error_model": "numpy", "fastmath": False}
+    compiled: Any
+    if PRIVATE is None:
+        compiled = numba.njit(**options)(function)
+    else:
+        # the wrapper for C, which nothing uses, is a tenth of what compiling costs
+        compiled = Kernel(function, targetoptions={"nopython": True, "no_cfunc_wrapper": True, **options})
+        compiled._cache = KernelFiles(function, compiled, PRIVATE)
     KERNELS.append(compiled)
-    return compiled
+    return compiled  # type: ignore[no-any-return]
 
 
 @contextmanager

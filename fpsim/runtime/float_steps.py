@@ -7,9 +7,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 from numba.extending import intrinsic
+
+from fpsim.runtime.vectors import call
 
 if numba.config.DISABLE_JIT:
 
@@ -58,9 +59,7 @@ else:
 
         def typing(_typing: Any, x: Any) -> Any:
             def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-                double = ir.DoubleType()
-                function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(double, [double]), name)
-                return builder.call(function, args)
+                return call(builder, name, args[0].type, *args)
 
             return types.float64(types.float64), build
 
@@ -76,10 +75,7 @@ else:
         """x * y + z of one float type, rounded once."""
 
         def build(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            single = sig.return_type == types.float32
-            kind = ir.FloatType() if single else ir.DoubleType()
-            name = "llvm.fma.f32" if single else "llvm.fma.f64"
-            function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
-            return builder.call(function, args)
+            name = "llvm.fma.f32" if sig.return_type == types.float32 else "llvm.fma.f64"
+            return call(builder, name, args[0].type, *args)
 
         return z(z, z, z), build

@@ -24,20 +24,18 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
-from numba.core import caching
-from numba.core.runtime import rtsys
-from numba.core.serialize import dumps
 
-from fpsim.runtime.code_libraries import LoadedLibrary, libraries
 from fpsim.runtime.kernel_key import UnknownPart, key_of
+from fpsim.runtime.numba_private import PrivateNames
+from fpsim.runtime.target import target
 
 KEEP_DAYS = 30  # files are removed after this time without use
 KEEP_BYTES = 2 << 30  # and the least recently used ones, where all take more
 TOUCH_AFTER = 86400  # seconds after which a use is noted
 DIGEST_BYTES = 32
 SUFFIX = ".kernel"
-# Switches of numba that change machine code without changing its own key.
-SCHEME = 3  # of the code in a file, and of the names by which it calls other code
+SCHEME = 4  # of the content of a file
+# Switches of numba that change machine code.
 SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LLVM_REFPRUNE_PASS")
 
 
@@ -68,12 +66,13 @@ def compiler() -> str:
     return " ".join(map(str, (*versions, *switches)))
 
 
-class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
+class KernelFiles:
     """The compiled forms of one function on disk, as numba's dispatchers ask for them."""
 
-    def __init__(self, function: Callable[..., Any], dispatcher: Any) -> None:
+    def __init__(self, function: Callable[..., Any], dispatcher: Any, private: PrivateNames) -> None:
         self._function = function
         self._dispatcher = dispatcher
+        self._private = private
 
     @cached_property
     def _key(self) -> str | None:
@@ -83,12 +82,12 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
         except UnknownPart:
             return None
 
-    def path(self, signature: Any, target_context: Any) -> Path | None:
+    def path(self, signature: Any) -> Path | None:
         """The file of a kernel for some argument types."""
         folder = base_folder()
         if folder is None or self._key is None:
             return None
-        for_what = (self._key, str(signature), target_context.codegen().magic_tuple(), compiler())
+        for_what = (self._key, str(signature), target(), compiler())
         digest = hashlib.blake2b(repr(for_what).encode(), digest_size=16).hexdigest()
         name = re.sub(
             r"[^\w.]", "", f"{self._function.__module__}.{self._function.__qualname__}".removeprefix("fpsim.")
@@ -97,7 +96,7 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """The compiled kernel, or None: a file that is absent, damaged or not readable is compiled anew."""
-        path = self.path(signature, target_context)
+        path = self.path(signature)
         if path is None:
             return None
         content = read_whole(path)
@@ -106,19 +105,18 @@ class KernelFiles(caching.CompileResultCacheImpl):  # type: ignore[misc]
         try:
             # numba's own cache first loads every implementation that it has, SciPy's linear algebra among them; machine
             # code needs none of them, and the compiler loads them when it next has something to compile
-            rtsys.initialize(target_context)
-            with libraries(target_context, LoadedLibrary):
-                return self.rebuild(target_context, pickle.loads(content))
+            self._private.runtime.initialize(target_context)
+            return self._private.results.rebuild(self, target_context, pickle.loads(content))
         except Exception:  # complete, but of no use here: treated as absent
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Keep a kernel for later processes where there is room for it."""
-        path = self.path(signature, getattr(result, "target_context", None) or self._dispatcher.targetctx)
+        path = self.path(signature)
         if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
             return
         with contextlib.suppress(Exception):  # a full or read-only disk costs time, not results
-            write_whole(path, dumps(self.reduce(result)))
+            write_whole(path, self._private.dumps(self._private.results.reduce(self, result)))
             tidy(path.parent)
 
     def flush(self) -> None:

@@ -26,8 +26,7 @@ def key_of(function: Callable[..., Any]) -> str:
     """The key of a function, or of its dispatcher: 40 hexadecimal digits.
 
     Raises:
-      UnknownPart: it refers to an object of a kind that is not described here, or a function that it calls was changed
-        in this process after another one of that name had been described.
+      UnknownPart: it refers to an object of a kind that is not described here.
     """
     parts = _Parts()
     whole = parts.reference(function)  # with the options that it is compiled with
@@ -39,11 +38,6 @@ def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
     parts = _Parts()
     parts.reference(function)
     return parts.functions
-
-
-# name of a compiled function -> what it was when first described: machine code has the names of functions, so that two
-# functions of one name, as after importlib.reload, must not both come from disk
-_described: dict[str, str] = {}
 
 
 class _Parts:
@@ -63,13 +57,7 @@ class _Parts:
             place = self._places[id(plain)] = len(self.texts)
             self.functions.append(plain)
             self.texts.append("")
-            name = f"{plain.__module__}.{plain.__qualname__}"
-            text = self._text(plain)
-            self.texts[place] = f"{name} {text}"
-            if plain is not function:
-                description = _without_places(text)
-                if _described.setdefault(name, description) != description:
-                    raise UnknownPart(f"{name} was edited after this process had used it.")
+            self.texts[place] = f"{plain.__module__}.{plain.__qualname__} {self._text(plain)}"
         return f"@{place}{options}"
 
     def _text(self, function: Callable[..., Any]) -> str:
@@ -173,11 +161,6 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
-
-
-def _without_places(text: str) -> str:
-    """A description without the places of callees, which depend on the function that was described first."""
-    return "@".join(part.lstrip("0123456789") for part in text.split("@"))
 
 
 def _is_library(module: str) -> bool:

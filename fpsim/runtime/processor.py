@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, TypeVar
 import numba
 import numpy as np
 from llvmlite import binding, ir
-from numba.core import cgutils, types
+from numba import types
 from numba.extending import intrinsic
 
 from fpsim.runtime.compile import kernel
 from fpsim.runtime.pipeline import AS_IT_IS
+from fpsim.runtime.vectors import call
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -125,20 +126,16 @@ def exchange_control(_typing: Any, value: Any) -> Any:
         word, void = ir.IntType(width), ir.VoidType()
         new = builder.trunc(args[0], word) if width < 64 else args[0]
         if width == 32:
-            space = cgutils.alloca_once(builder, word)
+            with builder.goto_entry_block():  # once, however often a loop comes here
+                space = builder.alloca(word)
             pointer = builder.bitcast(space, ir.IntType(8).as_pointer())
-            signature = ir.FunctionType(void, [ir.IntType(8).as_pointer()])
-            store = cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.sse.stmxcsr")
-            load = cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.sse.ldmxcsr")
-            builder.call(store, [pointer])
+            call(builder, "llvm.x86.sse.stmxcsr", void, pointer)
             old = builder.load(space)
             builder.store(new, space)
-            builder.call(load, [pointer])
+            call(builder, "llvm.x86.sse.ldmxcsr", void, pointer)
             return builder.zext(old, ir.IntType(64))
-        read = cgutils.get_or_insert_function(builder.module, ir.FunctionType(word, []), "llvm.aarch64.get.fpcr")
-        write = cgutils.get_or_insert_function(builder.module, ir.FunctionType(void, [word]), "llvm.aarch64.set.fpcr")
-        old = builder.call(read, [])
-        builder.call(write, [new])
+        old = call(builder, "llvm.aarch64.get.fpcr", word)
+        call(builder, "llvm.aarch64.set.fpcr", void, new)
         return old
 
     return types.uint64(types.uint64), build

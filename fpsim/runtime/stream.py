@@ -12,9 +12,10 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba import types
 from numba.extending import intrinsic
 
+from fpsim.runtime import vectors as v
 from fpsim.runtime.compile import scalar
 
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
@@ -41,13 +42,9 @@ else:
 
     def _prefetch(builder: Any, address: Any) -> None:
         """Emit the instruction that brings a line into the L1 cache."""
-        i32 = ir.IntType(32)
-        pointer = ir.IntType(8).as_pointer()
-        prefetch = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]), "llvm.prefetch.p0"
-        )
-        read, keep, data = ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)
-        builder.call(prefetch, [builder.bitcast(address, pointer), read, keep, data])
+        read, keep, data = v.WORD(0), v.WORD(3), v.WORD(1)
+        place = builder.bitcast(address, v.BYTE.as_pointer())
+        v.call(builder, "llvm.prefetch.p0", ir.VoidType(), place, read, keep, data)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
@@ -61,10 +58,9 @@ else:
             to = builder.bitcast(builder.gep(target.data, [args[1]]), line.as_pointer())
             come_from = builder.bitcast(source.data, line.as_pointer())
             temporal = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-            lines = BLOCK * (sig.args[0].dtype.bitwidth // 8) // LINE
-            with cgutils.for_range(builder, ir.Constant(ir.IntType(64), lines)) as loop:
-                value = builder.load(builder.gep(come_from, [loop.index]), align=1)
-                store = builder.store(value, builder.gep(to, [loop.index]), align=LINE)
+            for i in range(BLOCK * (sig.args[0].dtype.bitwidth // 8) // LINE):
+                value = builder.load(builder.gep(come_from, [v.LONG(i)]), align=1)
+                store = builder.store(value, builder.gep(to, [v.LONG(i)]), align=LINE)
                 store.set_metadata("nontemporal", temporal)
             return context.get_dummy_value()
 
@@ -81,7 +77,8 @@ else:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             several = not isinstance(sig.args[0], types.Array)
             kinds = sig.args[0].types if several else [sig.args[0]]
-            for kind, value in zip(kinds, cgutils.unpack_tuple(builder, args[0]) if several else args[:1], strict=True):
+            for i, kind in enumerate(kinds):
+                value = builder.extract_value(args[0], i) if several else args[0]
                 array = context.make_array(kind)(context, builder, value)
                 first = builder.bitcast(builder.gep(array.data, [args[1]]), ir.IntType(8).as_pointer())
                 for offset in range(0, BLOCK * kind.dtype.bitwidth // 8, LINE):

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 import numba
-from llvmlite import binding, ir
-from numba.core import cgutils
-from numba.core.registry import cpu_target
-from numba.extending import intrinsic
+from llvmlite import ir
+
+from fpsim.runtime.target import assembly_of
 
 BIT, BYTE, HALF, WORD, LONG = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 SMALL, SINGLE, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -55,16 +54,7 @@ def _probe() -> list[str]:
     old, half = (builder.load(place) for place in builder.function.args)
     builder.store(larger(builder, old, builder.add(old, old)), builder.function.args[0])
     builder.ret(builder.fpext(half, FLOATS))
-    parsed = binding.parse_assembly(str(module))
-    parsed.triple = binding.get_process_triple()
-    assembly: str = cpu_target.target_context.codegen()._tm.emit_assembly(parsed)
-    return assembly.splitlines()
-
-
-def named_intrinsic(function: Callable[..., Any], *captured: Any) -> Any:
-    """An intrinsic of numba, under a name with what it captured: names of functions that call it contain that."""
-    function.__name__ = "_".join([function.__name__, *map(str, captured)])
-    return intrinsic(function)
+    return assembly_of(module).splitlines()
 
 
 def vector(kind: Any, count: int) -> Any:
@@ -80,7 +70,7 @@ def integer(bits: int) -> Any:
 def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
     """What an intrinsic of LLVM returns."""
     signature = ir.FunctionType(kind, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), args)
+    return builder.call(builder.module.declare_intrinsic(name, (), signature), args)
 
 
 def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
@@ -92,8 +82,9 @@ def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
     """The address of an element of a matrix, as that of a byte."""
     view = context.make_array(kind)(context, builder, array)
-    strides = cgutils.unpack_tuple(builder, view.strides, 2)
-    offset = builder.add(*(builder.mul(index, stride) for index, stride in zip((i, j), strides, strict=True)))
+    offset = builder.add(
+        *(builder.mul(index, builder.extract_value(view.strides, n)) for n, index in enumerate((i, j)))
+    )
     return builder.gep(builder.bitcast(view.data, BYTE.as_pointer()), [offset])
 
 
@@ -264,6 +255,17 @@ def repeated(
     branch.set_metadata("llvm.loop", _rolled(builder.module))
     builder.position_at_end(after)
     return new
+
+
+def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
+    """Emit a loop: body(i) for i from 0 to count - 1; count is an int64, and may be 0."""
+
+    def turn(i: Any, _values: list[Any]) -> list[Any]:
+        body(i)
+        return []
+
+    with builder.if_then(builder.icmp_signed(">", count, LONG(0))):
+        repeated(builder, count, [], turn)
 
 
 def over_bits(

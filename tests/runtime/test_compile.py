@@ -1,4 +1,4 @@
-"""Compilation: only kernels become machine code, and an interrupt waits until one is whole."""
+"""Compilation: what Python may call, and that an interrupt waits until a kernel is whole."""
 
 from __future__ import annotations
 
@@ -79,6 +79,15 @@ def test_what_kernels_took_from_numba_serves_other_functions() -> None:
         assert xs.tolist() == before[::-1]
         with pytest.raises(ValueError, match=r"^\('at most three, got', 4\)$"):
             compiled(xs, 4)
+
+
+def test_python_runs_helpers_as_they_are() -> None:
+    """They have no machine code that Python could call: numba's own call of one would end the process."""
+    for make in (compile_module.scalar, compile_module.inner_loop, compile_module.reordered_sums):
+        helper: Any = make(lambda x: x * 2)
+        helper.compile((numba.int64,))
+        assert helper(3) == 6
+        assert helper("text") == "texttext"
 
 
 def test_an_interrupt_waits_until_a_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_damaged_kernels_are_compiled_anew(kept: Path) -> None:
 def test_kernels_of_other_switches_keep_apart(switch: str, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def file() -> Path:
         loop: Any = compile_module.kernel(increase())
-        path: Path = loop._cache.path((numba.float32[::1],), loop.targetctx)
+        path: Path = loop._cache.path((numba.float32[::1],))
         return path
 
     assert file() in kernels(kept)
@@ -175,3 +175,123 @@ def test_variants_of_a_loop_from_several_processes_keep_apart(
     for order in ("up", "down up"):
         got = bare.python(VARIANTS, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path)).splitlines()
         assert got == [want[name] for name in order.split()], order
+
+
+EDITED = """
+    import sys, types
+    import numpy as np
+
+    SOURCE = '''
+    from fpsim.runtime.compile import inner_loop, kernel, scalar
+
+    @MAKE
+    def part(xs):
+        for i in range(xs.size):
+            xs[i] *= FACTOR
+
+    @kernel
+    def whole(xs):
+        part(xs)
+    '''
+    for factor in ("2.0", "9.0"):
+        module = sys.modules["edited"] = types.ModuleType("edited")
+        exec(SOURCE.replace("FACTOR", factor), vars(module))
+        xs = np.ones(3)
+        module.whole(xs)
+        print(xs.tolist(), sum(module.whole.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.parametrize("make", ["inner_loop", "scalar"])
+def test_a_function_edited_in_a_process_does_not_meet_its_code_from_the_disk(
+    make: str, tmp_path: Path, bare: Bare
+) -> None:
+    """Found in a review: both had one name, and the first one of that name was called."""
+    script = EDITED.replace("MAKE", make)
+    for hits in (0, 1):
+        got = bare.python(script, FPSIM_CACHE_DIR=str(tmp_path)).splitlines()
+        assert got == [f"[2.0, 2.0, 2.0] {hits}", f"[9.0, 9.0, 9.0] {hits}"]
+
+
+TABLES = """
+    import os
+    import numpy as np
+    from fpsim.runtime.compile import inner_loop, kernel
+
+    def made(value):
+        table = np.zeros(2001)  # which numpy abbreviates
+        table[1000] = value
+
+        def fill(xs):
+            for i in range(xs.size):
+                xs[i] = table[1000]
+
+        part = inner_loop(fill)
+
+        def whole(xs):
+            part(xs)
+
+        return kernel(whole)
+
+    for value in map(float, os.environ["VALUES"].split()):
+        loop, xs = made(value), np.zeros(1)
+        loop(xs)
+        print(xs[0], sum(loop.stats.cache_hits.values()))
+"""
+
+
+def test_loops_that_captured_long_arrays_keep_apart(tmp_path: Path, bare: Bare) -> None:
+    assert bare.python(TABLES, VALUES="1", FPSIM_CACHE_DIR=str(tmp_path)) == "1.0 0"
+    both = bare.python(TABLES, VALUES="1 9", FPSIM_CACHE_DIR=str(tmp_path))
+    assert both.splitlines() == ["1.0 1", "9.0 0"]
+
+
+SHARED = """
+    import os
+    import numpy as np
+    from fpsim.runtime.compile import inner_loop, kernel
+
+    def halve(xs):
+        if xs.size > 3:
+            raise ValueError("at most three numbers", xs.size)
+        for i in range(xs.size):
+            xs[i] /= 2
+
+    halve = inner_loop(halve)
+
+    def once(xs):
+        halve(xs)
+
+    def twice(xs):
+        halve(xs)
+        halve(xs)
+
+    once, twice = kernel(once), kernel(twice)
+    for name in os.environ["ORDER"].split():
+        loop = {"once": once, "twice": twice}[name]
+        xs = np.array([8.0, 16.0])
+        loop(xs)
+        try:
+            loop(np.zeros(4))
+        except ValueError as error:
+            print(name, xs.tolist(), error, sum(loop.stats.cache_hits.values()))
+"""
+
+
+def test_every_kernel_from_the_disk_stands_alone(tmp_path: Path, bare: Bare) -> None:
+    """Kernels that call one loop have no need of each other's files, and word its errors alike."""
+    words = {"once": "once [4.0, 8.0]", "twice": "twice [2.0, 4.0]"}
+
+    def check(order: str, *hits: int) -> None:
+        said = "('at most three numbers', 4)"
+        want = [f"{words[name]} {said} {hit}" for name, hit in zip(order.split(), hits, strict=True)]
+        assert bare.python(SHARED, ORDER=order, FPSIM_CACHE_DIR=str(tmp_path)).splitlines() == want
+
+    check("twice", 0)
+    check("once twice", 0, 1)
+    check("once twice", 1, 1)
+    check("twice once", 1, 1)
+    (file,) = tmp_path.rglob("*once-*.kernel")
+    file.unlink()
+    check("twice once", 1, 0)
+    check("once", 1)

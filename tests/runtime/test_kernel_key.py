@@ -255,14 +255,6 @@ def test_other_packages_are_told_by_their_names_alone() -> None:
     kernel_key.key_of(function("def f(x):\n    return os.environ.get(shutil.copy)", os=os, shutil=shutil))
 
 
-def test_a_function_that_was_edited_in_this_process_is_not_kept() -> None:
-    source = "def f(x):\n    return x + 1\n"
-    kernel_key.key_of(numba.njit(function(source, __name__="fpsim.edited")))
-    kernel_key.key_of(numba.njit(function(source, __name__="fpsim.edited")))
-    with pytest.raises(kernel_key.UnknownPart, match=r"fpsim\.edited\.f was edited after"):
-        kernel_key.key_of(numba.njit(function(source.replace("1", "2"), __name__="fpsim.edited")))
-
-
 def test_no_kernel_is_without_a_key() -> None:
     fp.encode(1.0, fp.E4M3)
     assert KERNELS

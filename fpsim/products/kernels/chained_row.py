@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba.core import types
+from numba import types
+from numba.extending import intrinsic
 
 from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowScratch
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
@@ -177,7 +178,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
         return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)
 
-    return v.named_intrinsic(row, terms, half, count)
+    return intrinsic(row)
 
 
 @cache

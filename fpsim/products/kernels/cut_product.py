@@ -34,9 +34,9 @@ from fpsim.products.kernels.step_rows import (
     even_odd_row,
     separate_row,
 )
-from fpsim.products.kernels.vector_cut import PART, vector_cut_row
+from fpsim.products.kernels.vector_cut import PART, vector_cut_rows
 from fpsim.products.kernels.wide_row import LEADING_BITS, LONG_BIAS, float_exponent
-from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.float_steps import down, fused
 
 i8, u32, i32, i64, f32, f64 = np.int8, np.uint32, np.int32, np.int64, np.float32, np.float64
@@ -134,15 +134,26 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
             )
             c[j] = _new_or_old(c[j], top <= i32(NO_TERM), _joined(c[j], i32(top + base), total, True))
 
-    in_vectors: Any = vector_cut_row(terms, halves) if vectors else None
+    in_vectors: Any = vector_cut_rows(terms, halves) if vectors else None
 
-    def vector_row(
-        a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, _e8: Any, _other: Any, _words: Any
+    def vector_rows(
+        a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, _e8: Any, _other: Any,
+        _words: Any,
     ) -> None:  # fmt: skip
-        """The same for `parts` of PART columns."""
-        in_vectors(a, ea, b, eb, c, base, parts)
+        """fast_rows for `parts` of PART columns."""
+        in_vectors(a, ea, i64(first), i64(stop), b, eb, c, base, parts)
 
-    one_row: Any = scalar(vector_row if vectors else fast_row)
+    fast_row = scalar(fast_row)
+
+    def fast_rows(
+        a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, e8: Any, other: Any,
+        words: Any,
+    ) -> None:  # fmt: skip
+        """fast_row for rows first .. stop of a and of c."""
+        for r in range(first, stop):
+            fast_row(a[r], ea[r], b, eb, c[r], base, parts, e8, other, words)
+
+    usual_rows: Any = scalar(vector_rows if vectors else fast_rows)
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
         """The terms of a step with those of a half side by side."""
@@ -150,6 +161,21 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
 
     ordered = scalar(ordered)
+    row_by_terms = even_odd_row if two else separate_row
+
+    def careful_row(
+        a: Any, b: Any, m: Any, n: Any, k: Any, r: Any, width: Any, panel_is_raw: Any, raw_a: Any, raw_b: Any,
+        tile: Any, u: StepFacts, room: StepRoom,
+    ) -> None:  # fmt: skip
+        """Add the terms of a step from k on to row r of a tile one by one: some are NaN, infinite or far apart."""
+        count = min(terms, a.shape[1] - k)
+        for i in range(count):
+            raw_a[i] = a[m + r, k + i]
+            for j in range(0 if panel_is_raw else width):
+                raw_b[i, j] = b[k + i, n + j]
+        row_by_terms(raw_a, raw_b, tile[r], count, u, room)
+
+    careful_row = inner_loop(careful_row)
 
     def product(
         a: Any, b: Any, c: Any, of_a: Any, of_b: Any, base: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any
@@ -178,36 +204,25 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
                 width = min(PANEL_COLUMNS, n1 - n)
                 parts = i64((width + PART - 1) // PART)
                 for r in range(rows):
-                    tile[r, :width] = c[m + r, n : n + width]
+                    for j in range(width):
+                        tile[r, j] = c[m + r, n + j]
                 for s in range(steps):
                     k, panel_is_raw = s * terms, False
                     b_flags = fill_panel(b, k, n, width, count, of_b, read_values, read_exponents)
                     ordered(read_values, read_exponents, b_values, b_exponents)
-                    for r in range(rows):
-                        if i32(b_flags | a_flags[s, r]) == i32(0):
-                            one_row(
-                                a_floats[s, r],
-                                a_exponents[s, r],
-                                b_floats,
-                                b_exponents,
-                                tile[r],
-                                base,
-                                parts,
-                                e8,
-                                other,
-                                words,
-                            )
-                            continue
-                        found = min(terms, a.shape[1] - k)
-                        if not panel_is_raw:
-                            raw_b[:found, :width] = b_rows[k : k + found, n : n + width]
+                    a_step, a_bytes, r = a_floats[s], a_exponents[s], 0
+                    while r < rows:
+                        stop = r
+                        while stop < rows and i32(b_flags | a_flags[s, stop]) == i32(0):
+                            stop += 1
+                        usual_rows(a_step, a_bytes, r, stop, b_floats, b_exponents, tile, base, parts, e8, other, words)
+                        r = stop
+                        if r < rows:
+                            careful_row(a_row, b_rows, m, n, k, r, width, panel_is_raw, raw_a, raw_b, tile, u, room)
                             panel_is_raw = True
-                        raw_a[:found] = a_row[m + r, k : k + found]
-                        if two:
-                            even_odd_row(raw_a, raw_b, tile[r], found, u, room)
-                        else:
-                            separate_row(raw_a, raw_b, tile[r], found, u, room)
+                            r += 1
                 for r in range(rows):
-                    c[m + r, n : n + width] = tile[r, :width]
+                    for j in range(width):
+                        c[m + r, n + j] = tile[r, j]
 
     return kernel(product)

@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.core import types
+from numba import types
+from numba.extending import intrinsic
 
 from fpsim.products.kernels.fused_row import rounded_to_half
 from fpsim.products.kernels.row_vectors import GROUPS, nearest_half
@@ -111,7 +112,7 @@ def in_vectors() -> Joins:
 
         return types.void(merged, totals, r), build
 
-    promote_row, merge_row = v.named_intrinsic(promote), v.named_intrinsic(merge)
+    promote_row, merge_row = intrinsic(promote), intrinsic(merge)
 
     def promoted(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> None:
         promote_row(totals, tile, i64(r), f32(left), right, i64(mode))

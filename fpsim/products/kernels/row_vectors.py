@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba.core import types
+from numba import types
 from numba.extending import intrinsic
 
 from fpsim.formats.named import BF16, FP16, Format
@@ -107,7 +107,7 @@ def largest_of(terms: int, count: int) -> Any:
 
         return types.void(ea, r, following, eb, e), build
 
-    return v.named_intrinsic(largest, terms, count)
+    return intrinsic(largest)
 
 
 def nearest_half(builder: Any, value: Any) -> Any:
@@ -191,7 +191,7 @@ def row_decoder(terms: int) -> Any:
 
         return types.int32(source, m, k, kept, least, base, values, exponents, at), build
 
-    return v.named_intrinsic(decode, terms)
+    return intrinsic(decode)
 
 
 def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> None:
@@ -231,7 +231,7 @@ def panel_decoder(split: bool) -> Any:
 
         return types.int32(source, k, n, kept, least, base, b, eb, i), build
 
-    return v.named_intrinsic(decode, split)
+    return intrinsic(decode)
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
@@ -303,7 +303,7 @@ def code_decoder(split: bool) -> Any:
 
         return types.int64(source, k, n, up, highest, mantissa_bits, bias, b, eb, i), build
 
-    return v.named_intrinsic(decode, split)
+    return intrinsic(decode)
 
 
 @cache
@@ -361,7 +361,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
         return types.int64(source, k, n, base, b, eb, i), build
 
-    return v.named_intrinsic(decode, split, fmt.name)
+    return intrinsic(decode)
 
 
 @cache

@@ -67,21 +67,23 @@ def step_product(rule: Rule | str, vectors: int = 0) -> Any:
             parts = i64((width + PART - 1) // PART)
             for m in range(m0, m1, ROW_BLOCK):
                 rows = min(ROW_BLOCK, m1 - m)
-                for r in range(rows):
-                    tile[r, :width] = c[m + r, n : n + width]
+                for r in range(rows):  # element by element: assigned slices would be counted as references
+                    for j in range(width):
+                        tile[r, j] = c[m + r, n + j]
                 for k in range(0, a.shape[1], terms):
                     count = min(terms, a.shape[1] - k)
                     for i in range(count):
-                        panel[i, :width] = b[k + i, n : n + width]
-                        for j in range(width if flushes else 0):
-                            panel[i, j] = flush(panel[i, j], u.tiny_b)
-                    panel[count:], x[count:] = 0, 0  # terms behind the end of K
+                        for j in range(width):
+                            panel[i, j] = flush(b[k + i, n + j], u.tiny_b) if flushes else b[k + i, n + j]
+                    for i in range(count, terms):  # terms behind the end of K
+                        x[i] = 0
+                        for j in range(width):
+                            panel[i, j] = 0
                     if adds_exactly:
                         panel_most, panel_least = range_of(panel.reshape(-1).view(u32))
                     for r in range(rows):
-                        x[:count] = a[m + r, k : k + count]
-                        for i in range(count if flushes else 0):
-                            x[i] = flush(x[i], u.tiny_a)
+                        for i in range(count):
+                            x[i] = flush(a[m + r, k + i], u.tiny_a) if flushes else a[m + r, k + i]
                         if adds_exactly and terms % 2 == 0:
                             most, least = range_of(x.view(u32))
                             if add_exactly(most, least, panel_most, panel_least, u.places):
@@ -89,6 +91,7 @@ def step_product(rule: Rule | str, vectors: int = 0) -> Any:
                                 continue
                         one_row(x, panel, tile[r], count, u, room)
                 for r in range(rows):
-                    c[m + r, n : n + width] = tile[r, :width]
+                    for j in range(width):
+                        c[m + r, n + j] = tile[r, j]
 
     return kernel(product)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba.core import types
-
-from fpsim.runtime.vectors import named_intrinsic
+from numba import types
+from numba.extending import intrinsic
 
 SIDE = 8  # of a square of floats: a row is one register of most processors
 
@@ -77,7 +76,7 @@ else:
 
             return signature, build
 
-        return named_intrinsic(transpose, side, squares)
+        return intrinsic(transpose)
 
 
 transpose_square = transposer(SIDE)

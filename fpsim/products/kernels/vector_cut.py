@@ -13,7 +13,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba.core import cgutils, types
+from numba import types
+from numba.extending import intrinsic
 
 from fpsim.products.kernels.panel import NO_TERM, PANEL_COLUMNS
 from fpsim.products.kernels.row_vectors import EXPONENT, FLOAT_BIAS, PLACES
@@ -76,26 +77,36 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 
 
 @cache
-def vector_cut_row(terms: int, halves: int) -> Any:
-    """The function `(a, ea, b, eb, c, base, parts)` that does what cut_product's fast row does, for `parts` of columns.
+def vector_cut_rows(terms: int, halves: int) -> Any:
+    """The function `(a, ea, first, stop, b, eb, c, base, parts)` that does what cut_product.fast_rows does.
 
-    a, ea: (terms,) float32 and int8; b, eb: (terms, PANEL_COLUMNS); c: (PANEL_COLUMNS,) float32; base: int32, of
-    exponents.
+    a, ea: (rows, terms) float32 and int8; b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS) float32; first, stop:
+    int64, of rows; base: int32, of exponents; parts: int64, of columns.
     """
     size = terms // halves
 
-    def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any) -> Any:
+    def rows(
+        _typing: Any, a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any
+    ) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            a, ea, b, eb, c = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(5))
-            with cgutils.for_range(builder, args[6]) as loop:
-                part = builder.mul(loop.index, v.LONG(PART))
+            a, ea, b, eb, c = (v.start_of(context, builder, sig.args[i], args[i]) for i in (0, 1, 4, 5, 6))
+            first, stop, base, parts = args[2], args[3], args[7], args[8]
+
+            def row(i: Any) -> None:
+                r = builder.add(first, i)
+                of_row = v.row_at(builder, a, r, 4 * terms), v.row_at(builder, ea, r, terms)
+                of_c = v.row_at(builder, c, r, 4 * PANEL_COLUMNS)
+                v.over_range(builder, parts, lambda part: part_of_columns(*of_row, of_c, part))
+
+            def part_of_columns(a: Any, ea: Any, c: Any, i: Any) -> None:
+                part = builder.mul(i, v.LONG(PART))
                 words = builder.mul(part, v.LONG(4))
                 eb_part, b_part, c_part = builder.gep(eb, [part]), builder.gep(b, [words]), builder.gep(c, [words])
-                bytes_base = builder.trunc(builder.add(args[5], v.WORD(FLOAT_BIAS)), v.BYTE)
+                bytes_base = builder.trunc(builder.add(base, v.WORD(FLOAT_BIAS)), v.BYTE)
                 biased = v.everywhere(builder, bytes_base, v.BYTES)
                 halves_of = [range(first, first + size) for first in range(0, terms, size)]
                 largest = [builder.add(_largest(builder, ea, eb_part, some), biased) for some in halves_of]
-                none = builder.add(args[5], v.WORD(FLOAT_BIAS + int(NO_TERM)))
+                none = builder.add(base, v.WORD(FLOAT_BIAS + int(NO_TERM)))
                 none = v.everywhere(builder, builder.shl(none, v.WORD(PLACES)), v.INTS)
                 for g in range(GROUPS):
                     at = v.LONG(g * v.SIZE)
@@ -106,11 +117,13 @@ def vector_cut_row(terms: int, halves: int) -> Any:
                     ]
                     top, total = _joined_halves(builder, exponents, sums)
                     _join(builder, builder.gep(c_part, [at]), top, total, none, halves == 2)
+
+            v.over_range(builder, builder.sub(stop, first), row)
             return context.get_dummy_value()
 
-        return types.void(a, ea, b, eb, c, base, parts), build
+        return types.void(a, ea, first, stop, b, eb, c, base, parts), build
 
-    return v.named_intrinsic(row, terms, halves)
+    return intrinsic(rows)
 
 
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
@@ -186,8 +199,9 @@ def vector_exact_row(terms: int) -> Any:
             for k in range(terms):
                 x = builder.fpext(v.load(builder, a, 4 * k, v.SINGLE), v.DOUBLE)
                 factors.append(v.everywhere(builder, x, v.DOUBLES))
-            with cgutils.for_range(builder, args[3]) as loop:
-                part = builder.mul(loop.index, v.LONG(4 * PART))
+
+            def part_of_columns(i: Any) -> None:
+                part = builder.mul(i, v.LONG(4 * PART))
                 b_part, c_part = builder.gep(b, [part]), builder.gep(c, [part])
                 for first in range(0, 4 * PART, v.SIZE // 2):
                     total = None
@@ -200,8 +214,10 @@ def vector_exact_row(terms: int) -> Any:
                     old = builder.fpext(v.load(builder, c_part, first, few), v.DOUBLES)
                     new = builder.fadd(v.odd_sum(builder, total, old), v.constant(0.0, v.DOUBLES))  # zero is +0
                     v.store(builder, builder.fptrunc(new, few), c_part, first)
+
+            v.over_range(builder, args[3], part_of_columns)
             return context.get_dummy_value()
 
         return types.void(a, b, c, parts), build
 
-    return v.named_intrinsic(row, terms)
+    return intrinsic(row)

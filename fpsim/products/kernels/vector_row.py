@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba.core import types
+from numba import types
+from numba.extending import intrinsic
 
 from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowScratch
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
@@ -233,7 +234,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
             results.append(builder.bitcast(builder.fadd(result, v.constant(0.0, v.FLOATS)), v.INTS))  # +0 for -0
         put_results(builder, results, [(c, g) for g in groups], [idle for *_, idle in powers], kept)
 
-    return v.named_intrinsic(row, terms, joined, half, scaled, avx512)
+    return intrinsic(row)
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.processor import exchange_control
 from fpsim.sums.kernels.float32_rows import (
     CONTROLLED,
@@ -60,7 +60,7 @@ def pairs_kernel(how: int) -> Any:
         for j in range(t.size):
             t[j] = rounded(f32(t[j] + x[j]), scale, floor)
 
-    four, join = inner_loop(four), inner_loop(join)
+    four, join = scalar(four), scalar(join)
 
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
         """stack[0] = the sum of a row's products."""
@@ -75,7 +75,7 @@ def pairs_kernel(how: int) -> Any:
                     height -= 1
                 level += 1
 
-    tree = inner_loop(tree)
+    tree = scalar(tree)
 
     @scalar
     def reached(a: Any, i: int, rows: int) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
+from numba import types
 from numba.extending import intrinsic
 
 from fpsim.arithmetic.kernels.float_arithmetic import real_width

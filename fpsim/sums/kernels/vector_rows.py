@@ -12,7 +12,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba.core import cgutils, types
+from numba import types
+from numba.extending import intrinsic
 
 from fpsim.runtime import vectors as v
 
@@ -74,8 +75,7 @@ def vector_rows(avx512: bool) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             count, (first, scale, least) = args[4], args[6:]
             sums = context.make_array(sig.args[0])(context, builder, args[0])
-            width = cgutils.unpack_tuple(builder, sums.shape, 2)[1]
-            size = builder.mul(width, v.LONG(4))
+            size = builder.mul(builder.extract_value(sums.shape, 1), v.LONG(4))
 
             def at(i: int, row: Any) -> Any:
                 return v.element(context, builder, sig.args[i], args[i], row, v.LONG(0))
@@ -86,17 +86,22 @@ def vector_rows(avx512: bool) -> Any:
             facts = [v.everywhere(builder, x, v.FLOATS) for x in (scale, less, least)]
             many = v.LONG(MANY[avx512] * v.SIZE)
             groups = builder.udiv(size, many)
-            with cgutils.for_range(builder, groups) as loop:
-                _columns(builder, places, builder.mul(loop.index, many), MANY[avx512], count, facts)
             done = builder.mul(groups, many)
-            with cgutils.for_range(builder, builder.udiv(builder.sub(size, done), v.LONG(v.SIZE))) as loop:
-                start = builder.add(done, builder.mul(loop.index, v.LONG(v.SIZE)))
+
+            def group(i: Any) -> None:
+                _columns(builder, places, builder.mul(i, many), MANY[avx512], count, facts)
+
+            def one(i: Any) -> None:
+                start = builder.add(done, builder.mul(i, v.LONG(v.SIZE)))
                 _columns(builder, places, start, 1, count, facts)
+
+            v.over_range(builder, groups, group)
+            v.over_range(builder, builder.udiv(builder.sub(size, done), v.LONG(v.SIZE)), one)
             return context.get_dummy_value()
 
         return types.void(t, r, sizes, a, count, b, first, scale, least), build
 
-    return v.named_intrinsic(rows, avx512)
+    return intrinsic(rows)
 
 
 def _magnitude(builder: Any, x: Any) -> Any:

@@ -1,0 +1,128 @@
+"""The private names of numba that keep compiled kernels on disk: these eight, and no others in the package.
+
+Where one of them is gone, or numba is newer than the versions that were tried, `names` warns once, and kernels are
+compiled by plain `numba.njit` anew in every process: slower at first, with the same results.
+
+Each was seen in numba 0.61, the oldest version that the package takes, and in 0.68, the newest of 2026-11:
+
+| name in `numba.core` | why |
+|---|---|
+| `registry.CPUDispatcher` | kernels hold Ctrl-C back while they compile; Python runs helpers as they are |
+| `CPUDispatcher._cache` | what a dispatcher asks for compiled code; `cache=True` never finds closures with helpers |
+| `caching.CompileResultCacheImpl` | takes a compiled kernel apart, and puts one together |
+| `serialize.dumps` | makes bytes of the parts |
+| `runtime.rtsys` | sets up what machine code from the disk calls |
+| `compiler_lock.global_compiler_lock` | held while a process forks, as the child could never take it again |
+| `bytecode.FunctionIdentity._unique_ids` | numbers functions: see `own_numbers` |
+| `codegen.CodeLibrary.has_dynamic_globals` | tells machine code that holds addresses of its process |
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import numba
+
+UNTRIED = (0, 70)  # the first version of numba in which the names may mean something else
+SPACING = 1 << 24  # numbers for each process, more than it can compile functions
+
+
+class PrivateNames(NamedTuple):
+    """What fpsim takes from the inside of numba."""
+
+    dispatcher: Any
+    results: Any
+    dumps: Any
+    runtime: Any
+    lock: Any
+    identity: Any
+    library: Any
+
+
+# field of PrivateNames -> the module and the name of an object, and its attributes that are used
+PLACES = {
+    "dispatcher": ("numba.core.registry", "CPUDispatcher", ("compile", "__call__")),
+    "results": ("numba.core.caching", "CompileResultCacheImpl", ("reduce", "rebuild")),
+    "dumps": ("numba.core.serialize", "dumps", ()),
+    "runtime": ("numba.core.runtime", "rtsys", ("initialize",)),
+    "lock": ("numba.core.compiler_lock", "global_compiler_lock", ("acquire", "release")),
+    "identity": ("numba.core.bytecode", "FunctionIdentity", ("_unique_ids",)),
+    "library": ("numba.core.codegen", "CodeLibrary", ("has_dynamic_globals",)),
+}
+
+
+@cache
+def names() -> PrivateNames | None:
+    """Return the private names; warn and return None where one is missing or numba is too new."""
+    try:
+        private = _found()
+    except (ImportError, AttributeError) as reason:
+        warnings.warn(
+            f"fpsim keeps no compiled kernels on disk and compiles them anew in every process, as {reason}. "
+            f"Install numba>=0.61,<{'.'.join(map(str, UNTRIED))} to have them kept.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    if hasattr(os, "register_at_fork"):
+        lock = private.lock
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+        os.register_at_fork(after_in_child=_numbers.cache_clear)
+    return private
+
+
+def _found() -> PrivateNames:
+    """Return the private names.
+
+    Raises:
+      ImportError, AttributeError: one is missing, or numba is too new; the text says which.
+    """
+    if version() >= UNTRIED:
+        raise ImportError(f"it was not tried with numba {numba.__version__}")
+    objects = {}
+    for field, (module, name, attributes) in PLACES.items():
+        objects[field] = getattr(importlib.import_module(module), name)
+        _check(objects[field], attributes)
+    _check(numba.njit(_check), ("_cache",))
+    return PrivateNames(**objects)
+
+
+def _check(thing: Any, attributes: tuple[str, ...]) -> None:
+    """Raise AttributeError unless a thing has these attributes."""
+    for attribute in attributes:
+        getattr(thing, attribute)
+
+
+def version() -> tuple[int, ...]:
+    """Return numba's version as numbers, such as (0, 68, 1)."""
+    return tuple(map(int, re.findall(r"\d+", numba.__version__)[:3]))
+
+
+@cache
+def _numbers() -> Iterator[int]:
+    """Return the numbers of the functions that kernels of this process are made of."""
+    return itertools.count(int.from_bytes(os.urandom(8), "little") * SPACING)
+
+
+@contextmanager
+def own_numbers(private: PrivateNames) -> Iterator[None]:
+    """Number functions that are compiled meanwhile as no other process does; hold the compiler's lock.
+
+    numba names machine code after functions and their numbers, which begin at 1 in every process. Two kernels from the
+    disk whose helpers had the same names would both call the one that was loaded first, whatever it was compiled from.
+    """
+    with private.lock:
+        before = private.identity._unique_ids
+        private.identity._unique_ids = _numbers()
+        try:
+            yield
+        finally:
+            private.identity._unique_ids = before
