@@ -90,6 +90,9 @@ pairs = {
 }
 for name, (first, second, recipe) in pairs.items():
     report = fp.analysis.diff(model, tokens, first, second, recipe=recipe)
+    if report is None:  # torch's own order of float32 sums depends on the processor
+        print(f"{name:20} no bit differs")
+        continue
     last = report.growth[-1]
     print(
         f"{name:20} first in {report.layer:16} logits {last.relative:8.1e} of their norm apart, KL {report.kl:8.1e} nats"

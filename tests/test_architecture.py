@@ -32,8 +32,8 @@ FLOORS = {
 }  # fmt: skip
 # Data: what describes formats, units, accumulators, scalings and schedules, and what is written in words.
 DATA = (
-    "errors", "exact_json", "files", "lazy", "reload", "formats", "matrix_units", "sums.accumulators", "scaling.scaling",
-    "scaling.recipes", "scaling.tiling", "scaling.report", "schedules",
+    "errors", "exact_json", "files", "lazy", "reload", "formats", "matrix_units", "sums.accumulators",
+    "scaling.scaling", "scaling.recipes", "scaling.tiling", "scaling.report", "schedules",
 )  # fmt: skip
 # What loops know: of formats the numbers of modes and flags, of matrix units those of rules; the loops of casts.
 BELOW_LOOPS = ("core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")
