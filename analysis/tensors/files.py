@@ -24,6 +24,10 @@ from fpsim.arrays import FORMAT_OF, Array
 HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
 NPY_HEADER_LIMIT = 10_000  # bytes of a .npy header, as in NumPy, which reads up to 4 GiB before it compares
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's; others make files of any size of a few bytes
+PACKED_BYTES, PACKED_TIMES = (
+    1 << 26,
+    100,
+)  # an array beyond this size that is packed into less than a hundredth is a trap
 
 # safetensors' names of dtypes -> what holds them; None: not floats, or not whole bytes.
 SAFETENSORS_DTYPES: dict[str, Any] = {
@@ -151,6 +155,11 @@ def _read_npz(path: Path) -> Found:
                 name = member.filename.removesuffix(".npy")
                 if member.compress_type not in COMPRESSIONS:
                     raise TensorFileError(f"{path}: {name} is compressed in another way than NumPy's; save it again")
+                if member.file_size > max(PACKED_BYTES, PACKED_TIMES * member.compress_size):
+                    raise TensorFileError(
+                        f"{path}: {name} unpacks to {member.file_size} bytes from {member.compress_size}, more than "
+                        f"{PACKED_TIMES} times as many; save it with np.savez, uncompressed, if it is meant"
+                    )
                 with archive.open(member) as opened:
                     shape, dtype = _npy_header(opened, path)
                     offset = opened.tell()

@@ -66,6 +66,8 @@ def read(source: Any) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as reason:
         raise ValueError(f"a recipe must be TOML; got {where}, which is not: {reason}.") from None
+    except RecursionError:
+        raise ValueError(f"a recipe must be TOML with a few levels; got {where}, which nests too deeply.") from None
 
 
 def structured(table: Any, cls: type[Made]) -> Made:

@@ -82,6 +82,8 @@ UNSIGNED = [
     ("torch", fp.E8M0, ("1.0", "nan", str(2.0**-127), str(2.0**-127))),
     ("nonfinite", fp.format("p3109_k8p4ue"), ("nan", "nan", "0.0", "0.0")),
     ("saturate", fp.format("p3109_k8p4ue"), ("0.0", "0.0", "0.0", "0.0")),
+    ("saturate_finite", fp.E8M0, (str(2.0**-127),) * 4),
+    ("saturate_finite", fp.format("p3109_k8p4ue"), ("0.0", "0.0", "0.0", "0.0")),
     ("p3109_ovfinf", fp.format("p3109_k8p4uf"), ("0.0", "0.0", "0.0", "0.0")),
 ]
 

@@ -176,6 +176,7 @@ def test_a_recipe_can_be_written_by_hand() -> None:
     "text, said",
     [
         ("a = [", "a recipe must be TOML; got the text, which is not: Invalid value"),
+        ("a = " + "[" * 20_000, "a recipe must be TOML with a few levels; got the text, which nests too deeply"),
         ("linaer = 'BF16'", "field of Recipe must be one of .*got 'linaer'. Did you mean 'linear'"),
         ("linear = 'MXPF8'", "linear must be one of .*Did you mean 'MXFP8'"),
         ("linear = 5", "a table with fields of LinearRecipe is needed; got 5"),

@@ -343,6 +343,19 @@ def test_long_npy_headers_are_refused_before_they_are_read(tmp_path: Path) -> No
     assert size < 5_000_000
 
 
+def test_arrays_packed_into_next_to_nothing_are_refused(tmp_path: Path) -> None:
+    """Found by a user: a file of one megabyte kept a study busy for over a minute."""
+    path = tmp_path / "m.npz"
+    np.savez_compressed(path, large=np.zeros(1 << 25, np.float32), small=np.zeros(1 << 10, np.float32))
+    with pytest.raises(
+        TensorFileError, match=r"large unpacks to 134217856 bytes from \d+, more than 100 times as many"
+    ):
+        read_file(path)
+    np.savez_compressed(path, small=np.zeros(1 << 10, np.float32))
+    tensors, _ = read_file(path)
+    assert [tensor.name for tensor in tensors] == ["small"]
+
+
 def test_npz_archives_that_numpy_does_not_write_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", VALUES)
     with zipfile.ZipFile(tmp_path / "bombs.npz", "w", zipfile.ZIP_BZIP2) as archive:
