@@ -39,14 +39,16 @@ study: setup
 ONE_EACH = OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 # Tests start a hundred processes, each of which would compile fpsim's sources anew where the shell keeps no bytecode.
 BYTECODE = PYTHONDONTWRITEBYTECODE=
-PYTEST = $(ONE_EACH) $(BYTECODE) $(RUN) -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# A worker that dies ends the run with the name of its test: xdist would wait for the dead one's other tests for ever.
+WORKERS = -n auto --max-worker-restart=0
+PYTEST = $(ONE_EACH) $(BYTECODE) $(RUN) -m pytest $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup
 	$(PYTEST)
 
 # Every module compiles in a process of its own, so that these may go to any worker.
 test-ptx: setup
-	$(RUN) -m pytest -n auto -m ptx tests/gpu
+	$(RUN) -m pytest $(WORKERS) -m ptx tests/gpu
 
 test-slow: setup
 	$(PYTEST) -m ""

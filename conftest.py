@@ -13,6 +13,7 @@ from hypothesis import settings
 
 import fpsim
 from _fpsim_hypothesis import PROFILE, register
+from fpsim.runtime.threads import cores
 
 register()  # as hypothesis does where fpsim is installed
 # every `find` of Hypothesis keeps its result under one key, from which the next one would begin, and end there
@@ -38,6 +39,15 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take minutes with few tests begin, so that no worker waits for another one at the end."""
     items.sort(key=lambda item: not item.path.stem.endswith("_ptx"))
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("ptx"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of workers of `-n auto`: the cores that this process may use, each thread of one counted."""
+    return cores()
 
 
 @pytest.fixture(autouse=True, scope="session")

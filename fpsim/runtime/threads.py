@@ -22,6 +22,11 @@ def thread_count() -> int:
             if not (text.isascii() and text.isdigit() and int(text) >= 1):
                 raise ValueError(f"{name} must be an integer >= 1; got {text!r}. Unset it to use every core.")
             return int(text)
+    return cores()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
