@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,22 @@ def seconds() -> float:
     """
     with _lock:
         return (_since if _compiling else time.perf_counter()) - _spent
+
+
+def spent() -> float:
+    """Return the seconds for which this process has compiled and loaded kernels."""
+    with _lock:
+        return _spent + (time.perf_counter() - _since if _compiling else 0.0)
+
+
+def _start_anew() -> None:
+    """Forget the threads of the process before a fork, which may have been at the lock."""
+    global _lock, _compiling
+    _lock, _compiling = threading.Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +14,14 @@ from typing import Any, TypeVar
 import numba
 
 from fpsim.runtime import numba_private
-from fpsim.runtime.clock import compiling
+from fpsim.runtime.clock import compiling, spent
 from fpsim.runtime.kernel_files import KernelFiles
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+PATIENCE = 2.0  # seconds
+SENTENCE = "fpsim is compiling for this processor, which it does once for each kind of call.\n"
+_said: list[bool] = []
 
 KERNELS: list[Any] = []  # every kernel of this process, for tables of what compiling costs
 
@@ -50,7 +55,7 @@ class Kernel(Dispatcher):  # type: ignore[misc]
     def compile(self, signature: Any) -> Any:
         """Load the loop for some argument types from the disk, or compile it."""
         assert PRIVATE is not None
-        with interrupts_wait(), garbage_waits(), compiling(), numba_private.own_numbers(PRIVATE):
+        with interrupts_wait(), garbage_waits(), announced(), compiling(), numba_private.own_numbers(PRIVATE):
             return super().compile(signature)
 
 
@@ -113,6 +118,28 @@ def kernel(function: Function) -> Function:
         compiled._cache = KernelFiles(function, compiled, PRIVATE)
     KERNELS.append(compiled)
     return compiled  # type: ignore[no-any-return]
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Say on a terminal, once, that kernels are compiled, when this process has spent PATIENCE seconds on it."""
+    if _said or not (sys.stderr and sys.stderr.isatty()):
+        yield
+        return
+    timer = threading.Timer(max(PATIENCE - spent(), 0.0), _say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say() -> None:
+    if not _said:
+        _said.append(True)
+        sys.stderr.write(SENTENCE)
+        sys.stderr.flush()
 
 
 @contextmanager

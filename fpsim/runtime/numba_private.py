@@ -31,6 +31,8 @@ from typing import Any, NamedTuple
 
 import numba
 
+from fpsim.runtime import forks
+
 UNTRIED = (0, 70)  # the first version of numba in which the names may mean something else
 SPACING = 1 << 24  # numbers for each process, more than it can compile functions
 
@@ -72,9 +74,8 @@ def names() -> PrivateNames | None:
             stacklevel=2,
         )
         return None
+    forks.LOCKS.append(private.lock)
     if hasattr(os, "register_at_fork"):
-        lock = private.lock
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
         os.register_at_fork(after_in_child=_numbers.cache_clear)
     return private
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -14,6 +15,7 @@ from numba.extending import overload
 
 from fpsim.runtime import compile as compile_module
 from fpsim.runtime import kernel_files
+from tests.kit.processes import Bare
 
 
 @pytest.fixture
@@ -116,3 +118,28 @@ def test_an_interrupt_waits_until_a_kernel_is_compiled(monkeypatch: pytest.Monke
 def abs_loop(x: Any) -> None:
     for i in range(x.size):
         x[i] = abs(x[i])
+
+
+ON_A_TERMINAL = """
+    import sys
+    from fpsim.runtime import compile as compile_module
+
+    compile_module.PATIENCE = float(PATIENCE)
+    sys.stderr = sys.stdout
+    sys.stdout.isatty = lambda: IS_TERMINAL
+    import numpy as np, fpsim as fp
+
+    fp.encode(np.float32([1, 2]), "e4m3")
+    fp.decode(np.uint8([1, 2]), "e4m3")
+"""
+
+
+@pytest.mark.parametrize(
+    ("patience", "is_terminal", "said"), [(0.1, True, True), (0.1, False, False), (60, True, False)]
+)
+def test_a_terminal_is_told_once_that_kernels_are_compiled(
+    patience: float, is_terminal: bool, said: bool, tmp_path: Path, bare: Bare
+) -> None:
+    script = ON_A_TERMINAL.replace("PATIENCE)", f"{patience})").replace("IS_TERMINAL", str(is_terminal))
+    lines = bare.python(script, FPSIM_CACHE_DIR=str(tmp_path))
+    assert lines == (compile_module.SENTENCE.strip() if said else "")

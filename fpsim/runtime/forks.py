@@ -1,0 +1,48 @@
+"""Forks wait until no other thread imports or compiles: a child could never finish what a thread began before it.
+
+The threads of a process do not survive in its child, and their locks stay locked there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging  # noqa: F401  # first: forks take its lock after they have waited here, as threads that import need it
+import os
+import threading
+import time
+from typing import Any
+
+AWAITED = ("fpsim", "numba", "llvmlite", "numpy", "ml_dtypes", "scipy")  # packages that first calls import
+PATIENCE = 30.0  # seconds
+LOCKS: list[Any] = []  # locks that a fork holds: numba's, once it is loaded
+_held: list[Any] = []
+
+
+def _others_import() -> bool:
+    """Return whether another thread is importing a module of AWAITED, by Python's own table, which is not public."""
+    table = getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]
+    locks = [reference() for name, reference in list(table.items()) if name.partition(".")[0] in AWAITED]
+    return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in locks)
+
+
+def _before() -> None:
+    """Wait for other threads, and hold the locks; imports may need these, so that it waits without them."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        while _others_import() and time.monotonic() < end:
+            time.sleep(0.001)
+        for lock in LOCKS:
+            lock.acquire()
+            _held.append(lock)
+        if not _others_import() or time.monotonic() >= end:
+            return
+        _after()
+
+
+def _after() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -1,0 +1,42 @@
+"""A child makes its first call whatever another thread of its parent imported or compiled when it was forked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kit.processes import python
+
+FORKED = """
+    import faulthandler, os, threading, time, warnings
+    import numpy as np
+    import fpsim as fp
+
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks of processes with threads
+    x = np.float32([0.1, 4.25, 300, -500])
+
+    def first_calls():
+        for rounding in ("nearest_even", "up", "down", "stochastic"):
+            fp.encode(x, "e4m3", rounding=rounding, seed=1)
+
+    thread = threading.Thread(target=first_calls)
+    thread.start()
+    time.sleep(float(os.environ["DELAY"]))
+    if (child := os.fork()) == 0:
+        faulthandler.dump_traceback_later(60, exit=True)
+        print(fp.encode(x, "e5m2").tolist(), fp.add(x[:1], x[:1]), flush=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
+    print(fp.encode(x, "e5m2").tolist())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("delay", ["0", "0.1", "0.8"])
+def test_a_child_that_was_forked_during_a_first_call_makes_its_own(delay: str, tmp_path: Path) -> None:
+    """Found by a user: the child waited for ever for numba's lock, which a thread had that it did not have."""
+    lines = python(FORKED, DELAY=delay, FPSIM_CACHE_DIR=str(tmp_path)).splitlines()
+    assert lines == ["[46, 68, 93, 224] [0.2]", "[46, 68, 93, 224]"]
