@@ -6,7 +6,7 @@ STUDY_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
 
-.PHONY: help setup study test test-ptx test-slow fuzz bench scoreboard check format clean
+.PHONY: help setup study test test-ptx test-slow test-targets test-numba soak fuzz bench scoreboard check format clean
 
 help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
@@ -14,6 +14,9 @@ help:
 	@echo "make test       run the tests"
 	@echo "make test-ptx   compile the GPU's kernels to PTX (minutes)"
 	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
+	@echo "make test-targets  the same results on other processors (minutes)"
+	@echo "make test-numba    the same results with the oldest and the newest numba (minutes)"
+	@echo "make soak       short processes that share one cache, killed and damaged, for MINUTES=5 from SEED=0"
 	@echo "make fuzz       random calls beside the oracles, for MINUTES=5 from SEED=0"
 	@echo "make bench      measure speed beside other libraries -> out/bench.json (ROWS=encode for some, OLD=old.json to compare)"
 	@echo "make scoreboard hold other libraries' casts to their policies -> docs/scoreboard.md"
@@ -52,6 +55,24 @@ test-ptx: setup
 
 test-slow: setup
 	$(PYTEST) -m ""
+
+# The same results on other processors, and with the oldest and newest numba that the package takes.
+test-targets: setup
+	$(RUN) -m tests.soak.targets
+
+NUMBAS = $(VENV)/numba-oldest $(VENV)/numba-newest
+$(VENV)/numba-oldest: NUMBA = numba==0.61.*
+$(VENV)/numba-newest: NUMBA = numba>=0.61,<0.70
+$(NUMBAS): $(VENV)/.installed
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check '$(NUMBA)' 'numpy>=2.0' 'ml_dtypes>=0.5.1' 'scipy>=1.12'
+	@touch $@
+
+test-numba: $(NUMBAS)
+	$(RUN) -m tests.soak.targets --python $(addsuffix /bin/python,$(NUMBAS))
+
+soak: setup
+	$(RUN) -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
 fuzz: setup
 	$(RUN) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED)

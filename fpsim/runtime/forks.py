@@ -20,7 +20,7 @@ _held: list[Any] = []
 
 def _others_import() -> bool:
     """Return whether another thread is importing a module of AWAITED, by Python's own table, which is not public."""
-    table = getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]
+    table = getattr(importlib._bootstrap, "_module_locks", {})
     locks = [reference() for name, reference in list(table.items()) if name.partition(".")[0] in AWAITED]
     return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in locks)
 

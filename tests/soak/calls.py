@@ -1,0 +1,73 @@
+"""Public calls of every family of kernels, each with the digest of its result, which is the same on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import fpsim as fp
+
+RNG = np.random.default_rng(20261126)
+NARROW = RNG.standard_normal((16, 64)).astype(np.float32)
+ANY = RNG.integers(0, 1 << 32, (16, 64), dtype=np.uint32).view(np.float32)
+HALF, WIDE = NARROW.astype(np.float16), NARROW.astype(np.float64)
+LONG = np.resize(ANY, 1 << 22)
+CODES = RNG.integers(0, 256, (16, 64), dtype=np.uint8)
+
+
+def _e4m3() -> Any:
+    return fp.cast(NARROW, "e4m3")
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "encode E4M3": lambda: fp.encode(ANY, "e4m3"),
+    "encode E4M3, long": lambda: fp.encode(LONG, "e4m3"),
+    "encode FP16, long": lambda: fp.encode(LONG, "fp16"),
+    "encode E4M3 of float64": lambda: fp.encode(WIDE, "e4m3"),
+    "encode E5M2, up": lambda: fp.encode(ANY, "e5m2", rounding="up"),
+    "encode E2M1, down": lambda: fp.encode(ANY, "e2m1", rounding="down", overflow="saturate"),
+    "encode BF16, stochastic": lambda: fp.encode(ANY, "bf16", rounding="stochastic", seed=3),
+    "encode P3109": lambda: fp.encode(ANY, "p3109_k8p3se", rounding="odd"),
+    "decode E4M3": lambda: fp.decode(CODES, "e4m3"),
+    "quantize FP16": lambda: fp.quantize(NARROW, "fp16"),
+    "quantize E4M3": lambda: fp.quantize(NARROW, "e4m3"),
+    "add FP16": lambda: fp.add(HALF, HALF[::-1]),
+    "add E4M3, flags": lambda: fp.add(CODES, CODES[::-1], fmt="e4m3", flags=True),
+    "multiply FP16, up": lambda: fp.multiply(HALF, HALF[::-1], rounding="up"),
+    "divide BF16": lambda: fp.divide(fp.cast(NARROW, "bf16"), fp.cast(NARROW[::-1], "bf16")),
+    "fma FP16": lambda: fp.fma(HALF, HALF, HALF[::-1]),
+    "less E5M2": lambda: fp.less(CODES, CODES[::-1], fmt="e5m2"),
+    "convert": lambda: fp.convert(HALF, "e4m3"),
+    "classify": lambda: fp.classify(CODES, fmt="e4m3"),
+    "tiles": lambda: _scaled("e4m3", "TILE_1X128"),
+    "MX": lambda: _scaled("e2m1", "MX"),
+    "NVFP4": lambda: _scaled("e2m1", "NVFP4"),
+    "INT8": lambda: _scaled("int8", "ROW"),
+    "sum, pairwise": lambda: fp.sum(NARROW, accumulate=fp.Pairwise("fp32"), axis=1),
+    "sum, sequential": lambda: fp.sum(HALF, accumulate=fp.Sequential("fp16"), axis=1),
+    "sum, exact": lambda: fp.sum(HALF, accumulate=fp.Exact("fp16"), axis=1),
+    "product, sequential": lambda: fp.matmul(HALF, HALF.T, accumulate=fp.Sequential("bf16")),
+    "dot_add, Hopper": lambda: fp.dot_add(_e4m3()[:, :32], _e4m3()[:, 32:], None, "hopper_e4m3_f32"),
+    "product, Hopper FP8": lambda: fp.matmul(_e4m3(), _e4m3().T, accumulate="hopper_e4m3_f32", promote=32),
+    "product, Ampere FP16": lambda: fp.matmul(HALF, HALF.T, accumulate="ampere_f16_f32"),
+    "product, CDNA3": lambda: fp.matmul(HALF, HALF.T, accumulate="cdna3_f16_f32"),
+    "range": lambda: np.array([fp.analysis.range(ANY).count]),
+    "error with a scale": lambda: np.array([fp.analysis.error(NARROW, "e4m3", scale="amax", axis=0).count]),
+}
+
+
+def _scaled(fmt: str, scaling: str) -> Any:
+    scaled = fp.encode_scaled(NARROW, fmt, getattr(fp.scalings, scaling))
+    return scaled.codes, scaled.scales, scaled.decode()
+
+
+def digest(name: str) -> str:
+    """Make a call, and return sixteen hexadecimal digits of its result."""
+    result = CALLS[name]()
+    content = hashlib.sha256()
+    for array in result if isinstance(result, tuple) else (result,):
+        content.update(np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()[:16]

@@ -1,0 +1,74 @@
+"""A sample of every family of kernels gives one result on every processor and every version of numba.
+
+`make test-targets` compiles the calls of tests/soak/calls.py for other processors, with no instruction that this one
+lacks; `make test-numba` with the oldest and the newest numba that the package takes. The digests are those of
+tests/data/soak.json, on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from llvmlite import binding
+
+from tests.soak.__main__ import AT_A_TIME, DIGESTS, ROOT
+
+PROCESSORS = ("generic", "haswell", "skylake-avx512", "znver4", "")  # "" is this one
+RECORD = """
+import json, numba
+from tests.soak.calls import CALLS, digest
+print(json.dumps({"numba": numba.__version__, "digests": {name: digest(name) for name in CALLS}}))
+"""
+
+
+def compiled_for(processor: str) -> dict[str, str]:
+    """Return the variables by which numba compiles for a processor, without what this one cannot run."""
+    if not processor:
+        return {}
+    lacking = ",".join(f"-{name}" for name, has in binding.get_host_cpu_features().items() if not has)
+    return {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "" if processor == "generic" else lacking}
+
+
+def wrong(python: str, variables: dict[str, str]) -> str:
+    """Make all calls in a process with an empty cache; return what is wrong, "" for nothing, after numba's version."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "FPSIM_CACHE_DIR": folder, **variables}
+        command = [python, "-W", "error", "-c", RECORD]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
+        kept = len(list(Path(folder).rglob("*.kernel")))
+    if done.returncode:
+        return f"exit code {done.returncode}: {done.stderr.strip()[-1500:]}"
+    got, want = json.loads(done.stdout), json.loads(DIGESTS.read_text())
+    different = [name for name in want if got["digests"].get(name) != want[name]]
+    if different:
+        return f"numba {got['numba']}: other results of {', '.join(different)}"
+    return "" if kept else f"numba {got['numba']} keeps no kernels on disk"
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command; return 1 where a result differs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.targets", description=__doc__)
+    parser.add_argument("--python", nargs="+", default=[], help="interpreters with other versions of numba")
+    options = parser.parse_args(words)
+    if options.python:
+        runs = {python: (python, dict[str, str]()) for python in options.python}
+    else:
+        x86 = platform.machine() in ("x86_64", "AMD64")
+        runs = {name or "native": (sys.executable, compiled_for(name)) for name in (PROCESSORS if x86 else ("",))}
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        results = dict(zip(runs, pool.map(lambda run: wrong(*run), runs.values()), strict=True))
+    for name, problem in results.items():
+        print(f"{name}: {problem or 'the same results'}", flush=True)
+    return 1 if any(results.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
