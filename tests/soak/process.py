@@ -1,6 +1,6 @@
 """One process of the soak: `python -m tests.soak.process SEED CALLS` prints the calls that it made and their digests.
 
-Between calls it collects garbage, reloads modules, compiles functions of its own, and calls from threads, forked
+Between calls it collects garbage, reloads modules, compiles functions as users do, and calls from threads, forked
 children and, rarely, a pool of spawned ones.
 """
 
@@ -62,8 +62,8 @@ def reload_one(draw: random.Random) -> None:
 def own_functions(draw: random.Random) -> None:
     """Compile a function as users do, which takes numbers of numba's and functions that kernels use too."""
     factor = draw.randrange(1 << 30)
-    own = numba.njit(lambda x: min(x, factor) + max(x, 3))
-    assert own(2) == 5
+    between = numba.njit(lambda x: min(x, factor) + max(x, 3))
+    assert between(2) == 5
 
 
 def main(seed: int, count: int) -> None:

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from llvmlite import binding
 
@@ -24,8 +23,11 @@ from tests.soak.__main__ import AT_A_TIME, DIGESTS, ROOT
 PROCESSORS = ("generic", "haswell", "skylake-avx512", "znver4", "")  # "" is this one
 RECORD = """
 import json, numba
+from fpsim.runtime.compile import KERNELS
 from tests.soak.calls import CALLS, digest
-print(json.dumps({"numba": numba.__version__, "digests": {name: digest(name) for name in CALLS}}))
+digests = {name: digest(name) for name in CALLS}
+compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in KERNELS)
+print(json.dumps({"numba": numba.__version__, "digests": digests, "compiled": compiled}))
 """
 
 
@@ -38,19 +40,22 @@ def compiled_for(processor: str) -> dict[str, str]:
 
 
 def wrong(python: str, variables: dict[str, str]) -> str:
-    """Make all calls in a process with an empty cache; return what is wrong, "" for nothing, after numba's version."""
+    """Make all calls in two processes, the first with an empty cache; return what is wrong, "" for nothing."""
+    want = json.loads(DIGESTS.read_text())
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "FPSIM_CACHE_DIR": folder, **variables}
-        command = [python, "-W", "error", "-c", RECORD]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
-        kept = len(list(Path(folder).rglob("*.kernel")))
-    if done.returncode:
-        return f"exit code {done.returncode}: {done.stderr.strip()[-1500:]}"
-    got, want = json.loads(done.stdout), json.loads(DIGESTS.read_text())
-    different = [name for name in want if got["digests"].get(name) != want[name]]
-    if different:
-        return f"numba {got['numba']}: other results of {', '.join(different)}"
-    return "" if kept else f"numba {got['numba']} keeps no kernels on disk"
+        for turn in ("compiled", "from the disk"):
+            command = [python, "-W", "error", "-c", RECORD]
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1200)
+            if done.returncode:
+                return f"exit code {done.returncode}: {done.stderr.strip()[-1500:]}"
+            got = json.loads(done.stdout)
+            different = [name for name in want if got["digests"].get(name) != want[name]]
+            if different:
+                return f"numba {got['numba']}, {turn}: other results of {', '.join(different)}"
+            if (got["compiled"] > 0) != (turn == "compiled"):
+                return f"numba {got['numba']}, {turn}: {got['compiled']} kernels were compiled"
+    return ""
 
 
 def main(words: list[str] | None = None) -> int:
