@@ -61,14 +61,14 @@ test-targets: setup
 	$(RUN) -m tests.soak.targets
 
 NUMBAS = $(VENV)/numba-oldest $(VENV)/numba-newest
-$(VENV)/numba-oldest: NUMBA = numba==0.61.*
-$(VENV)/numba-newest: NUMBA = numba>=0.61,<0.70
-$(NUMBAS): $(VENV)/.installed
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check '$(NUMBA)' 'numpy>=2.0' 'ml_dtypes>=0.5.1' 'scipy>=1.12'
+$(VENV)/numba-oldest/.installed: NUMBA = numba==0.61.*
+$(VENV)/numba-newest/.installed: NUMBA = numba>=0.61,<0.70
+$(addsuffix /.installed,$(NUMBAS)): $(VENV)/.installed
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '$(NUMBA)' 'numpy>=2.0' 'ml_dtypes>=0.5.1' 'scipy>=1.12'
 	@touch $@
 
-test-numba: $(NUMBAS)
+test-numba: $(addsuffix /.installed,$(NUMBAS))
 	$(RUN) -m tests.soak.targets --python $(addsuffix /bin/python,$(NUMBAS))
 
 soak: setup

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import signal
 import sys
 import threading
@@ -55,7 +57,8 @@ class Kernel(Dispatcher):  # type: ignore[misc]
     def compile(self, signature: Any) -> Any:
         """Load the loop for some argument types from the disk, or compile it."""
         assert PRIVATE is not None
-        with interrupts_wait(), garbage_waits(), announced(), compiling(), numba_private.own_numbers(PRIVATE):
+        # within the compiler's lock, for which forks wait: a child would go on without garbage collection
+        with interrupts_wait(), numba_private.own_numbers(PRIVATE), garbage_waits(), announced(), compiling():
             return super().compile(signature)
 
 
@@ -123,23 +126,33 @@ def kernel(function: Function) -> Function:
 @contextmanager
 def announced() -> Iterator[None]:
     """Say on a terminal, once, that kernels are compiled, when this process has spent PATIENCE seconds on it."""
-    if _said or not (sys.stderr and sys.stderr.isatty()):
+    if _said or not _is_terminal():
         yield
         return
     timer = threading.Timer(max(PATIENCE - spent(), 0.0), _say)
     timer.daemon = True
-    timer.start()
+    with contextlib.suppress(RuntimeError):  # the system takes no more threads
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
 
 
+def _is_terminal() -> bool:
+    """Return whether stderr is a terminal; programs replace and close it."""
+    try:
+        return bool(sys.stderr.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
 def _say() -> None:
     if not _said:
         _said.append(True)
-        sys.stderr.write(SENTENCE)
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):
+            sys.stderr.write(SENTENCE)
+            sys.stderr.flush()
 
 
 @contextmanager
@@ -152,6 +165,21 @@ def garbage_waits() -> Iterator[None]:
     finally:
         if searching:
             gc.enable()
+
+
+_handlers: list[Any] = []  # of Ctrl-C, which the main thread put aside
+
+
+def _restore_interrupts() -> None:
+    """Give a child Ctrl-C back that another thread forked while the main thread waited for the compiler's lock."""
+    if _handlers:
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, _handlers[0])
+        _handlers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_interrupts)
 
 
 @contextmanager
@@ -167,9 +195,11 @@ def interrupts_wait() -> Iterator[None]:
         return
     caught: list[tuple[int, Any]] = []
     signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    _handlers.append(handler)
     try:
         yield
     finally:
+        _handlers.pop()
         signal.signal(signal.SIGINT, handler)
         if caught:
             handler(*caught[0])

@@ -14,8 +14,10 @@ from typing import Any
 
 AWAITED = ("fpsim", "numba", "llvmlite", "numpy", "ml_dtypes", "scipy")  # packages that first calls import
 PATIENCE = 30.0  # seconds
-LOCKS: list[Any] = []  # locks that a fork holds: numba's, once it is loaded
-_held: list[Any] = []
+# Held by whoever calls LLVM without numba. A reload of this module keeps its locks, as threads may hold them.
+llvm_lock: Any = globals().get("llvm_lock") or threading.RLock()
+LOCKS: list[Any] = globals().get("LOCKS") or [llvm_lock]  # numba's is added once it is loaded; the last is taken first
+_held: dict[int, list[Any]] = {}  # locks by the thread that forks
 
 
 def _others_import() -> bool:
@@ -31,18 +33,21 @@ def _before() -> None:
     while True:
         while _others_import() and time.monotonic() < end:
             time.sleep(0.001)
-        for lock in LOCKS:
+        locks = LOCKS[::-1]
+        for lock in locks:
             lock.acquire()
-            _held.append(lock)
         if not _others_import() or time.monotonic() >= end:
+            _held[threading.get_ident()] = locks
             return
-        _after()
+        for lock in reversed(locks):
+            lock.release()
 
 
 def _after() -> None:
-    while _held:
-        _held.pop().release()
+    for lock in reversed(_held.pop(threading.get_ident(), [])):
+        lock.release()
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork") and "_registered" not in globals():
     os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+    _registered = True

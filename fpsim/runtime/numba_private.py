@@ -74,7 +74,8 @@ def names() -> PrivateNames | None:
             stacklevel=2,
         )
         return None
-    forks.LOCKS.append(private.lock)
+    if private.lock not in forks.LOCKS:
+        forks.LOCKS.append(private.lock)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_numbers.cache_clear)
     return private

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numba
 from llvmlite import binding, ir
 
+from fpsim.runtime.forks import llvm_lock
+
 
 class CompileTarget(NamedTuple):
     """A processor as LLVM knows it."""
@@ -41,8 +43,8 @@ def _features(with_avx: bool) -> str:
 
 def assembly_of(module: ir.Module) -> str:
     """Return what a module of LLVM's instructions compiles to, unoptimised."""
-    parsed = binding.parse_assembly(str(module))
-    return str(target_machine().emit_assembly(parsed))
+    with llvm_lock:
+        return str(target_machine().emit_assembly(binding.parse_assembly(str(module))))
 
 
 def target_machine() -> Any:

@@ -8,9 +8,11 @@ emptied. Every process has to end as it should, and every call to give the diges
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DIGESTS = ROOT / "tests" / "data" / "soak.json"
 AT_A_TIME = 2
 EMPTIED = 400  # processes after which the folder is emptied
+HANGS = 30.0  # seconds after the end of a process in which its children have to end too
 MOST = 20  # findings that are shown
 KILLED = -9
 HAZARDS = {"none": 60, "kill": 16, "full disk": 8, "no folder": 2, "damage": 14}  # weights
@@ -52,10 +55,22 @@ def start(seed: int, folder: Path) -> RunningProcess:
     count = 1 if hazard == "no folder" else draw.randint(1, 6)
     command = [sys.executable, "-m", "tests.soak.process", str(seed), str(count)]
     process = subprocess.Popen(
-        command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     killed_at = time.monotonic() + draw.uniform(0.2, 3.0) if hazard == "kill" else float("inf")
     return RunningProcess(seed, hazard, process, killed_at)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process and its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def damage(folder: Path, draw: random.Random) -> None:
@@ -73,7 +88,11 @@ def damage(folder: Path, draw: random.Random) -> None:
 
 def finding(ended: RunningProcess, digests: dict[str, str]) -> tuple[int, str]:
     """Return how many calls a process made, and what is wrong with it, "" for nothing."""
-    out, errors = ended.process.communicate()
+    try:
+        out, errors = ended.process.communicate(timeout=HANGS)
+    except subprocess.TimeoutExpired:  # a child that is left holds the pipes
+        kill(ended.process)
+        return 0, f"a child of its own did not end within {HANGS} s"
     code, lines = ended.process.returncode, out.splitlines()
     whole = lines[-1:] == ["end"]
     killed = ended.hazard == "kill" and code == KILLED
@@ -106,7 +125,7 @@ def soak(seed: int, seconds: float, processes: int) -> int:
             time.sleep(0.01)
             for one in list(running):
                 if time.monotonic() >= one.killed_at and one.process.poll() is None:
-                    one.process.kill()
+                    kill(one.process)
                 if one.process.poll() is not None:
                     running.remove(one)
                     made, wrong = finding(one, digests)

@@ -41,12 +41,17 @@ def in_a_fork(name: str, beside: str) -> None:
     thread = threading.Thread(target=say, args=(beside,))
     thread.start()
     if (child := os.fork()) == 0:
+        faulthandler.dump_traceback_later(LIMIT, exit=True)  # no thread of the parent's is left
+        failed = 1
         try:
             say(name)
+            failed = 0
         finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+            os._exit(failed)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     thread.join()
+    if code:
+        raise RuntimeError(f"a forked child that called {name} beside {beside} ended with {code}")
 
 
 def in_a_pool(name: str) -> None:
@@ -68,7 +73,7 @@ def own_functions(draw: random.Random) -> None:
 
 def main(seed: int, count: int) -> None:
     """Make some calls in an order that the seed decides."""
-    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    faulthandler.dump_traceback_later(2 * LIMIT, exit=True)
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks of processes with threads
     draw, names = random.Random(seed), list(CALLS)
     for _ in range(count):
