@@ -8,7 +8,8 @@ from typing import TypeVar
 Class = TypeVar("Class", bound=type)
 
 _first: dict[tuple[str, str], type] = globals().get("_first", {})  # this module is reloaded as well
-BOUND_TO_CLASS = {"__dict__", "__weakref__", "__doc__", "__slots__"}  # attributes that stay with the class they are of
+# Attributes that stay with the class that they are of; those that refuse assignments to a frozen dataclass know theirs.
+BOUND_TO_CLASS = {"__dict__", "__weakref__", "__doc__", "__slots__", "__setattr__", "__delattr__"}
 
 
 def reloadable(cls: Class) -> Class:

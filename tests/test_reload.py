@@ -7,7 +7,7 @@ from tests.kit.processes import python
 ORDERS = 4
 
 RELOADED = f"""
-    import importlib, os, pkgutil, random
+    import dataclasses, importlib, os, pkgutil, random
     import numpy as np
     import fpsim as fp
 
@@ -27,6 +27,12 @@ RELOADED = f"""
         product = fp.matmul(a, a, accumulate="hopper_e4m3_f32", schedule=split, strict=False)
         assert product.tolist() == [[7, 10], [15, 22]]
         assert fp.train.recipes.ROWS["DEEPSEEK_V3"].linear is not None
+        try:
+            fp.scalings.MX.block = (1, 1)
+        except dataclasses.FrozenInstanceError:
+            pass
+        else:
+            raise AssertionError("a scaling was changed")
 
     check()
     for seed in range({ORDERS}):

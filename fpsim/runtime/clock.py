@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_lock = threading.Lock()
-_compiling = 0  # threads that are
-_since = 0.0  # when the first of them began
-_spent = 0.0  # seconds before
+# A reload of this module goes on where it was, as threads may be compiling.
+_lock: threading.Lock = globals().get("_lock") or threading.Lock()
+_compiling: int = globals().get("_compiling", 0)  # threads that are
+_since: float = globals().get("_since", 0.0)  # when the first of them began
+_spent: float = globals().get("_spent", 0.0)  # seconds before
 
 
 def seconds() -> float:
