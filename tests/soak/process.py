@@ -12,6 +12,7 @@ import importlib
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import threading
 import warnings
@@ -41,7 +42,7 @@ def in_a_fork(name: str, beside: str) -> None:
     thread = threading.Thread(target=say, args=(beside,))
     thread.start()
     if (child := os.fork()) == 0:
-        faulthandler.dump_traceback_later(LIMIT, exit=True)  # no thread of the parent's is left
+        signal.alarm(LIMIT)  # the parent's watchdog is a thread, which a child has not
         failed = 1
         try:
             say(name)
