@@ -38,7 +38,7 @@ SPACING = 1 << 24  # numbers for each process, more than it can compile function
 
 
 class PrivateNames(NamedTuple):
-    """What fpsim takes from the inside of numba."""
+    """The objects of numba that are private to it, one field each; PLACES says where they are."""
 
     dispatcher: Any
     results: Any
