@@ -50,3 +50,21 @@ RELOADED = f"""
 def test_reloads_in_any_order_leave_a_package_that_works() -> None:
     """Found by a user: units and scalings were refused, as their formats were of the class before the reload."""
     assert python(RELOADED).split() == ["whole"] * ORDERS
+
+
+PARTS = """
+    import importlib
+    import numpy as np
+    import fpsim as fp
+    from fpsim.core import number
+    from fpsim.sums.kernels import loops  # reads some names in the module and holds others of before
+
+    importlib.reload(number)
+    accumulator = fp.Sequential("fp32", rounding="stochastic", seed=1)  # whose sums are those of the core
+    assert fp.sum(np.float32([1, 2, 3]), accumulate=accumulator) == 6
+"""
+
+
+def test_kernels_compile_after_a_reload_of_some_modules() -> None:
+    """Found by the soak: a kernel met tuples of a class from before the reload beside those of a new one."""
+    assert python(PARTS, FPSIM_CACHE_DIR="/dev/null/none") == ""

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
 
+@reloadable
 class DecodeLayout(NamedTuple):
     """A format as seen from a target float, all words of the target's width."""
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fpsim.core.rounding import rounds_up_32, rounds_up_64, split_32, split_64
 from fpsim.formats.rounding import Rounding
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
@@ -25,6 +26,7 @@ SOURCE_LIFT = 64  # more than the mantissa bits of the source
 DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for each mode that asks for the sign
 
 
+@reloadable
 class EncodeLayout(NamedTuple):
     """A format as seen from a source float, all words of the source's width.
 

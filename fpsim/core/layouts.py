@@ -15,8 +15,10 @@ from fpsim.core.pack import LOSES_INFINITY, LOSES_NAN, TINY_BEFORE, UNSIGNED
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.policies import Beyond, overflow_outcome
 from fpsim.formats.rounding import Rounding
+from fpsim.reload import reloadable
 
 
+@reloadable
 class EncodePlan(NamedTuple):
     """Which kernel to run, and with which layout."""
 
@@ -32,6 +34,7 @@ def source_width(fmt: Format) -> int:
     return 32 if narrow else 64
 
 
+@reloadable
 class Wide(NamedTuple):
     """What the rounding of a wide number needs to know about it."""
 
@@ -108,6 +111,7 @@ def _encode_layout(
     )
 
 
+@reloadable
 class PackPlan(NamedTuple):
     """How an exact number becomes a code of a format, and what its flags depend on besides."""
 
@@ -170,6 +174,7 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
     return np.array(fields, np.uint64)
 
 
+@reloadable
 class DecodePlan(NamedTuple):
     """Which kernel to run, and with which layout."""
 
@@ -204,6 +209,7 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
     return DecodePlan(width, np.array(fields, word), fields)
 
 
+@reloadable
 class OrderLayout(NamedTuple):
     """A signed format as seen by a comparison, in 32-bit words."""
 

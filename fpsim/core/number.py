@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
@@ -26,6 +27,7 @@ ZERO, ONE = u64(0), u64(1)
 LEADING = u64(1 << TOP)
 
 
+@reloadable
 class Number(NamedTuple):
     """An exact number; every field is a 64-bit word."""
 
@@ -35,6 +37,7 @@ class Number(NamedTuple):
     kind: Any
 
 
+@reloadable
 class UnpackLayout(NamedTuple):
     """A format as seen by `unpack`, in 64-bit words."""
 

@@ -14,6 +14,7 @@ import numpy as np
 from fpsim.core.decode import decode_bits_32, decode_bits_64
 from fpsim.core.encode import encode_bits_32, encode_bits_64
 from fpsim.core.tile_scale import BY_SCALE
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
@@ -43,6 +44,7 @@ def value_of(width: int, careful: bool) -> Any:
     return scalar(value_bits)
 
 
+@reloadable
 class ElementChoices(NamedTuple):
     """What decides how an element becomes a code: int64, compiled in as constants or read at run time."""
 

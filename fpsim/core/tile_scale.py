@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.core.encode import encode_bits_32, encode_bits_64
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
@@ -39,6 +40,7 @@ SMALLEST_TENSOR_SCALE = f32(2.0**-126)
 SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal float32 holds
 
 
+@reloadable
 class ScaleChoices(NamedTuple):
     """What decides how a tile gets its scale. Loops compile it in as `choice_words` says, or read it at run time."""
 
@@ -61,6 +63,7 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
     return ScaleChoices(*words)
 
 
+@reloadable
 class ScaleRules(NamedTuple):
     """The integers of a rule: int64."""
 
@@ -79,6 +82,7 @@ class ScaleRules(NamedTuple):
 scale_rules = fields_of(ScaleRules)
 
 
+@reloadable
 class ScaleNumbers(NamedTuple):
     """The numbers of a rule, floats of the width that the arithmetic has."""
 
@@ -133,6 +137,7 @@ power_quotient_32 = _make_power_quotient(u32, f32, 32, 23)
 power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 
 
+@reloadable
 class ScaleSteps(NamedTuple):
     """The steps from the amax of a tile to its scale, for words of one width; all are scalar functions."""
 
@@ -273,6 +278,7 @@ scale_steps_32 = _make_scale_steps(u32, f32, power_quotient_32)
 scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
 
 
+@reloadable
 class TileSettler(NamedTuple):
     """How a tile gets its scale, in three steps, and all at once.
 

@@ -15,11 +15,13 @@ from fpsim.core.units.nvidia import UnitLayout
 from fpsim.formats.named import E8M0
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.reload import reloadable
 
 UE4M3_BITS = 0x7F  # an unsigned E4M3 scale ignores the sign bit
 ALL_BITS = -1  # as a 64-bit word
 
 
+@reloadable
 class UnitPlan(NamedTuple):
     """What the specification of a unit takes."""
 

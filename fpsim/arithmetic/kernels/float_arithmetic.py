@@ -18,6 +18,7 @@ from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, deco
 from fpsim.core.encode import FULL, encode_fields, encode_parts_32, encode_parts_64
 from fpsim.core.rounding import DOWN, NEAREST_EVEN
 from fpsim.formats.ieee import Flags
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.records import fields_of
 
@@ -29,6 +30,7 @@ TO_NEAREST: Any = np.int64(NEAREST_EVEN)
 EVERY_KIND: Any = np.int64(FULL)
 
 
+@reloadable
 class Thresholds(NamedTuple):
     """What the flags of a finite result are told by: magnitudes, as bits of the float that is rounded."""
 

@@ -22,6 +22,7 @@ from fpsim.core.sums.term import (
     specials_of_product,
     term_of,
 )
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
@@ -29,6 +30,7 @@ i64, u64 = np.int64, np.uint64
 PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # which terms a sum had: bits
 
 
+@reloadable
 class SumLayouts(NamedTuple):
     """The formats of an exact sum, and how it is rounded."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 
 i64, u32, u64 = np.int64, np.uint32, np.uint64
@@ -23,6 +24,7 @@ Function = Callable[..., Any]
 RUN, PRODUCT, OUTER = range(3)  # the rows of a tile in order: the sum of a run, its next product, the outer sum
 
 
+@reloadable
 class Rows(NamedTuple):
     """The operands of M * N sums: row i of a with rows `step * i` .. of b, a column each, and c."""
 
@@ -32,6 +34,7 @@ class Rows(NamedTuple):
     c: Any  # (M, N), or empty
 
 
+@reloadable
 class Targets(NamedTuple):
     """How terms are read and sums are rounded: layouts, as arrays of words."""
 
@@ -41,6 +44,7 @@ class Targets(NamedTuple):
     outer: Any  # of the sum of runs, and of c
 
 
+@reloadable
 class Randomness(NamedTuple):
     """How sums are rounded, and where a stochastic rounding has its random words from."""
 
@@ -51,6 +55,7 @@ class Randomness(NamedTuple):
     first: Any  # the number of the first output
 
 
+@reloadable
 class Words(NamedTuple):
     """Room for the random words of a tile: four steps of n outputs for each list."""
 
@@ -59,6 +64,7 @@ class Words(NamedTuple):
     joins: Any
 
 
+@reloadable
 class LaneSteps(NamedTuple):
     """The steps of one representation of sums, over n lanes. words: random words; row `w` is for this step.
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.core.number import BIAS, FINITE, INFINITE, NAN, ZERO, UnpackLayout
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
@@ -18,6 +19,7 @@ i64, u64 = np.int64, np.uint64
 NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # kinds of terms that a sum had: bits
 
 
+@reloadable
 class Term(NamedTuple):
     """(-1)**negative * significand * 2**(exponent - mantissa bits of its format); every field is an int64."""
 

@@ -26,6 +26,7 @@ from fpsim.core.sums.term import (
     specials_of_product,
     term_of,
 )
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
 
@@ -35,6 +36,7 @@ GROUP = 16  # products of one exact dot product of FP4
 PRODUCT_BITS = i64(2)  # fraction bits of a product of two E2M1 numbers
 
 
+@reloadable
 class UnitLayout(NamedTuple):
     """The facts of a unit's step as 64-bit integers."""
 
@@ -53,6 +55,7 @@ class UnitLayout(NamedTuple):
 unit_fields = fields_of(UnitLayout)
 
 
+@reloadable
 class Layouts(NamedTuple):
     """The formats of a unit: of a, b, accumulator and scales, and how a sum becomes a result."""
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 
 f64, i64 = np.float64, np.int64
@@ -21,6 +22,7 @@ LOWEST = -900  # exponents that grids start from at the lowest, so that powers o
 BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 
+@reloadable
 class Target(NamedTuple):
     """The format that numbers are rounded to."""
 
@@ -31,6 +33,7 @@ class Target(NamedTuple):
     least: float  # numbers up to this magnitude, but for zero, are marked; 0 where subnormals are kept
 
 
+@reloadable
 class Cut(NamedTuple):
     """How the numbers of a node are cut before they are added."""
 
@@ -42,6 +45,7 @@ class Cut(NamedTuple):
     least_b: int
 
 
+@reloadable
 class Addition(NamedTuple):
     """What an addition does, and what becomes of products before it."""
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from fpsim.formats.named import FP16, Format
 from fpsim.products.kernels.panel import BIAS, INFINITE, MANTISSA_BITS, SPECIAL, ZERO_EXPONENT, class_of
 from fpsim.products.kernels.transpose import transposer
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.records import fields_of
 from fpsim.runtime.stream import LINE, prefetch_line
@@ -32,6 +33,7 @@ HALF_FIELD_BITS, HALF_BIAS = 5, 15  # of FP16's exponents
 AHEAD = 256  # bytes between the codes of a column that are read and those that are announced
 
 
+@reloadable
 class CodeFacts(NamedTuple):
     """How bytes are read, as 32-bit integers."""
 
@@ -43,6 +45,7 @@ class CodeFacts(NamedTuple):
     turned: Any  # 1: codes lie the other way round
 
 
+@reloadable
 class HalfFacts(NamedTuple):
     """How halves are read, as 32-bit integers."""
 

@@ -27,6 +27,7 @@ from fpsim.products.kernels.panel import (
     fill_panel,
     fill_rows,
 )
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.records import fields_of
 
@@ -39,6 +40,7 @@ HALF_TOP = f32(65536.0)  # what rounds up to this has no place in FP16
 INFINITY = f32(np.inf)
 
 
+@reloadable
 class RowFacts(NamedTuple):
     """The numbers that describe a unit's step, as 32-bit integers."""
 
@@ -52,6 +54,7 @@ class RowFacts(NamedTuple):
 row_facts = fields_of(RowFacts)
 
 
+@reloadable
 class RowScratch(NamedTuple):
     """Room for a row: numbers of every column."""
 
@@ -62,6 +65,7 @@ class RowScratch(NamedTuple):
     specials: Any  # (rows, PANEL_COLUMNS) float32
 
 
+@reloadable
 class RowLoops(NamedTuple):
     """The innermost loops of a product, for a kind of unit and processor."""
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from fpsim.products.kernels.lane_rows import LaneFacts
 from fpsim.products.kernels.transpose import SIDE, transpose_square
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import fused
 
@@ -25,6 +26,7 @@ FOUR = 4  # the shortest run that lanes of cuBLAS take, but for single terms
 TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 
 
+@reloadable
 class DotRoom(NamedTuple):
     """Panels, and the open chains of the outputs."""
 

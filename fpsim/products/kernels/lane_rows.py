@@ -18,6 +18,7 @@ import numpy as np
 
 from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.kernels.transpose import SIDE, transpose_square
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.float_steps import fused
 
@@ -29,6 +30,7 @@ WARP, LAST = 32, 4  # sums that reduce_1Block_kernel still has after its butterf
 TERMS = 64  # of a panel, which stays in the L1 cache for all rows
 
 
+@reloadable
 class LaneFacts(NamedTuple):
     """The schedule of one slice. Groups of lanes take tiles of terms in turn; there is one of both but for BLOCKS."""
 
@@ -46,6 +48,7 @@ class LaneFacts(NamedTuple):
     transposed: int  # the outputs of a tile lie along the rows of `source`, not along its columns
 
 
+@reloadable
 class RowRoom(NamedTuple):
     """Sums of a tile."""
 

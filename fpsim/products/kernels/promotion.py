@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from fpsim.products.kernels.fused_row import rounded_to_half
 from fpsim.products.kernels.row_vectors import GROUPS, nearest_half
+from fpsim.reload import reloadable
 from fpsim.runtime import vectors as v
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.float_steps import fused
@@ -27,6 +28,7 @@ i32, i64, f32 = np.int32, np.int64, np.float32
 ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 
 
+@reloadable
 class Joins(NamedTuple):
     """How rows of a tile join."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fpsim.products.kernels.panel import INFINITE, MAGNITUDE, MANTISSA_BITS, PANEL_COLUMNS
 from fpsim.products.kernels.wide_row import NOTHING, exponent_of, float_exponent, power_of_two, rounded_result
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.float_steps import down, fused, toward_zero
 
@@ -27,6 +28,7 @@ HIGH_PART = f64(256.0)  # units of 2**-8 split sums of FP16 products into two th
 RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 
+@reloadable
 class StepFacts(NamedTuple):
     """What the rows need to know of a unit."""
 
@@ -37,6 +39,7 @@ class StepFacts(NamedTuple):
     places: Any  # mantissa bits of both
 
 
+@reloadable
 class StepRoom(NamedTuple):
     """Room for a row: numbers of every column."""
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.products.kernels.panel import BIAS, FIELD, INFINITE, MAGNITUDE, MANTISSA_BITS
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.float_steps import nearest_integer, toward_zero
 from fpsim.runtime.records import fields_of
@@ -63,6 +64,7 @@ def positive_zero(bits: Any) -> Any:
     return bits if i32(bits & MAGNITUDE) != i32(0) else i32(0)
 
 
+@reloadable
 class WideFacts(NamedTuple):
     """The numbers that describe a unit's step, as 32-bit integers."""
 

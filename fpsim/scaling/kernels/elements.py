@@ -14,6 +14,7 @@ from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.nearest import encode_nearest_32
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import ElementChoices, element_choices, element_of, value_of
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.stream import aligned_empty, prefetch_line
 from fpsim.scaling.kernels.amax import word_of
@@ -24,6 +25,7 @@ CHUNK = 128  # elements: a loop of so many is unrolled, which the long body with
 FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the cache before it is needed
 
 
+@reloadable
 class Elements(NamedTuple):
     """What decides the loop over a tile's elements, at compile time."""
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
 from fpsim.core.sums.running_sum import TARGET_FIELDS
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.float_steps import down, nearest_integer, toward_zero, up
 from fpsim.runtime.records import fields_of
@@ -29,6 +30,7 @@ ONE_LEFT = u64(1)
 TO_FRACTION = u64(20)  # from 32 random bits to the top of a mantissa
 
 
+@reloadable
 class Settling(NamedTuple):
     """A format as patterns of float64."""
 

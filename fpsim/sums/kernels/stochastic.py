@@ -20,6 +20,7 @@ import numpy as np
 
 from fpsim.core.philox import LOW, philox_abreast
 from fpsim.core.sums.sum_order import RUN, Randomness, Rows, Targets, first_of_sums
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.processor import exchange_control, has_control, has_fma, rounding_control
 from fpsim.sums.kernels.settle import INVERSE, ONE, SETTLING, Settling, settling_fields
@@ -38,6 +39,7 @@ TWO = u64(0x400 << 52)
 MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
 
 
+@reloadable
 class WordsAhead(NamedTuple):
     """The room of `sum_order.Words`, and what these loops need."""
 
@@ -48,6 +50,7 @@ class WordsAhead(NamedTuple):
     largest: Any  # magnitude of b in each tile of columns, as patterns
 
 
+@reloadable
 class DrawPlace(NamedTuple):
     """Where a format's mantissa ends in a float64, and the seed."""
 
@@ -221,6 +224,7 @@ def blocks_ahead(
 # ---- sums in pairs
 
 
+@reloadable
 class PairsAhead(NamedTuple):
     """The room of `sum_order.Words`, and what subtrees of BLOCK terms need."""
 
