@@ -34,7 +34,9 @@ class FloatOperations(Protocol):
 class Backend(FloatOperations, Protocol):
     """The CPU or a GPU: what it does with the operands, sums and results of products."""
 
-    merges_slices: bool  # whether add_product knows `UnitProduct.cut`
+    @property
+    def merges_slices(self) -> bool:
+        """Whether `add_product` knows `UnitProduct.cut`."""
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """An operand of a unit, or its c, as an array of codes.

@@ -25,6 +25,7 @@ from fpsim.products.kernels.fused_product import NAN_PATTERN
 from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.kernels.row_vectors import VECTOR_COLUMNS
 from fpsim.products.unit_product import ADD, NO_FACTORS, NOTHING, as_they_lie, bases_of, fused_facts, fused_loop
+from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.brief import brief_sums
@@ -44,6 +45,8 @@ def brief_product(
         return None
     (m, k), n = of_a, of_b[1]
     if not (0 < m * k <= BRIEF and 0 < k * n <= BRIEF and m * n <= BRIEF and keeps_ieee()):
+        return None
+    if allows_general_loops():
         return None
     if out is not None and not _is_plain(out, (m, n), a, b):
         return None

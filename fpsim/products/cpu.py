@@ -17,6 +17,7 @@ from fpsim.products.backend import NumpyOperations, Shape, output_overflow
 from fpsim.products.kernels.panel import canonical_nan
 from fpsim.products.lane_product import lane_product
 from fpsim.products.unit_product import UnitProduct, add_product
+from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import Lanes
@@ -29,10 +30,14 @@ NO_SCALES = np.zeros((0, 0), np.uint8)  # of a unit without, which nothing reads
 class Cpu(NumpyOperations):
     """The CPU, on NumPy arrays."""
 
-    merges_slices = True
     operand = staticmethod(operand)
     product = UnitProduct
     add_product = staticmethod(add_product)
+
+    @property
+    def merges_slices(self) -> bool:
+        """Whether kernels add slices to one another; general loops do not."""
+        return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
         """As `Backend.block_scales`."""

@@ -10,11 +10,13 @@ import numpy.typing as npt
 from fpsim.arrays import Array
 from fpsim.casts.pipelines import decoding
 from fpsim.formats.named import FP32, Format
+from fpsim.products.kernels.lane_dots import lane_sums
 from fpsim.products.kernels.lane_rows import BLOCKS, BUTTERFLY, FORWARD, THREADS, LaneFacts, room_of
 from fpsim.products.kernels.lane_rows import lane_product as kernel_of
 from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.lane_dots import FULL, lane_dots, transposed
 from fpsim.products.unit_product import floats
+from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
@@ -103,7 +105,7 @@ def lane_product(
         return np.zeros((m, n), np.float32)
     rows, columns = LaneOperand(a[:, start:stop], formats[0]), LaneOperand(b[start:stop].T, formats[1])
     facts = lane_facts(lanes, run, stop - start, n)
-    if max(m, n) < _few(facts):
+    if max(m, n) < _few(facts) and not replaces(lane_sums(), m * n * (stop - start)):
         return lane_dots(rows.rows(), columns.rows(), facts)
     flipped = n < PANEL_COLUMNS and m > n  # the outputs of a tile lie side by side: fma treats a and b alike
     total = np.empty((n, m) if flipped else (m, n), np.float32)

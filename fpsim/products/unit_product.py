@@ -27,6 +27,7 @@ from fpsim.products.kernels.panel import HIGHEST, PANEL_COLUMNS, largest_exponen
 from fpsim.products.kernels.promotion import ADD, ADD_HALF, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
 from fpsim.products.kernels.step_product import step_product
 from fpsim.products.kernels.transpose import SIDE
+from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import SMALLEST, over_spans
@@ -327,6 +328,10 @@ def _fused(total: Array, p: UnitProduct) -> None:
     if two_passes and p.promote:  # the unit's own additions and those of the promotion are two levels
         _promoted(total, p)
         return
+    run = fused_loop(unit)
+    if replaces(run, total.size * p.a.shape[1]):
+        _by_specification(total, p)
+        return
     a, b, promotion, mode = p.a, p.b, p.promote // unit.terms, p.factors.mode
     if two_passes:
         a, b, promotion, mode = _interleaved(a, 1), _interleaved(b, 0), 2, ADD_HALF if half else ADD
@@ -334,7 +339,6 @@ def _fused(total: Array, p: UnitProduct) -> None:
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
     by_codes = source_of(unit, rows_of(unit)) != "floats"
-    run = fused_loop(unit)
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
         """What adds the products of a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -17,11 +17,12 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.float32_plan import StripWay, codes_of, fast_way, panels_of, run_strips, strips_of
+from fpsim.sums.float32_plan import StripWay, codes_of, fast_way, panels_of, run_strips, strips_kernel, strips_of
 from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
 from fpsim.sums.kernels.float32_rows import STRIP
@@ -69,6 +70,11 @@ class SumProblem(NamedTuple):
         return int(self.a.shape[1])
 
     @property
+    def work(self) -> int:
+        """Products of all sums."""
+        return self.terms * self.shape[0] * self.shape[1]
+
+    @property
     def step(self) -> int:
         """Rows of b for each row of a."""
         return self.terms if self.paired else 0
@@ -87,7 +93,9 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
     if isinstance(accumulator, Exact):
         return _exact(accumulator, problem)
     fast = None if problem.paired else fast_way(accumulator, problem.formats)
-    return _in_words(accumulator, problem) if fast is None else _fast(accumulator, problem, fast)
+    if fast is None or replaces(strips_kernel(fast.how), problem.work):
+        return _in_words(accumulator, problem)
+    return _fast(accumulator, problem, fast)
 
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
@@ -208,7 +216,14 @@ def exactly(fmt: Format) -> CastOptions:
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
     """The sums in 64-bit words."""
     way, outer_way = ways(accumulator, problem.formats)
+    if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
+        way, outer_way = "core", "core"
     return _generic(accumulator, problem, way, outer_way)
+
+
+def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
+    """Return the loop of sums in 64-bit words."""
+    return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
@@ -233,7 +248,7 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
     chunked = isinstance(accumulator, Chunked)
     chunk = min(accumulator.chunk, max(problem.terms, 1)) if isinstance(accumulator, Chunked) else problem.terms
     fused = isinstance(accumulator, FusedMultiplyAdd) or (problem.are_terms and not isinstance(accumulator, Pairwise))
-    kernel = pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
+    kernel = _loop_of(accumulator, way, outer_way)
 
     def work(first: int, stop: int) -> None:
         with ieee_arithmetic(), wrapping():
@@ -287,7 +302,7 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 def _fits_bins(problem: SumProblem) -> bool:
     """Whether the sums are those of a product of matrices whose terms float64 holds."""
-    few = problem.terms * problem.shape[0] * problem.shape[1] < FEW_PRODUCTS
+    few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)
 

@@ -14,6 +14,7 @@ from fpsim.casts.pipelines import BRIEF
 from fpsim.core.layouts import encode_plan, source_width
 from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.formats.named import format as find_format
+from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulate import NO_C, ONE, exactly
 from fpsim.sums.accumulators import Accumulator, Chunked
@@ -53,7 +54,7 @@ def brief_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 def brief_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
     """The sum of a short array's elements in C order, as a scalar of the accumulator's dtype; None as above."""
     plan = _brief_sums(seedless(accumulator), fmt, None, x.dtype)
-    if plan is None or not (0 < x.size <= BRIEF and keeps_ieee()):
+    if plan is None or not (0 < x.size <= BRIEF and keeps_ieee()) or allows_general_loops():
         return None
     ones = np.empty((1, x.size), WORD)
     ones.fill(ONE)  # np.full takes three times as long

@@ -23,6 +23,7 @@ from fpsim.products.backend import output_overflow
 from fpsim.products.cpu import Cpu
 from fpsim.products.epilogue import Finish, finished
 from fpsim.products.matmul import matmul
+from fpsim.runtime.general_loops import general_loops
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
 from fpsim.sums.accumulators import Accumulator
@@ -252,7 +253,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
     """
     how = adding.how
     a, b = _read(adding, x.a, promise.a), _read(adding, x.b, promise.b)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="ignore"), general_loops():
         warnings.simplefilter("ignore")  # which kernels a library would take for a shape
         if isinstance(how, Accumulator):
             fmts = None if a.dtype.kind not in "iu" and b.dtype.kind not in "iu" else (promise.a.fmt, promise.b.fmt)

@@ -19,6 +19,7 @@ from fpsim.matrix_units.catalogue import units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.model import Model
 from fpsim.products.matmul import matmul
+from fpsim.runtime.general_loops import general_loops
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc
@@ -160,7 +161,7 @@ def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Arr
         with np.errstate(all="ignore"):
             sides.append(rounded(values if scale is None else values * _spread(scale, values.shape), how.fmt))
     dtype = np.float32 if how.fmt == FP32 or how.fmt.dtype is None else how.fmt.dtype
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), general_loops():
         found = matmul(*(side.astype(dtype) for side in sides), accumulate=how.how)
     return np.asarray(found, np.float64)
 
