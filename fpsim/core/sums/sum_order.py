@@ -144,16 +144,16 @@ def tile_in_order(
                     if not fused:
                         fill_words(words.products, n, output, u64(k), r)
                 if fused:
-                    fuse(t, RUN, a[i, k], b, row + k, j, n, words.sums, k % 4, f.a, f.b, f.inner, mode)
+                    fuse(t, i64(RUN), a[i, k], b, row + k, j, n, words.sums, k % 4, f.a, f.b, f.inner, mode)
                 else:
-                    multiply(a[i, k], b, row + k, j, t, PRODUCT, n, words.products, k % 4, f.a, f.b, f.inner, mode)
-                    add(t, RUN, t, PRODUCT, n, words.sums, k % 4, f.inner, f.inner, mode)
+                    multiply(a[i, k], b, row + k, j, t, i64(PRODUCT), n, words.products, k % 4, f.a, f.b, f.inner, mode)
+                    add(t, i64(RUN), t, i64(PRODUCT), n, words.sums, k % 4, f.inner, f.inner, mode)
                 k += 1
             if not chained:
                 run = start // chunk
                 if mode == STOCHASTIC and (run % 4 == 0):
                     fill_words(words.joins, n, output, u64(u64(sums + sums) + u64(run)), r)
-                join(t, OUTER, t, RUN, n, words.joins, run % 4, f.inner, f.outer, mode)
+                join(t, i64(OUTER), t, i64(RUN), n, words.joins, run % 4, f.inner, f.outer, mode)
         for lane in range(n):
             out[i, j + lane] = t[start_row, lane]
 
@@ -229,7 +229,7 @@ def tile_by_pairs(
             number = terms - 1
             if mode == STOCHASTIC:
                 fill_words(words.sums, n, output, u64(sums + u64(number // 4 * 4)), r)
-            add(stack, 0, stack, 1, n, words.sums, number % 4, target, target, mode)
+            add(stack, i64(0), stack, i64(1), n, words.sums, number % 4, target, target, mode)
         for lane in range(n):
             out[i, j + lane] = stack[0, lane]
 
