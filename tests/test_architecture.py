@@ -36,7 +36,7 @@ DATA = (
     "scaling.scaling", "scaling.recipes", "scaling.tiling", "scaling.report", "schedules",
 )  # fmt: skip
 # What loops know: of formats the numbers of modes and flags, of matrix units those of rules; the loops of casts.
-BELOW_LOOPS = ("core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")
+BELOW_LOOPS = ("reload", "core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")
 LARGEST = 20  # Python files of a folder
 VAGUE = {"asked", "given", "on", "own", "what"}  # names that do not say what they hold
 # Module -> those that users write, or read in a report.

@@ -51,8 +51,8 @@ def bits(promise: Promise, x: KernelInputs, adding: Adding) -> tuple[Array | str
 def test_general_loops_give_the_same_bits(
     a: Any, accumulate: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"promote": None, "scale_a": None, "scale_b": None, **options}
-    promise = promise_of(a, None, accumulate, None, asked["promote"], None, asked["scale_a"], asked["scale_b"], False)
+    words = {"promote": None, "scale_a": None, "scale_b": None, **options}
+    promise = promise_of(a, None, accumulate, None, words["promote"], None, words["scale_a"], words["scale_b"], False)
     inputs = list(inputs_for(promise, SHAPES, 1))
     replaced: set[Any] = set()
 
@@ -69,9 +69,9 @@ def test_general_loops_give_the_same_bits(
                 general, refusal = bits(promise, x, adding)
             with monkeypatch.context() as patch:
                 patch.setattr("fpsim.testing.products.promise.general_loops", nullcontext)
-                own, same_refusal = bits(promise, x, adding)
+                special, same_refusal = bits(promise, x, adding)
             assert refusal == same_refusal, adding.name
-            assert np.array_equal(general, own), (adding.name, str(x))
+            assert np.array_equal(general, special), (adding.name, str(x))
             compared += not refusal
     assert compared > 200
     assert len(replaced) > 3
