@@ -19,6 +19,7 @@ import numpy as np
 from fpsim.analysis.tensors.onnx_uses import Node, uses_of
 from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, reader
+from fpsim.analysis.tensors.roles import role_that_stays
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
 from fpsim.errors import shown
@@ -102,6 +103,7 @@ def read_onnx(path: Path) -> Found:
         total += max(1, math.prod(proto.shape) * np.dtype(dtype).itemsize)
         shape, use = tuple(proto.shape), uses.get(proto.name)
         role = "scalar" if math.prod(shape) == 1 else use.role if use else ""
+        role = (role_that_stays(proto.name, shape) or role) if role == "matrix" else role
         last = use.outputs_last if use else None
         tensors.append(Tensor(proto.name, shape, np.dtype(dtype).name, read, str(path), role=role, outputs_last=last))
     if total > SHARED_LIMIT * sum(sizes.values()):

@@ -16,7 +16,9 @@ ROLES: dict[str, str | None] = {
     "matrix": None,
     "activation": None,
     "gradient": None,
-    "embedding": "it is looked up, not multiplied, so that fewer bits save memory and no arithmetic",
+    "embedding": "it is looked up or added, not multiplied, so that fewer bits save memory and no arithmetic",
+    "router": "it chooses which experts a token meets, so that a small error in it sends tokens elsewhere",
+    "transform": "it is a fixed transform (a Fourier, wavelet or mel basis), whose error is in all that follows",
     "bias": "it is added to a sum in float32, and is few values",
     "norm": "it scales every value that passes through it, and is few values",
     "statistics": "other values are computed from it, and it is few values",
@@ -36,12 +38,25 @@ STATISTICS = re.compile(
     r"(^|[./_])(mask|position_ids|relative_position_index|attn_mask|anchors?|stats?|mean|var|variance)$"
 )
 # Of codes of few bits that lie beside them: scales, zero points and tables, as quantised checkpoints have them.
-SCALES = re.compile(r"(^|[./_])(scales?|scale_inv|weight_scale_2|q?zeros|zero_points?|absmax|quant_map)$")
+SCALES = re.compile(r"(^|[./_])(scales?|scale_inv|weight_scale_2|q?zeros?|zero_points?|absmax|quant_map|scb)$")
+SCALES_OF_CODES = re.compile(
+    r"_(scale|scale_inv|scale_2|scales|zero_point)$|(^|[./_])(scales|qzeros|absmax|(nested_)?quant_map|nested_absmax|scb)$"
+)  # in any shape: a norm's scale has no such name
 NORM = re.compile(r"norm|(^|[./_])(ln|bn|gn|rms)\d*([./_]|$)|layernorm|batchnorm|gamma|(^|[./_])scale$")
 BIAS = re.compile(r"(^|[./_])(bias|beta|b)(_?\d+)?$|bias")
 EMBEDDING = re.compile(
     r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc|"
-    r"(^|[./_])(rel_pos_[hw]|bias_table|relative_attention_bias|(cls|mask|query|register|prompt)_tokens?)([./]|$)"
+    r"(^|[./_])(rel_pos_[hw]|bias_table|relative_attention_bias|(cls|mask|query|register|prompt)_tokens?)([./]|$)|"
+    r"(^|[./_])(position_embd|token_types?|pos|pos_emb|posemb|positions?|positional|pe)([./]weight)?$"
+)
+# Of mixtures of experts; "gate" alone is also half of a gated layer, which has no fewer outputs than inputs.
+ROUTER = re.compile(r"(^|[./_])(router|routers|ffn_gate_inp|gating|shared_expert_gate)([./_]|$)")
+GATE = re.compile(r"(mlp|moe|ffn|feed_forward|experts?)[./]((gate|wg)|gate[./]wg)([./](weight|kernel))?$")
+TRANSFORM = re.compile(
+    r"(^|[./])(i?(stft|mdct|cqt|vqt)\d*|mel_?scale|melspec\w*)[./]|"  # a layer that is one
+    r"(^|[./_])((mels?|cqt|vqt|dct|dft|fft|stft|fourier|gammatone)_?(basis|bases|filters?|filterbanks?|fb|kernels?|"
+    r"mat(rix)?|weights?|window)|filterbanks?|melfb|fbanks?|(forward|inverse)_basis(_buffer)?|w(sin|cos)(_inv)?|"
+    r"lowpass_filter)([./_]|$)"
 )
 # A layer's name behind that of an embedding, such as patch_embed.proj: it multiplies, as do those at a model's end.
 MULTIPLIES = re.compile(r"[./_](proj\w*|lin|linear|fc|dense|mlp|conv|out|(to_)?logits)[\d_]*([./]|$)")
@@ -82,8 +97,11 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
         return "statistics"
     if GRADIENT.search(lower):
         return "gradient"
-    if len(axes) > 1 and SCALES.search(lower):
+    if SCALES_OF_CODES.search(lower) or (len(axes) > 1 and SCALES.search(lower)):
         return "statistics"
+    kept = role_that_stays(name, shape)
+    if kept:
+        return kept
     if len(axes) <= 1:
         return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT, len(shape) > 1)
     if _is_table(lower, axes) and not _has_bias(lower, neighbours):
@@ -92,6 +110,30 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
     if flows and not WEIGHT.search(lower, flows.end()):  # output_proj.weight_v is the weight of a layer
         return "activation"
     return "bias" if re.search(r"(^|[./_])bias(es)?$", lower) else "matrix"
+
+
+def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
+    """Return "router" or "transform" for matrices whose names say so, which multiply and yet stay; else "".
+
+    Example:
+      >>> from fpsim.analysis.tensors.roles import role_that_stays
+      >>> role_that_stays("layers.0.mlp.gate.weight", (64, 2048)), role_that_stays("stft.forward_basis", (514, 1, 512))
+      ('router', 'transform')
+    """
+    lower, axes = name.lower(), [length for length in shape if length != 1]
+    if not axes or BIAS.search(lower.rpartition(".")[2]):
+        return ""
+    if ROUTER.search(lower) or (
+        GATE.search(lower) and len(shape) == 2 and shape[0] != shape[1] and _few_outputs(lower, shape)
+    ):
+        return "router"
+    return "transform" if TRANSFORM.search(lower) else ""
+
+
+def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether a matrix has fewer outputs than inputs; those of a kernel are its last axis."""
+    outputs, inputs = shape[::-1] if name.endswith("kernel") else shape
+    return outputs < inputs
 
 
 def _is_table(name: str, axes: Sequence[int]) -> bool:
