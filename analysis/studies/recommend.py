@@ -22,6 +22,7 @@ UNIFORM_SCALES = 1.25  # times the bits that would do, as where rows are short: 
 CLEAR_DB = 3.0  # ... unless another float format of as many bits is better by half a bit
 SMALL = 4096  # values: fewer, where they are a thousandth of the study or less, are not worth a format of their own
 SMALL_SHARE = 1e-3
+WORTHWHILE = 0.1  # share of the stored bits that a candidate saves at least: less is not worth a second rounding
 CHANNEL_MARGIN_DB = 3.0  # nine of ten channels stay within this of the SQNR that is wanted of the whole tensor: where
 # a few channels have nearly all of the energy, the SQNR of the whole says nothing of the others
 HEADROOM = 2.0  # without a scale the largest value stays this factor below the format's, for the batches to come
@@ -77,6 +78,7 @@ class RangeRow(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     report: RangeReport
+    stored_bits: float  # of an element as it is stored, with its share of scales
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Recommendation:
     margin_db: float
     met: bool
     values: int
-    stored_bits: int
+    stored_bits: float
     reason: str
 
     @property
@@ -196,9 +198,9 @@ def recommend(
     for row in ranges[1:]:
         spread = spread.merge(row.report)
     first = ranges[0]
-    stored = stored_bits(first.dtype)
+    stored = first.stored_bits
     nothing = Recommendation(
-        tensor=name, role=first.role, format=first.dtype, scaling="none", bits_per_value=float(stored),
+        tensor=name, role=first.role, format=first.dtype, scaling="none", bits_per_value=stored,
         sqnr_db=math.nan, lost_energy=math.nan, deficit_db=math.nan, runner_up="", margin_db=math.nan, met=False,
         values=ranges[-1].report.count, stored_bits=stored, reason="",
     )  # fmt: skip
@@ -223,6 +225,15 @@ def recommend(
         reason = f"No candidate is good enough. Closest: {closest.name}, {' and '.join(closest.misses(wanted))}."
         figures = {**vars(nothing), "sqnr_db": closest.sqnr_db, "lost_energy": closest.lost_energy}
         return _because(Recommendation(**figures), f"{reason} {specials}".strip())
+    smaller = [candidate for candidate in passing if candidate.bits_per_value <= (1 - WORTHWHILE) * stored]
+    if not smaller:
+        cheapest = min(passing, key=lambda candidate: candidate.bits_per_value)
+        reason = (
+            f"It is stored in {stored:.4g} bits a value. The cheapest candidate that is good enough takes "
+            f"{cheapest.bits_per_value:.4g}: {cheapest.name}."
+        )
+        return _because(nothing, f"{reason} {specials}".strip())
+    passing = smaller
     best = _best(passing)
     dear = UNIFORM_SCALES * best.bits_per_value
     one = next((c for c in passing if c.name == uniform and c.bits <= best.bits and c.bits_per_value <= dear), None)
@@ -241,15 +252,6 @@ def recommend(
 
 def _because(row: Recommendation, reason: str) -> Recommendation:
     return Recommendation(**{**vars(row), "reason": reason})
-
-
-def stored_bits(dtype: str) -> int:
-    """Bits of an element as it is stored, by the name of its dtype, such as "float32" or GGUF's "q4_k"."""
-    known = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
-    if dtype in known:
-        return known[dtype]
-    digits = "".join(sign for sign in dtype.split("_")[0] if sign.isdigit())
-    return int(digits[:1]) if dtype.startswith(("q", "iq")) and digits else 8
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:

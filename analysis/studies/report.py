@@ -135,7 +135,7 @@ class StudyReport:
     @property
     def stored_bytes(self) -> int:
         """Bytes of one step of all tensors as they are stored."""
-        return sum(row.values * row.stored_bits for row in self.recommendations) // 8
+        return round(sum(row.values * row.stored_bits for row in self.recommendations) / 8)
 
     @property
     def recommended_bytes(self) -> int:

@@ -229,7 +229,9 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
                 text = str(problem) if isinstance(problem, TensorFileError) else f"{one.source}: {problem}"
                 problems.append(text)
             else:
-                ranges.append(RangeRow(one.name, one.layer, one.role, one.step, one.dtype, one.shape, spread))
+                ranges.append(
+                    RangeRow(one.name, one.layer, one.role, one.step, one.dtype, one.shape, spread, one.stored_bits)
+                )
                 errors += rows
         done += one.size
         advance(1.0)

@@ -10,15 +10,16 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
 
+from fpsim.analysis.tensors.layouts.joining import joined
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader, stream
-from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import FORMAT_OF, Array
 
 HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
@@ -35,9 +36,12 @@ SAFETENSORS_DTYPES: dict[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
     "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz, "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
 }  # fmt: skip
+# Those of integers, which may be codes.
+SAFETENSORS_CODES: dict[str, Any] = {
+    "U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64,
+}  # fmt: skip
 OTHER_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64, "C64": 64,
-    "C128": 128, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "BOOL": 8, "U16": 16, "I16": 16, "U64": 64, "C64": 64, "C128": 128, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
 
 
@@ -60,24 +64,39 @@ def tensor_files(path: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> Found:
-    """The float tensors of a file, and a line for each tensor left out.
+    """Return the tensors of a file, quantised weights joined with their scales, and a line for each one left out.
 
     Raises:
       TensorFileError: it cannot be read, is damaged, or holds no float tensor.
     """
+    stored, notes = read_stored(path)
+    tensors, more = joined(stored)
+    if not tensors:
+        raise no_floats(path, [*notes, *more])
+    return tensors, [*notes, *more]
+
+
+def read_stored(path: Path) -> Found:
+    """Return the tensors of a file as they are stored, codes and scales apart, and a line for each one left out.
+
+    Raises:
+      TensorFileError: it cannot be read, or is damaged.
+    """
     try:
         if path.stat().st_size == 0:
             raise TensorFileError(f"{path}: empty file")
-        tensors, notes = READERS[path.suffix.lower()](path)
+        return READERS[path.suffix.lower()](path)
     except TensorFileError:
         raise
     except (OSError, ImportError) as problem:
         raise TensorFileError(f"{path}: {one_line(problem)}") from problem
-    if not tensors:
-        found = f"; {notes[0].partition(': ')[2]}" if notes else ""
-        more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
-        raise TensorFileError(f"{path}: no float tensor in it{found}{more}")
-    return tensors, notes
+
+
+def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
+    """Return the error of a file without a tensor to study; notes: why those in it are left out."""
+    first = f"; {notes[0].partition(': ')[2]}" if notes else ""
+    more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
+    return TensorFileError(f"{path}: no float tensor in it{first}{more}")
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -163,14 +182,14 @@ def _read_npz(path: Path) -> Found:
                 with archive.open(member) as opened:
                     shape, dtype = _npy_header(opened, path)
                     offset = opened.tell()
-                if not is_float(dtype):
-                    notes.append(_left_out(path, name, dtype))
+                left_out = "" if is_float(dtype) else _left_out(path, name, dtype)
+                if left_out and dtype.newbyteorder("=").name not in CODES:
+                    notes.append(left_out)
                     continue
                 if member.file_size - offset != math.prod(shape) * dtype.itemsize:
                     raise TensorFileError(f"{path}: damaged, the size of {name} does not fit its shape {shape}")
-                tensors.append(
-                    Tensor(name, shape, dtype.name, _npz_reader(path, member.filename, shape, dtype), str(path))
-                )
+                read = _npz_reader(path, member.filename, shape, dtype)
+                tensors.append(Tensor(name, shape, dtype.name, read, str(path), left_out=left_out))
     except TensorFileError:
         raise
     except Exception as problem:  # zipfile raises a good dozen kinds for damaged archives
@@ -222,12 +241,14 @@ def _read_safetensors(path: Path) -> Found:
         raise TensorFileError(f"{path}: damaged, {end} bytes of elements wanted and {available - header_bytes} found")
     tensors, notes = [], []
     for name, dtype_name, shape, begin, _ in rows:
-        if dtype_name not in SAFETENSORS_DTYPES:
-            notes.append(f"{path}: {name} left out, it holds {dtype_name}")
+        left_out = "" if dtype_name in SAFETENSORS_DTYPES else f"{path}: {name} left out, it holds {dtype_name}"
+        known = SAFETENSORS_DTYPES.get(dtype_name, SAFETENSORS_CODES.get(dtype_name))
+        if known is None:
+            notes.append(left_out)
             continue
-        dtype = np.dtype(SAFETENSORS_DTYPES[dtype_name])
+        dtype = np.dtype(known)
         read = reader(path, 8 + header_bytes + begin, dtype, math.prod(shape))
-        tensors.append(Tensor(name, shape, dtype.name, read, str(path)))
+        tensors.append(Tensor(name, shape, dtype.name, read, str(path), left_out=left_out))
     return tensors, notes
 
 
@@ -257,7 +278,7 @@ def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, .
         raise damaged("data_offsets")
     if not isinstance(dtype, str):
         raise damaged("dtype")
-    known = SAFETENSORS_DTYPES.get(dtype)
+    known = SAFETENSORS_DTYPES.get(dtype, SAFETENSORS_CODES.get(dtype))
     bits = 8 * np.dtype(known).itemsize if known is not None else OTHER_BITS.get(dtype)
     if bits is not None and -(-math.prod(shape) * bits // 8) != offsets[1] - offsets[0]:
         raise damaged("size")

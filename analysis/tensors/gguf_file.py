@@ -78,7 +78,9 @@ def read_gguf(path: Path) -> Found:
         if isinstance(read, str):
             notes.append(f"{path}: {entry.name} left out, {read}")
         else:
-            tensors.append(Tensor(entry.name, entry.shape, _word(entry.kind), read, str(path)))
+            blocks = None if entry.kind in FLOATS else _blocks(entry.kind)
+            bits = None if blocks is None else 8 * blocks.bytes / blocks.elements
+            tensors.append(Tensor(entry.name, entry.shape, _word(entry.kind), read, str(path), bits=bits))
     last = 0
     for begin, end, name in sorted(ends):
         if begin < last and end > begin:  # a small file would be an endless study

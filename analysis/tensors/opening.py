@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.tensors.chunks import flat_chunks
+from fpsim.analysis.tensors.layouts.joining import joined
 from fpsim.analysis.tensors.roles import ROLES
-from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import float_array, without_gradient
 from fpsim.errors import unknown
 
@@ -71,30 +72,41 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
       paths: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx and .gguf files; a folder stands for those directly in
         it. Shards are several files. A name that two files share gets the file's name in front.
     """
-    from fpsim.analysis.tensors.files import read_file, tensor_files
+    from fpsim.analysis.tensors.files import no_floats, read_stored, tensor_files
 
     tensors: list[Tensor] = []
-    notes: list[str] = []
-    problems: list[str] = []
+    told: list[tuple[Path, str, list[str]]] = []  # of each file: what is wrong with it, and what it leaves out
     seen: set[Path] = set()
     for path in paths:
         try:
             files = tensor_files(Path(path))
         except TensorFileError as problem:
-            problems.append(str(problem))
+            told.append((Path(path), str(problem), []))
             continue
         for file in files:
             if file.resolve() in seen:
                 continue
             seen.add(file.resolve())
             try:
-                found, skipped = read_file(file)
+                stored, skipped = read_stored(file)
             except TensorFileError as problem:
-                problems.append(str(problem))
+                told.append((file, str(problem), []))
                 continue
-            tensors += found
-            notes += skipped
-    return Collection(_distinct(tensors), tuple(notes), tuple(problems))
+            tensors += stored
+            told.append((file, "", skipped))
+    kept, more = joined(tensors)  # scales may lie in another file than their codes
+    stored_in = Counter(one.source for one in tensors)
+    notes: list[str] = []
+    problems: list[str] = []
+    for file, wrong, skipped in told:
+        left_out = [line for line in more if line.startswith(f"{file}: ")]
+        if wrong:
+            problems.append(wrong)
+        elif stored_in[str(file)] > len(left_out):
+            notes += [*skipped, *left_out]
+        else:
+            problems.append(str(no_floats(file, [*skipped, *left_out])))
+    return Collection(_distinct(kept), tuple(notes), tuple(problems))
 
 
 def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
@@ -120,14 +132,45 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
     Raises:
       TypeError, ValueError: none of them holds floats, or one is no array.
     """
-    found, notes = [], []
+    stored: list[Tensor] = []
+    notes: list[str] = []
+    first_of: dict[Any, str] = {}
     for name, x in arrays.items():
         x = np.asarray(x) if isinstance(x, (list, float)) else x
-        kind = str(getattr(x, "dtype", ""))
-        if len(arrays) > 1 and re.fullmatch(r"(torch\.)?(u?int\d+|bool|long|short)", kind):
-            notes.append(f"{name} left out, it holds {kind.removeprefix('torch.')} and not floats")
+        tied = first_of.setdefault(_place_of(x), str(name))
+        if tied != str(name):
+            notes.append(f"{name} left out, it is the same memory as {tied}")
+            continue
+        kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
+        if len(arrays) > 1 and re.fullmatch(r"u?int\d+|bool|long|short", kind):
+            left_out = f"{name} left out, it holds {kind} and not floats"
+            codes = _codes(str(name), x) if kind in CODES else None
+            if codes is None:
+                notes.append(left_out)
+            else:
+                stored.append(replace(codes, left_out=left_out))
         else:
-            found.append(tensor(str(name), x))
-    if not found:
+            stored.append(tensor(str(name), x))
+    kept, more = joined(stored)
+    if not kept:
         raise TypeError(f"tensors must hold floats; got {len(arrays)} of integers. Decode or convert them first.")
-    return tuple(found), tuple(notes)
+    return tuple(kept), (*notes, *more)
+
+
+def _place_of(x: Any) -> Any:
+    """Return what tells the memory of a torch tensor: equal for those that a model ties; of others nothing does."""
+    if type(x).__module__.partition(".")[0] == "torch":
+        from fpsim.analysis.tensors.torch_file import place_of
+
+        return object() if x.is_meta or str(x.layout) != "torch.strided" else place_of(x)
+    return object()
+
+
+def _codes(name: str, x: Any) -> Tensor:
+    """Return a tensor of integers in memory, which may be codes."""
+    if type(x).__module__.partition(".")[0] == "torch":
+        from fpsim.analysis.tensors.torch_file import torch_tensor
+
+        return torch_tensor(name, x.detach(), codes=True)
+    array = np.asarray(x)
+    return Tensor(name, array.shape, array.dtype.newbyteorder("=").name, partial(flat_chunks, array))

@@ -5,9 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
 
 from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.arrays import Array
+
+CODES = ("uint8", "int8", "int32", "uint32", "int64")  # dtypes of codes, zero points, shapes and groups
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return a dtype of NumPy or ml_dtypes by its name."""
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 class TensorFileError(ValueError):
@@ -35,6 +46,8 @@ class Tensor:
       layer, role, step: of a captured tensor: the layer's name; "input", "weight" or "output gradient"; the step.
       outputs_last: whether the last axis of a matrix are the outputs of its products, as where x @ w is computed, and
         not the terms of their sums; None where that is not known.
+      bits: of an element as stored, with its share of scales; None for those of the dtype.
+      left_out: why the tensor is not studied unless it is part of a quantised weight, as a line; "" for floats.
     """
 
     name: str
@@ -46,11 +59,18 @@ class Tensor:
     role: str = ""
     step: int | None = None
     outputs_last: bool | None = None
+    bits: float | None = None
+    left_out: str = ""
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def stored_bits(self) -> float:
+        """Bits of an element as stored, with its share of scales."""
+        return 8.0 * dtype_of(self.dtype).itemsize if self.bits is None else self.bits
 
     def chunks(self, size: int = CHUNK) -> Iterator[Array]:
         """The elements in the order of the file, in native byte order.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import Array
 from fpsim.display.optional import load
 
@@ -80,10 +81,12 @@ def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
     tensors: list[Tensor] = []
     notes: list[str] = []
     room = SHARED_LIMIT * path.stat().st_size
+    first_of: dict[Any, str] = {}
     for name, x in _flatten(content, path):
-        problem = _unreadable(x)
+        problem, dtype = _unreadable(x), str(x.dtype).removeprefix("torch.")
+        left_out = f"{path}: {name} left out, {problem or f'it holds {dtype}'}"
         if problem:
-            notes.append(f"{path}: {name} left out, {problem}")
+            notes.append(left_out)
             continue
         room -= max(1, x.numel() * x.element_size())
         if room < 0:
@@ -91,7 +94,12 @@ def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
                 f"{path}: its tensors together are more than {SHARED_LIMIT} times as large as the file; "
                 "save them without sharing memory: x.clone()"
             )
-        tensors.append(torch_tensor(name, x, str(path)))
+        tied = first_of.setdefault(place_of(x), name)
+        if tied != name:
+            notes.append(f"{path}: {name} left out, it is the same memory as {tied}")
+            continue
+        one = torch_tensor(name, x, str(path), codes=True)
+        tensors.append(replace(one, left_out=left_out) if dtype in CODES else one)
     return tensors, notes
 
 
@@ -102,7 +110,7 @@ def _unreadable(x: Any) -> str:
     dtype = str(x.dtype).removeprefix("torch.")
     if x.is_nested or x.layout != torch.strided:
         return f"it holds {dtype}, {'nested' if x.is_nested else 'sparse'}"
-    if x.is_quantized or x.device.type != "cpu" or dtype not in (*VIEWS, *PLAIN):
+    if x.is_quantized or x.device.type != "cpu" or dtype not in (*VIEWS, *PLAIN, *CODES):
         return f"it holds {dtype}"
     stored = x.untyped_storage().nbytes() // x.element_size()
     last = x.storage_offset() + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
@@ -139,13 +147,20 @@ def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
         stack += reversed(inner)
 
 
+def place_of(x: Any) -> Any:
+    """Return what tells the memory of a tensor: equal for tied ones; for those without elements its own."""
+    return (x.data_ptr(), tuple(x.shape), x.stride(), str(x.dtype)) if x.numel() else object()
+
+
 def _key(key: Any) -> str:
     """The word for a key: its text, or its kind where that could be of any length."""
     return str(key) if isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"
 
 
-def torch_tensor(name: str, x: Any, source: str = "") -> Tensor:
-    """A dense float tensor of torch; one whose memory is in another order than its elements is copied to be read.
+def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Tensor:
+    """Return a dense tensor of torch for a study; memory in another order than its elements is copied to be read.
+
+    codes: whether it may hold integers.
 
     Raises:
       TypeError: it does not hold floats that fpsim rounds, or has no elements in memory.
@@ -155,7 +170,7 @@ def torch_tensor(name: str, x: Any, source: str = "") -> Tensor:
     if str(x.layout) != "torch.strided":
         raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Use {name}.to_dense().")
     dtype = str(x.dtype).removeprefix("torch.")
-    if dtype not in (*VIEWS, *PLAIN):
+    if dtype not in (*VIEWS, *PLAIN, *(CODES if codes else ())):
         raise TypeError(f"{name} must be a tensor of floats; got {x.dtype}. Convert with {name}.float().")
 
     def read(size: int) -> Iterator[Array]:
@@ -171,7 +186,7 @@ def torch_tensor(name: str, x: Any, source: str = "") -> Tensor:
 def _to_numpy(x: Any, dtype: str) -> Array:
     """A contiguous 1-d tensor as an array on the same memory."""
     x = x.detach().cpu().contiguous()
-    if dtype in PLAIN:
+    if dtype in PLAIN or dtype in CODES:
         return np.asarray(x.numpy())
     import torch
 

@@ -14,7 +14,7 @@ import pytest
 
 from fpsim.analysis.tensors import torch_file
 from fpsim.analysis.tensors.files import SAFETENSORS_DTYPES, read_file
-from fpsim.analysis.tensors.opening import open_tensors, tensor
+from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from tests.kit.sweeps import sweep
 
@@ -272,10 +272,10 @@ def test_torch_files_that_repeat_themselves_are_refused(
     assert words in found.problems[0]
 
 
-def test_tied_weights_and_long_lists_of_numbers_come_back(tmp_path: Path) -> None:
+def test_weights_beside_long_lists_of_numbers_come_back(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     w = torch.from_numpy(VALUES.copy())
-    torch.save(nested({"embedding": w, "head": w, "losses": [0.5] * 100_000}, 1, 60), tmp_path / "m.pt")
+    torch.save(nested({"embedding": w, "head": w.clone(), "losses": [0.5] * 100_000}, 1, 60), tmp_path / "m.pt")
     assert [tensor.name[-9:] for tensor in read_file(tmp_path / "m.pt")[0]] == ["embedding", ".0.0.head"]
 
 
@@ -327,7 +327,7 @@ def test_what_torch_raises_for_its_tensors_is_one_line(tmp_path: Path, monkeypat
 def test_keys_of_torch_files_become_words(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     w = torch.ones(2)
-    torch.save({3: w, ("a", (1,)): w, None: w}, tmp_path / "m.pt")
+    torch.save({3: w, ("a", (1,)): w.clone(), None: w.clone()}, tmp_path / "m.pt")
     assert [tensor.name for tensor in read_file(tmp_path / "m.pt")[0]] == ["3", "<tuple>", "<NoneType>"]
 
 
@@ -456,3 +456,23 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
 
     peak(20_000)
     assert peak(2_000_000) < peak(100_000) + 200_000
+
+
+@pytest.mark.parametrize("kind", ["file", "state dict"])
+def test_tied_tensors_count_once(kind: str, tmp_path: Path) -> None:
+    """Found on a real model, whose output layer has the memory of its table."""
+    torch = pytest.importorskip("torch")
+    model = torch.nn.ModuleDict({"wte": torch.nn.Embedding(8, 4), "head": torch.nn.Linear(4, 8, bias=False)})
+    model["head"].weight = model["wte"].weight
+    state = model.state_dict()
+    assert list(state) == ["wte.weight", "head.weight"]
+    if kind == "file":
+        torch.save(state, tmp_path / "m.pt")
+        found = open_tensors([tmp_path / "m.pt"])
+        tensors, notes = found.tensors, found.notes
+    else:
+        tensors, notes = from_mapping(state)
+    assert [one.name for one in tensors] == ["wte.weight"]
+    assert [note.removeprefix(f"{tmp_path / 'm.pt'}: ") for note in notes] == [
+        "head.weight left out, it is the same memory as wte.weight"
+    ]

@@ -1,0 +1,133 @@
+"""Codes of one byte with a scale for the tensor, for rows or for blocks, as FP8 and INT8 checkpoints have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
+from fpsim.analysis.tensors.layouts.unpacking import is_swizzled, powers, rounded_like, unswizzled, values_of
+from fpsim.analysis.tensors.tensor import Tensor, dtype_of
+from fpsim.arrays import FORMAT_OF, Array
+
+SIDES = (128, 32, 16, 64, 256, 512, 1024)  # of blocks, those of known checkpoints first
+SHORTEST = 16  # side of a block that no known checkpoint has
+MX_BLOCK = 32
+ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "E4M3FNUZ",
+            "float8_e5m2fnuz": "E5M2FNUZ", "int8": "INT8", "uint8": "UINT8"}  # fmt: skip
+
+
+class ScaleBlocks(NamedTuple):
+    """Which rows and columns of a matrix share a scale."""
+
+    rows: int
+    columns: int
+    scales: tuple[int, ...]  # the shape of the scales, with as many axes as the matrix
+
+    def words(self, shape: Sequence[int]) -> str:
+        """Return the blocks of a matrix of this shape in words."""
+        whole_rows, whole_columns = self.rows >= shape[-2], self.columns >= shape[-1]
+        if whole_rows and whole_columns:
+            return "with one scale"
+        if self.rows == 1:
+            return "with row scales" if whole_columns else f"in 1x{self.columns} blocks"
+        return "with column scales" if whole_rows and self.columns == 1 else f"in {self.rows}x{self.columns} blocks"
+
+
+def blocks_of(shape: tuple[int, ...], scales: tuple[int, ...]) -> ScaleBlocks:
+    """Return the blocks of a matrix that scales of a shape belong to; those at the end may be shorter.
+
+    Raises:
+      LayoutError: there are none.
+
+    Example:
+      >>> blocks_of((576, 7168), (5, 56))
+      ScaleBlocks(rows=128, columns=128, scales=(5, 56))
+      >>> blocks_of((64, 256), (64,))
+      ScaleBlocks(rows=1, columns=256, scales=(64, 1))
+    """
+    rows, columns = shape[-2:]
+    lead = shape[:-2]
+    if math.prod(scales) == 1:
+        return ScaleBlocks(max(rows, 1), max(columns, 1), (*(1 for _ in lead), 1, 1))
+    if len(scales) == 4 and len(shape) == 2 and scales[1] == scales[3] == 1:
+        scales = scales[::2]
+    if scales == lead and lead:
+        scales = (*scales, 1, 1)
+    if scales == shape[:-1]:
+        scales = (*scales, 1)
+    if len(scales) == len(shape) and scales[:-2] in (lead, tuple(1 for _ in lead)):
+        sides = _side(rows, scales[-2]), _side(columns, scales[-1])
+        if sides[0] and sides[1]:
+            return ScaleBlocks(sides[0], sides[1], scales)
+    raise LayoutError(f"its scales of shape {scales} fit no blocks of its shape {shape}")
+
+
+def _side(length: int, count: int) -> int:
+    """Return the length of blocks of which `count` cover an axis; 0 where there is none."""
+    if count == 1:
+        return max(length, 1)
+    if count == length:
+        return 1
+    even = length // count if count and length % count == 0 else 0
+    sides = (*SIDES, even if even >= SHORTEST else 0)
+    return next((side for side in sides if side and -(-length // side) == count), 0)
+
+
+def scale_values(one: Tensor, array: Array) -> Array:
+    """Return scales as float32: floats as they are, bytes as powers of two."""
+    if one.dtype in ("uint8", "float8_e8m0fnu"):
+        return powers(array)
+    return values_of(array, FORMAT_OF.get(dtype_of(one.dtype)))
+
+
+def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
+    """Return the scales of some rows of a matrix whose leading axes are rows too: (count, columns)."""
+    height, columns = shape[-2:]
+    rows = np.arange(first, first + count)
+    grid = scales.reshape(-1, *blocks.scales[-2:])
+    matrix = rows // max(height, 1) if len(grid) > 1 else np.zeros_like(rows)
+    of_rows = grid[matrix, rows % max(height, 1) // blocks.rows]
+    return np.asarray(of_rows[:, np.arange(columns) // blocks.columns])
+
+
+def float_blocks(parts: WeightParts) -> Tensor:
+    """Return a weight of E4M3, E5M2, INT8 or UINT8 codes with scales, and zero points where there are some.
+
+    The product of code and scale is one of float32, rounded to the scales' dtype where that has 16 bits.
+
+    Raises:
+      LayoutError: the scales' shape fits no blocks.
+
+    Source: transformers, compressed-tensors and ModelOpt, whose files are read with the same bits.
+    """
+    codes, stored = parts.codes, parts.beside["scale"]
+    if len(codes.shape) < 2:
+        raise LayoutError(f"it has scales and the shape {codes.shape}; wanted a matrix")
+    shape, tiled = stored.shape, False
+    if len(codes.shape) == 2 and is_swizzled(shape, codes.shape[0], codes.shape[1] // MX_BLOCK):
+        shape, tiled = (codes.shape[0], codes.shape[1] // MX_BLOCK), True
+    blocks = blocks_of(codes.shape, shape)
+    fmt, dtype = FORMAT_OF.get(dtype_of(codes.dtype)), dtype_of(stored.dtype)
+
+    def load() -> Decoder:
+        scales = scale_values(stored, parts.array("scale"))
+        scales = unswizzled(scales, *shape) if tiled else scales
+        zeros = parts.array("zero_point").astype(np.float32) if "zero_point" in parts.beside else None
+
+        def decode(band: Array, first: int) -> Array:
+            values = values_of(band, fmt)
+            if zeros is not None:
+                values = values - spread(zeros, blocks, codes.shape, first, len(band))
+            with np.errstate(all="ignore"):  # scales may be anything
+                return rounded_like(values * spread(scales, blocks, codes.shape, first, len(band)), dtype)
+
+        return decode
+
+    element = ELEMENTS[codes.dtype]
+    mx = dtype.itemsize == 1 and (blocks.rows, blocks.columns) == (1, MX_BLOCK)
+    words = f"MX{element.replace('E4M3', 'FP8')}" if mx else f"{element} {blocks.words(codes.shape)}"
+    return parts.weight(codes.shape, words, load, codes.outputs_last)

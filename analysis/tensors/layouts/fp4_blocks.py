@@ -1,0 +1,71 @@
+"""E2M1 codes, two in a byte, with scales for blocks: MXFP4, and NVFP4 with its scale for the tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.float_blocks import scale_values
+from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
+from fpsim.analysis.tensors.layouts.unpacking import fp4_values, is_swizzled, nibbles, unswizzled
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.arrays import Array
+
+NVFP4, MXFP4 = 16, 32  # codes of a block
+
+
+def fp4_blocks(parts: WeightParts) -> Tensor:
+    """Return a weight of E2M1 codes.
+
+    The scale of a tensor multiplies those of blocks (ModelOpt's weight_scale_2), or divides them
+    (compressed-tensors' weight_global_scale); the result is rounded to float32 before it meets the codes.
+
+    Raises:
+      LayoutError: the scales' shape fits no blocks.
+
+    Source: compressed-tensors and ModelOpt, whose files are read with the same bits.
+    """
+    codes, stored = parts.codes, parts.beside["scale"]
+    if len(codes.shape) == len(stored.shape) + 1:  # blocks on an axis of their own
+        shape, width = (*codes.shape[:-2], codes.shape[-2] * codes.shape[-1] * 2), codes.shape[-1] * 2
+    else:
+        shape, width = (*codes.shape[:-1], codes.shape[-1] * 2), 0
+    of_scales = stored.shape
+    sides = [side for side in (NVFP4, MXFP4) if len(shape) == 2 and is_swizzled(of_scales, shape[0], shape[1] // side)]
+    if len(sides) == 1:
+        of_scales = shape[0], shape[1] // sides[0]
+    fits = len(shape) > 1 and of_scales[:-1] == shape[:-1] and of_scales[-1] and shape[-1] % of_scales[-1] == 0
+    block = shape[-1] // of_scales[-1] if fits else 0
+    if not fits or width not in (0, block):
+        raise LayoutError(f"its scales of shape {stored.shape} fit no blocks of its codes of shape {codes.shape}")
+    levels = {key: _single(parts, key) for key in ("tensor_divisor", "tensor_scale") if key in parts.beside}
+
+    def load() -> Decoder:
+        scales = scale_values(stored, parts.array("scale"))
+        if of_scales != stored.shape:
+            scales = unswizzled(scales, *of_scales)
+        with np.errstate(all="ignore"):
+            scales = scales.reshape(-1) / np.float32(levels.get("tensor_divisor", 1))
+            scales = scales * np.float32(levels.get("tensor_scale", 1))
+
+        def decode(band: Array, first: int) -> Array:
+            values = fp4_values()[nibbles(np.ascontiguousarray(band).view(np.uint8))].reshape(-1, block)
+            start = first * band.shape[1] * 2 // block
+            with np.errstate(all="ignore"):  # scales may be anything
+                return values * scales[start : start + len(values), None]
+
+        return decode
+
+    known = {("float8_e4m3fn", NVFP4): "NVFP4", ("uint8", MXFP4): "MXFP4", ("float8_e8m0fnu", MXFP4): "MXFP4"}
+    words = known.get((stored.dtype, block), f"E2M1 in 1x{block} blocks")
+    return parts.weight(shape, words, load)
+
+
+def _single(parts: WeightParts, key: str) -> float:
+    """Return the one value of a tensor.
+
+    Raises:
+      LayoutError: it has several.
+    """
+    if parts.beside[key].size != 1:
+        raise LayoutError(f"its scale for the tensor has the shape {parts.beside[key].shape}; wanted one value")
+    return float(np.asarray(parts.array(key), np.float32).reshape(-1)[0])

@@ -1,0 +1,175 @@
+"""Integers of a few bits, packed in words of 32: compressed-tensors' rows, GPTQ's columns, AWQ's order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
+from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fields_down, rounded_like, values_of
+from fpsim.analysis.tensors.tensor import Tensor, dtype_of
+from fpsim.arrays import FORMAT_OF, Array
+
+SAMPLE = 1 << 20  # codes by which the zero points' convention is told
+WIDTHS = (2, 3, 4, 8)
+
+
+def packed_rows(parts: WeightParts) -> Tensor:
+    """Return a weight of compressed-tensors' pack-quantized layout: codes along rows, zero points along columns.
+
+    Without zero points codes are less by half of their range. Products are rounded to the scales' dtype.
+
+    Raises:
+      LayoutError: shapes that do not fit.
+
+    Source: compressed-tensors, whose files are read with the same bits.
+    """
+    codes, stored = parts.codes, parts.beside["scale"]
+    shape = tuple(int(n) for n in parts.array("shape").reshape(-1))
+    if len(shape) != 2 or len(codes.shape) != 2 or len(stored.shape) != 2 or min(shape) < 1:
+        raise LayoutError(f"it has the shape {shape}, codes of shape {codes.shape} and scales of shape {stored.shape}")
+    n, k = shape
+    bits = next((bits for bits in WIDTHS if -(-k * bits // WORD) == codes.shape[1]), 0)
+    groups = stored.shape[1]
+    if codes.shape[0] != n or not bits or stored.shape[0] not in (1, n) or not groups or k % groups:
+        raise LayoutError(f"its codes of shape {codes.shape} and scales of shape {stored.shape} fit no shape {shape}")
+    if "zero_point" in parts.beside and parts.beside["zero_point"].shape != (-(-n * bits // WORD), groups):
+        of_zeros = parts.beside["zero_point"].shape
+        raise LayoutError(f"its zero points of shape {of_zeros} fit no scales of shape {stored.shape}")
+    dtype = dtype_of(stored.dtype)
+    of_column = _groups(parts, k, groups)
+
+    def load() -> Decoder:
+        scales = np.broadcast_to(_floats(parts, "scale"), (n, groups))
+        zeros = np.full((n, groups), np.float32(1 << bits - 1))
+        if "zero_point" in parts.beside:
+            zeros = fields_down(parts.array("zero_point"), bits, n).astype(np.float32)
+
+        def decode(band: Array, first: int) -> Array:
+            rows = slice(first, first + len(band))
+            differences = fields(band, bits, k).astype(np.float32) - zeros[rows][:, of_column]
+            with np.errstate(all="ignore"):  # scales may be anything
+                return rounded_like(differences * scales[rows][:, of_column], dtype)
+
+        return decode
+
+    return parts.weight(shape, _words(bits, k, groups), load)
+
+
+def packed_columns(parts: WeightParts) -> Tensor:
+    """Return a weight of GPTQ's layout, or of AWQ's; outputs are the last axis, and products are rounded to FP16.
+
+    GPTQ's first version stores zero points less one, as whole words: the configuration says which version it is, else
+    the values do.
+
+    Raises:
+      LayoutError: shapes that do not fit.
+
+    Source: gptqmodel and autoawq, whose files are read with the same bits.
+    """
+    codes, stored, packed = parts.codes, parts.beside["scale"], parts.beside["zero_point"]
+    if any(len(one.shape) != 2 or not one.size for one in (codes, stored, packed)):
+        raise LayoutError(f"its codes have the shape {codes.shape} and its scales {stored.shape}; wanted matrices")
+    groups, n = stored.shape
+    bits = packed.shape[1] * WORD // n if packed.shape[0] == groups else 0
+    along_rows = codes.shape[1] == packed.shape[1] and codes.shape[1] != n  # AWQ
+    if bits not in (WIDTHS if along_rows else (2, 4, 8)) or packed.shape[1] * WORD != n * bits or (
+        not along_rows and codes.shape[1] != n
+    ):  # fmt: skip
+        raise LayoutError(
+            f"its codes of shape {codes.shape}, scales of shape {stored.shape} and zero points of shape {packed.shape} "
+            "fit no codes of 2, 4 or 8 bits"
+        )
+    if along_rows:
+        return _awq(parts, bits)
+    k = codes.shape[0] * WORD // bits
+    group_of = _groups(parts, k, groups)
+    version, zeros = _zero_points(parts, bits, n, group_of)
+    dtype, each = dtype_of(stored.dtype), WORD // bits
+
+    def load() -> Decoder:
+        scales = _floats(parts, "scale")
+
+        def decode(band: Array, first: int) -> Array:
+            groups = group_of[first * each : (first + len(band)) * each]
+            differences = fields_down(band, bits, len(band) * each).astype(np.float32) - zeros[groups]
+            with np.errstate(all="ignore"):  # scales may be anything
+                return rounded_like(differences * scales[groups], dtype)
+
+        return decode
+
+    return parts.weight((k, n), f"{_words(bits, k, groups)} (GPTQ {version})", load, outputs_last=True)
+
+
+def _awq(parts: WeightParts, bits: int) -> Tensor:
+    """Return a weight of AWQ's layout."""
+    if bits != 4:
+        raise LayoutError(f"its zero points are those of AWQ in {bits} bits; wanted 4")
+    (k, _), (groups, n) = parts.codes.shape, parts.beside["scale"].shape
+    if k % groups:
+        raise LayoutError(f"its {k} rows are no whole number of {groups} groups")
+    order = np.arange(n) // 8 * 8 + np.tile(AWQ_ORDER, n // 8)
+    dtype = dtype_of(parts.beside["scale"].dtype)
+
+    def load() -> Decoder:
+        scales = _floats(parts, "scale")
+        zeros = fields(parts.array("zero_point"), 4, n)[:, order].astype(np.float32)
+
+        def decode(band: Array, first: int) -> Array:
+            group_of = np.arange(first, first + len(band)) // (k // groups)
+            differences = fields(band, 4, n)[:, order].astype(np.float32) - zeros[group_of]
+            with np.errstate(all="ignore"):  # scales may be anything
+                return rounded_like(differences * scales[group_of], dtype)
+
+        return decode
+
+    return parts.weight((k, n), f"{_words(4, k, groups)} (AWQ)", load, outputs_last=True)
+
+
+def _groups(parts: WeightParts, k: int, groups: int) -> Array:
+    """Return the group of each input."""
+    if "group" not in parts.beside:
+        if k % groups:
+            raise LayoutError(f"its {k} inputs are no whole number of {groups} groups")
+        return np.arange(k) // (k // groups)
+    group_of = parts.array("group").reshape(-1)
+    if group_of.size != k or group_of.min() < 0 or group_of.max() >= groups:
+        raise LayoutError(f"its g_idx names groups from {group_of.min()} to {group_of.max()}; it has {groups}")
+    return group_of
+
+
+def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
+    """Return GPTQ's version and zero points."""
+    words = parts.array("zero_point").view(np.uint32)
+    ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
+    with np.errstate(over="ignore"):
+        readings = {"v1": words + ones, "v2": words}
+    zeros = {version: fields(read, bits, n).astype(np.float32) for version, read in readings.items()}
+    said = {"gptq_v2": "v2", "gptq": "v1"}.get(str(parts.settings.get("checkpoint_format", "")))
+    middle = 1 << bits - 1
+    symmetric = [version for version, read in zeros.items() if (read == middle).all()]
+    if symmetric:  # some files of the one version say the other
+        return symmetric[0], zeros[symmetric[0]]
+    if said is not None:
+        return said, zeros[said]
+    rows = max(SAMPLE // n // (WORD // bits), 1)
+    band = next(iter(parts.codes.chunks(rows * n))).reshape(-1, n)
+    count = len(band) * (WORD // bits)
+    codes = fields_down(band, bits, count).astype(np.float32)
+    used = group_of[:count]
+    centred = {
+        version: abs(float(np.median([np.mean(codes[used == group], 0) - read[group] for group in np.unique(used)])))
+        for version, read in zeros.items()
+    }
+    version = min(centred, key=centred.__getitem__)
+    return version, zeros[version]
+
+
+def _floats(parts: WeightParts, key: str) -> Array:
+    one = parts.beside[key]
+    return values_of(parts.array(key), FORMAT_OF.get(dtype_of(one.dtype)))
+
+
+def _words(bits: int, k: int, groups: int) -> str:
+    return f"INT{bits} with row scales" if groups == 1 else f"INT{bits} in groups of {math.ceil(k / groups)}"

@@ -1,0 +1,85 @@
+"""The tensors of one quantised weight, and the weight that they become."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fpsim.analysis.tensors.chunks import CHUNK
+from fpsim.analysis.tensors.operand import pieces_of
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.arrays import Array
+
+Decoder = Callable[[Array, int], Array]  # (rows of codes, the number of the first one) -> rows of float32 values
+
+
+class LayoutError(ValueError):
+    """Tensors of a weight that do not fit each other: the message says what came."""
+
+
+def whole(one: Tensor) -> Array:
+    """Return all elements of a small tensor, in its shape."""
+    pieces = list(one.chunks())
+    return (np.concatenate(pieces) if pieces else np.empty(0, np.float32)).reshape(one.shape)
+
+
+@dataclass(frozen=True)
+class WeightParts:
+    """A tensor of codes and the tensors that lie beside it, by what their names end in.
+
+    Attributes:
+      name: of the weight, as a model that is not quantised has it.
+      codes: the tensor of codes.
+      beside: the others that belong to it, such as {"scale": ..., "zero_point": ...}.
+      settings: of the checkpoint's configuration, such as {"checkpoint_format": "gptq_v2"}.
+    """
+
+    name: str
+    codes: Tensor
+    beside: Mapping[str, Tensor]
+    settings: Mapping[str, object]
+
+    @cached_property
+    def stored_bits(self) -> float:
+        """Bits of all of them."""
+        return math.fsum(one.size * one.stored_bits for one in (self.codes, *self.beside.values()))
+
+    def array(self, key: str) -> Array:
+        """Return the elements of one that lies beside the codes."""
+        return whole(self.beside[key])
+
+    def weight(
+        self, shape: Sequence[int], words: str, load: Callable[[], Decoder], outputs_last: bool | None = None
+    ) -> Tensor:
+        """Return the weight, whose values are decoded from some rows of codes at a time.
+
+        Args:
+          shape: of the weight.
+          words: what tables call its format and scales.
+          load: reads the scales, and returns what turns rows of codes into rows of values.
+          outputs_last: whether its last axis are the outputs.
+        """
+        size = math.prod(shape)
+        return replace(
+            self.codes, name=self.name, shape=tuple(shape), dtype=words, read=self._reader(size, load), left_out="",
+            outputs_last=outputs_last, bits=self.stored_bits / max(size, 1),
+        )  # fmt: skip
+
+    def _reader(self, size: int, load: Callable[[], Decoder]) -> Callable[[int], Iterator[Array]]:
+        codes = self.codes
+        width = codes.shape[-1] if codes.shape else 1
+        rows = max(codes.size // max(width, 1), 1)
+        at_once = max(CHUNK // max(size // rows, 1), 1)
+
+        def bands() -> Iterator[Array]:
+            decode, first = load(), 0
+            for part in codes.chunks(at_once * width):
+                band = part.reshape(-1, width)
+                yield np.ascontiguousarray(decode(band, first), np.float32).reshape(-1)
+                first += len(band)
+
+        return lambda wanted: pieces_of(bands(), wanted)

@@ -1,0 +1,92 @@
+"""Codes of few bits out of bytes and words, and the values of codes and scales."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode
+from fpsim.formats.named import E2M1, E8M0, FP32, Format
+
+WORD = 32  # bits of a word of packed integers
+TILE_ROWS, TILE_COLUMNS = 128, 4  # of scales that lie side by side for tensor cores
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # nibbles of a word, in the order of their columns
+
+
+def fields(words: Array, bits: int, count: int) -> Array:
+    """Return fields of some bits from words of 32, the lowest first; a field may go on in the next word.
+
+    Args:
+      words: (..., W) int32 or uint32.
+      bits: of a field, 1 to 8.
+      count: fields of a row.
+
+    Returns:
+      (..., count) uint8.
+
+    Example:
+      >>> fields(np.int32([[0x76543210]]), 4, 8).tolist()
+      [[0, 1, 2, 3, 4, 5, 6, 7]]
+    """
+    rows = np.ascontiguousarray(words).view(np.uint32).astype(np.uint64)
+    following = np.concatenate([rows[..., 1:], np.zeros_like(rows[..., :1])], axis=-1)
+    pairs = rows | following << np.uint64(WORD)
+    first = np.arange(count) * bits
+    shifts = (first % WORD).astype(np.uint64)
+    return (pairs[..., first // WORD] >> shifts & np.uint64((1 << bits) - 1)).astype(np.uint8)
+
+
+def fields_down(words: Array, bits: int, count: int) -> Array:
+    """Return fields of some bits from words that are packed along the first axis: (W, N) words, (count, N) uint8."""
+    return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)
+
+
+def nibbles(pairs: Array) -> Array:
+    """Return two codes for each byte, the lower four bits first: (..., B) uint8, (..., 2 B) uint8."""
+    return np.stack([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=-1).reshape(*pairs.shape[:-1], -1)
+
+
+@cache
+def fp4_values() -> Array:
+    """Return the 16 values of E2M1 as float32."""
+    return np.asarray(decode(np.arange(16, dtype=np.uint8), E2M1), np.float32)
+
+
+def powers(codes: Array) -> Array:
+    """Return the values of E8M0 codes as float32: 2**(code - 127), NaN for 255."""
+    return np.asarray(decode(np.ascontiguousarray(codes).view(np.uint8), E8M0, np.float32))
+
+
+def values_of(stored: Array, fmt: Format | None = None) -> Array:
+    """Return what an array of floats or integers holds as float32; those of a format's codes where it is given."""
+    if fmt is None or fmt == FP32:
+        return np.asarray(stored, np.float32)
+    return np.asarray(decode(np.ascontiguousarray(stored).view(fmt.storage), fmt, np.float32))
+
+
+def rounded_like(values: Array, dtype: Any) -> Array:
+    """Return float32 values rounded to a dtype of 16 bits, as a library's product in it is; others as they are."""
+    dtype = np.dtype(dtype)
+    return values.astype(dtype).astype(np.float32) if dtype.itemsize == 2 else values
+
+
+def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
+    """Return a matrix of scales out of tiles of 128 rows by 4 columns, as cuBLAS takes them.
+
+    A tile has 512 elements: rows r, r + 32, r + 64 and r + 96 lie side by side, four columns each.
+
+    Example:
+      >>> unswizzled(np.arange(512), 128, 4)[[0, 1, 32]].tolist()
+      [[0, 1, 2, 3], [16, 17, 18, 19], [4, 5, 6, 7]]
+    """
+    high, wide = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)
+    grid = tiles.reshape(high, wide, 32, 4, TILE_COLUMNS).transpose(0, 3, 2, 1, 4)
+    return np.ascontiguousarray(grid.reshape(high * TILE_ROWS, wide * TILE_COLUMNS)[:rows, :columns])
+
+
+def is_swizzled(shape: tuple[int, ...], rows: int, columns: int) -> bool:
+    """Return whether scales of a shape are tiles of a matrix of so many rows and columns, as torchao shapes them."""
+    return shape == (32 * -(-rows // TILE_ROWS), 16 * -(-columns // TILE_COLUMNS))
