@@ -240,7 +240,10 @@ def recommend(
     if one is not None and not any(_clearly_better(c, one) for c in passing):
         best = one
     runner_up = _runner_up(best, candidates)
-    parts = (_figures(best, wanted), _margin(best, runner_up, wanted), _why_not(best, candidates, wanted), specials)
+    parts = (
+        _figures(best, wanted), _margin(best, runner_up, wanted), _why_not(best, candidates, wanted),
+        _why_apart(best, candidates, uniform, wanted), specials,
+    )  # fmt: skip
     return Recommendation(
         tensor=name, role=first.role, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value,
         sqnr_db=best.sqnr_db, lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
@@ -304,7 +307,12 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 
 
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
-    """Whether a float candidate is so much better than the one for all operands that this tensor should have it."""
+    """Whether a float candidate is so much better than the one for all operands that this tensor should have it.
+
+    Beside integers it is not: no library multiplies the one by the other, and what is good enough need not be better.
+    """
+    if not one.is_float:
+        return False
     cheap = candidate.bits_per_value <= DEAR_SCALES * one.bits_per_value
     return candidate.is_float and cheap and candidate.sqnr_db >= one.sqnr_db + CLEAR_DB
 
@@ -325,8 +333,9 @@ def _margin(best: WorstFigures, runner_up: WorstFigures | None, wanted: Requirem
         return ""
     margin = best.sqnr_db - runner_up.sqnr_db
     words = "as good" if abs(margin) < 0.05 else f"{abs(margin):.1f} dB {'less' if margin > 0 else 'more'}"
+    words = decibels(runner_up.sqnr_db) if math.isinf(margin) else words
     failed = runner_up.misses(wanted)
-    but = " and ".join(failed) or "not good enough for other operands"
+    but = " and ".join(failed) or "not what other operands have"
     if not failed and runner_up.bits_per_value > DEAR_SCALES * best.bits_per_value:
         but = f"in {runner_up.bits_per_value:.4g} bits with its scales"
     but = f", but {but}" if margin < 0 else ""
@@ -351,6 +360,17 @@ def _why_not(best: WorstFigures, candidates: Sequence[WorstFigures], wanted: Req
     return " ".join(parts)
 
 
+def _why_apart(best: WorstFigures, candidates: Sequence[WorstFigures], uniform: str, wanted: Requirements) -> str:
+    """Return why a tensor has not what most operands have; "" where it has."""
+    common = next((candidate for candidate in candidates if candidate.name == uniform != best.name), None)
+    if common is None:
+        return ""
+    failed = " and ".join(common.misses(wanted))
+    saved = common.bits_per_value - best.bits_per_value
+    better = f"{saved:.3g} bits more" if saved > 0.05 else f"{best.sqnr_db - common.sqnr_db:.1f} dB less"
+    return f"Most operands have {common.name}, here {failed or better}."
+
+
 def _rank(candidate: WorstFigures) -> tuple[float, float]:
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)
@@ -365,7 +385,7 @@ class Uniform(NamedTuple):
     """One candidate for all operands, how much of them it is good enough for, and its lowest SQNR there."""
 
     name: str
-    share: float  # of the values of all judged operands
+    share: float  # of the values of the operands that some candidate is good enough for
     sqnr_db: float  # the lowest among those that it is good enough for
 
 
@@ -374,12 +394,13 @@ def uniform_choice(
 ) -> Uniform | None:
     """The best candidate in the fewest bits that suits nearly all operands; worst: of each tensor, every candidate."""
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}
-    total = sum(judged.values())
     found: dict[str, list[tuple[int, WorstFigures]]] = {}
+    total = 0  # of operands that some candidate suits: others tell of none
     for tensor, values in judged.items():
-        for candidate in worst[tensor]:
-            if not candidate.misses(wanted):
-                found.setdefault(candidate.name, []).append((values, candidate))
+        good_enough = [candidate for candidate in worst[tensor] if not candidate.misses(wanted)]
+        total += values if good_enough else 0
+        for candidate in good_enough:
+            found.setdefault(candidate.name, []).append((values, candidate))
     if not found:
         return None
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from fpsim.analysis.studies.candidates import CastCandidate
 from fpsim.analysis.studies.recommend import (
-    UNIFORM_SHARE,
     ErrorRow,
     RangeRow,
     Recommendation,
     Requirements,
     TensorGroup,
     Uniform,
+    WorstFigures,
     groups_of,
     recommend,
     uniform_choice,
@@ -91,14 +91,14 @@ class StudyReport:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """The choice for each tensor, from its worst step: fewest bits, then SQNR, for operands of products alone.
 
-        Where one candidate is good enough for nearly all operands, all have that one (see `uniform`), unless a float
-        format of as many bits is 3 dB better. Integers are chosen only where the study has weights alone: beside
+        All operands have one candidate (see `uniform`) where it is good enough and another saves no bits, unless a
+        float format of as many bits is 3 dB better. Integers are chosen only where the study has weights alone: beside
         activations and gradients both operands of a product have to suit one float unit.
         """
-        one = self.uniform
-        if one is None or one.share < UNIFORM_SHARE:
-            return self._each_alone
-        return tuple(self._recommended(name, one.name) for name in self.ranges_of)
+        return tuple(
+            self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")
+            for name in self.ranges_of
+        )
 
     @cached_property
     def _each_alone(self) -> tuple[Recommendation, ...]:
@@ -117,15 +117,40 @@ class StudyReport:
         return any(row.role in ("activation", "gradient") for row in self.ranges)
 
     @cached_property
-    def uniform(self) -> Uniform | None:
-        """The one candidate for all operands, if there should be but one; None where none is good enough for any."""
-        worst = {}
+    def _worst(self) -> dict[str, list[WorstFigures]]:
+        """Every candidate of each operand that is judged."""
+        found = {}
         for row in self._each_alone:
             amax = max(found.report.amax for found in self.ranges_of[row.tensor])
             if row.operand and amax > 0 and (row.met or not math.isnan(row.sqnr_db)):
                 candidates = worst_of(judged(self, row.tensor), amax)
-                worst[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
-        return uniform_choice(worst, self._each_alone, self.requirements)
+                found[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
+        return found
+
+    @cached_property
+    def _bits_of(self) -> dict[str, int]:
+        """Bits of the elements that suit an operand by itself."""
+        return {
+            row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
+            for row in self._each_alone
+            if row.met and row.tensor in self._worst
+        }
+
+    @cached_property
+    def _uniforms(self) -> dict[int, Uniform]:
+        """The candidate for all operands that the same number of bits suits, by that."""
+        found = {}
+        for bits in set(self._bits_of.values()):
+            worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
+            one = uniform_choice(worst, self._each_alone, self.requirements)
+            if one is not None:
+                found[bits] = one
+        return found
+
+    @cached_property
+    def uniform(self) -> Uniform | None:
+        """The one candidate for all operands, if there should be but one; None where none is good enough for any."""
+        return uniform_choice(self._worst, self._each_alone, self.requirements)
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:

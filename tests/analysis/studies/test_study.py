@@ -141,7 +141,7 @@ def test_one_candidate_for_all_operands_is_preferred() -> None:
     assert both.uniform is not None
     assert {row.format for row in both.recommendations} == {"E4M3"}
     assert both.uniform.share == 1.0
-    assert "but not good enough for other operands" in both.recommendations[0].reason
+    assert "but not what other operands have" in both.recommendations[0].reason
 
 
 @pytest.mark.parametrize("shape", [(4096, 2), (1024, 4), (200, 2), (16384, 1)])
@@ -394,3 +394,16 @@ def test_formats_of_ones_own_are_studied_like_any_other(tmp_path: Path) -> None:
     report.save(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "mine: 6 bits = 1 sign + 3 exponent" in page
+
+
+def test_a_group_has_one_format_where_it_is_good_enough() -> None:
+    """Found on a real model: two of seven weights had E4M3 and the others INT8, in as many bits."""
+    rng = np.random.default_rng(0)
+    weights = {f"layers.{i}.fc.weight": rng.standard_normal((256, 256)).astype(np.float32) for i in range(7)}
+    for i in (2, 5):
+        weights[f"layers.{i}.fc.weight"] *= np.exp(2 * rng.standard_normal((256, 256))).astype(np.float32)
+    weights["layers.7.fc.weight"] = (10 ** rng.uniform(-12, 4, (512, 512))).astype(np.float32)
+    rows = {row.tensor: row for row in fp.analysis.study(weights).recommendations}
+    assert {row.choice for name, row in rows.items() if "7" not in name} == {"INT8 with 1x128 scales"}
+    assert rows["layers.7.fc.weight"].bits_per_value < 5
+    assert "but not what other operands have" in rows["layers.2.fc.weight"].reason
