@@ -103,7 +103,8 @@ def read_onnx(path: Path) -> Found:
         total += max(1, math.prod(proto.shape) * np.dtype(dtype).itemsize)
         shape, use = tuple(proto.shape), uses.get(proto.name)
         role = "scalar" if math.prod(shape) == 1 else use.role if use else ""
-        role = (role_that_stays(proto.name, shape) or role) if role == "matrix" else role
+        if use and role == "matrix":
+            role = role_that_stays(proto.name, shape) or role_that_stays(use.result, shape) or role
         last = use.outputs_last if use else None
         tensors.append(Tensor(proto.name, shape, np.dtype(dtype).name, read, str(path), role=role, outputs_last=last))
     if total > SHARED_LIMIT * sum(sizes.values()):

@@ -63,10 +63,12 @@ class Use(NamedTuple):
     Attributes:
       role: of it.
       outputs_last: whether the last axis of a matrix are the outputs of its product; None where that is not known.
+      result: what the operator's output is called, which tells the layer where the tensor's name does not.
     """
 
     role: str
     outputs_last: bool | None
+    result: str = ""
 
 
 Sources = dict[str, bool]  # tensors whose values these are -> whether they are transposed here
@@ -83,7 +85,7 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
       >>> from fpsim.analysis.tensors.onnx_uses import Node, uses_of
       >>> nodes = [Node("Transpose", ["w"], ["t"], {"perm": [1, 0]}), Node("MatMul", ["x", "t"], ["y"], {})]
       >>> uses_of(nodes, {"w": (64, 32)})
-      {'w': Use(role='matrix', outputs_last=False)}
+      {'w': Use(role='matrix', outputs_last=False, result='y')}
     """
     views: dict[str, Sources] = {}
     found: dict[str, Use] = {}
@@ -91,14 +93,14 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
     def sources(name: str) -> Sources:
         return views.get(name, {name: False} if name in shapes else {})
 
-    def use(name: str, role: str, last: bool | None) -> None:
+    def use(name: str, role: str, last: bool | None, result: str) -> None:
         for source, turned in sources(name).items():
             axes = len(shapes[source])
             refined = "bias" if role == "product" and axes == 1 else "matrix" if role == "product" else role
             outputs_last = None if last is None or axes != 2 or refined != "matrix" else last != turned
             before = found.get(source)
             if before is None or FIRST_OF.index(refined) < FIRST_OF.index(before.role):
-                found[source] = Use(refined, outputs_last)
+                found[source] = Use(refined, outputs_last, result)
 
     for node in nodes:
         whole = [sources(name) for name in node.inputs]
@@ -113,7 +115,7 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
                 rest = ()
                 views |= dict.fromkeys(node.outputs, joined)
         for place, name in enumerate(rest, len(node.inputs) - len(rest)):
-            use(name, _role(node.kind, place), _outputs_last(node, place))
+            use(name, _role(node.kind, place), _outputs_last(node, place), node.outputs[0] if node.outputs else "")
     return found
 
 

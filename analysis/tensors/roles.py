@@ -53,10 +53,10 @@ EMBEDDING = re.compile(
 ROUTER = re.compile(r"(^|[./_])(router|routers|ffn_gate_inp|gating|shared_expert_gate)([./_]|$)")
 GATE = re.compile(r"(mlp|moe|ffn|feed_forward|experts?)[./]((gate|wg)|gate[./]wg)([./](weight|kernel))?$")
 TRANSFORM = re.compile(
-    r"(^|[./])(i?(stft|mdct|cqt|vqt)\d*|mel_?scale|melspec\w*)[./]|"  # a layer that is one
+    r"(^|[./])(i?(stft|mdct|cq_?t|vqt)\d*(v\d)?(_\d+)?|mel_?scale|melspec\w*)[./]|"  # a layer that is one
     r"(^|[./_])((mels?|cqt|vqt|dct|dft|fft|stft|fourier|gammatone)_?(basis|bases|filters?|filterbanks?|fb|kernels?|"
     r"mat(rix)?|weights?|window)|filterbanks?|melfb|fbanks?|(forward|inverse)_basis(_buffer)?|w(sin|cos)(_inv)?|"
-    r"lowpass_filter)([./_]|$)"
+    r"lowpass_filter|(i?stft|cqt|dct|mel)_conv|conv_(i?stft|cqt|dct|mel))([./_]|$)"
 )
 # A layer's name behind that of an embedding, such as patch_embed.proj: it multiplies, as do those at a model's end.
 MULTIPLIES = re.compile(r"[./_](proj\w*|lin|linear|fc|dense|mlp|conv|out|(to_)?logits)[\d_]*([./]|$)")

