@@ -240,10 +240,9 @@ def recommend(
     if one is not None and not any(_clearly_better(c, one) for c in passing):
         best = one
     runner_up = _runner_up(best, candidates)
-    parts = (
-        _figures(best, wanted), _margin(best, runner_up, wanted), _why_not(best, candidates, wanted),
-        _why_apart(best, candidates, uniform, wanted), specials,
-    )  # fmt: skip
+    why_not = _why_not(best, candidates, wanted)
+    apart = "" if f"{uniform}: " in why_not else _why_apart(best, candidates, uniform, wanted)
+    parts = (_figures(best, wanted), _margin(best, runner_up, wanted), why_not, apart, specials)
     return Recommendation(
         tensor=name, role=first.role, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value,
         sqnr_db=best.sqnr_db, lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
