@@ -23,7 +23,7 @@ def check(
     format: Annotated[str, typer.Option("--format", "-f", help="The format that it rounds to, such as e4m3.")],
     rounding: Annotated[str, typer.Option("--rounding", "-r", help="How it should round.")] = "nearest_even",
     overflow: Annotated[
-        str | None, typer.Option(help="What should become of values beyond the range. [default: nonfinite]")
+        str | None, typer.Option(help="What should become of values beyond the range.", show_default="nonfinite")
     ] = None,
     subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
     scaling: Annotated[str | None, typer.Option(help="A name of fp.scalings, such as MX, if it scales tiles.")] = None,

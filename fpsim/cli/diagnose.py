@@ -27,7 +27,10 @@ def diagnose(
         Path, typer.Option("--out", "-o", help="Folder for report.html, the table, the plan and what was measured.")
     ] = Path("out/diagnose"),
     recipes: Annotated[
-        str | None, typer.Option("--recipes", help="a,b,c. [default: BF16, and the FP8 recipes that the chip has]")
+        str | None,
+        typer.Option(
+            "--recipes", help="Names of recipes: a,b,c.", show_default="BF16 and the FP8 recipes that the chip has"
+        ),
     ] = None,
     hardware: Annotated[
         str, typer.Option("--on", help="The hardware that adds, such as H100 or 'H100 cuBLAS'.")

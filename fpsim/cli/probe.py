@@ -20,7 +20,7 @@ def probe(
     terms: Annotated[int, typer.Option("--terms", "-n", help="Terms of a sum.")] = 256,
     kind: Annotated[str, typer.Option(help="sum: fn(x); dot, matmul: fn(a, b).")] = "sum",
     a: Annotated[str, typer.Option("--a", help="What x or a holds, such as float32 or e4m3.")] = "float32",
-    b: Annotated[str | None, typer.Option("--b", help="What b holds. [default: the same]")] = None,
+    b: Annotated[str | None, typer.Option("--b", help="What b holds.", show_default="the same as a")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the model, .json.")] = None,
 ) -> None:
     """Reveal how a function adds: in which order, what is rounded, which unit or schedule it equals; 1 if none fits."""

@@ -31,7 +31,7 @@ def study(
     ),
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", "-f", help="Format; repeat for several. [default: those of the 13 candidates]"),
+        typer.Option("--format", "-f", help="Format; repeat for several.", show_default="those of the 13 candidates"),
     ] = None,
     scalings: Annotated[
         list[str] | None,
@@ -39,7 +39,12 @@ def study(
     ] = None,
     roundings: Annotated[
         list[str] | None,
-        typer.Option("--rounding", "-r", help="Repeat for several. [default: nearest_even toward_zero stochastic]"),
+        typer.Option(
+            "--rounding",
+            "-r",
+            help="Rounding mode; repeat for several.",
+            show_default="nearest_even toward_zero stochastic",
+        ),
     ] = None,
     min_sqnr: Annotated[float, typer.Option(help="dB that a recommendation has at least.")] = 25.0,
     max_lost: Annotated[float, typer.Option(help="Share of the energy that may become zero.")] = 1e-3,

@@ -27,21 +27,25 @@ def train(
             help="Names of recipes, such as DEEPSEEK_V3, or TOML files. [default: BF16 FP16_DYNAMIC DEEPSEEK_V3]"
         ),
     ] = None,
-    more: Annotated[str | None, typer.Option("--recipes", help="The same in one word: a,b,c.")] = None,
+    more: Annotated[str | None, typer.Option("--recipes", help="Further recipes in one word: a,b,c.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each recipe; 3 or more tell recipes apart.")] = 3,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html, the tables and the runs.")] = Path(
         "out/train"
     ),
-    steps: Annotated[int, typer.Option(help="Of each run.")] = 250,
+    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 250,
     model: Annotated[str, typer.Option(help="transformer or perceptron.")] = "transformer",
     text: Annotated[Path | None, typer.Option(help="A file of text; none: Python's help topics.")] = None,
     backend: Annotated[str, typer.Option(help="emulated, float32, gpu or hardware.")] = "emulated",
     batch: Annotated[
-        int | None, typer.Option(help="Sequences of a micro-batch. [default: 8; 128 vectors of the perceptron]")
+        int | None,
+        typer.Option(help="Sequences of a micro-batch.", show_default="8, or 128 vectors of the perceptron"),
     ] = None,
     accumulate: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 1,
     baseline: Annotated[
-        str | None, typer.Option(help="The recipe that others are compared with. [default: BF16, FP32 or the first]")
+        str | None,
+        typer.Option(
+            help="Recipe that the others are compared with.", show_default="BF16, else FP32, else the first recipe"
+        ),
     ] = None,
 ) -> None:
     """Train a small model by recipes, and say which of them differ. The same call goes on where one was stopped."""
