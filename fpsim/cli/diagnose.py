@@ -13,8 +13,9 @@ from rich.text import Text
 
 import fpsim
 from fpsim.cli.functions import function_at
-from fpsim.cli.terminal import progress_bar, refuse_bad_folder, shown
+from fpsim.cli.terminal import refuse_bad_folder, shown
 from fpsim.display.optional import require
+from fpsim.display.progress import bar
 
 NEEDED = ("torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib")  # by the work, and by what it writes
 
@@ -44,11 +45,10 @@ def diagnose(
     require(NEEDED, "diagnose")
     model, batches, loss = _diagnosed(function)
     words = None if recipes is None else [word for word in recipes.split(",") if word]
-    with progress_bar(Console(stderr=True)) as bar:
-        task = bar.add_task("starting", total=1.0)
+    with bar(lines=True) as progress:
         found = fpsim.analysis.diagnose(
             model, batches, loss, recipes=words, on=hardware, bits=bits, limit=limit, seed=seed, out=out,
-            progress=lambda share, activity: bar.update(task, completed=share, description=shown(activity, 60)),
+            progress=progress,
         )  # fmt: skip
         files = found.save(out)
     _print_diagnosis(Console(), found, files)

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fpsim.cli.exit_codes import BAD_INPUT
-from fpsim.cli.terminal import figure, progress_bar, refuse_bad_folder, scaling_named, shown
+from fpsim.cli.terminal import figure, refuse_bad_folder, scaling_named, shown
+from fpsim.display.progress import bar
 
 HARDEST = 12  # tensors in the terminal; report.html has them all
 BESIDE = 58  # columns that a tensor's name leaves to its figures
@@ -63,10 +64,8 @@ def study(
     from fpsim.analysis.tensors.tensor import TensorFileError
 
     refuse_bad_folder(out)
-    errors = Console(stderr=True)
     try:
-        with _client(scheduler) as client, progress_bar(errors) as bar:
-            task = bar.add_task("starting", total=1.0)
+        with _client(scheduler) as client, bar(lines=True) as progress:
             report = run_study(
                 tensors or None,
                 formats=formats,
@@ -76,10 +75,10 @@ def study(
                 max_lost=max_lost,
                 budget_bits=budget_bits,
                 seed=seed,
-                progress=lambda share, activity: bar.update(task, completed=share, description=shown(activity, 34)),
+                progress=progress,
                 client=client,
             )
-            bar.update(task, completed=1.0, description="writing the report")
+            progress(1.0, "writing the report")
             files, notes = report.save(out)
     except TensorFileError as nothing:
         for line in (*nothing.problems, "there is nothing to study."):

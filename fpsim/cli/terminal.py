@@ -1,4 +1,4 @@
-"""What commands share: text and figures for a terminal, a bar of progress, words and folders that are asked for."""
+"""Helpers shared by commands: text and figures for a terminal, names of scalings, folders for results."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 import fpsim
 from fpsim.display.wording import short
@@ -24,19 +21,6 @@ def shown(text: str, width: int = 10_000) -> str:
 def figure(words: Callable[[float], str], value: float) -> str:
     """A figure in words; a dash where there is none."""
     return "–" if math.isnan(value) else words(value)
-
-
-def progress_bar(console: Console, quiet: bool = False) -> Progress:
-    """A bar on a terminal, gone at the end; nothing where the output is no terminal."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    )
 
 
 def refuse_bad_folder(out: Path) -> None:

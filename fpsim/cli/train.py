@@ -15,9 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fpsim.cli.exit_codes import BAD_INPUT
-from fpsim.cli.terminal import figure, progress_bar, refuse_bad_folder, shown
+from fpsim.cli.terminal import figure, refuse_bad_folder, shown
+from fpsim.display.progress import bar
+from fpsim.display.wording import plural
 
-TRAINED = ("BF16", "FP16_DYNAMIC", "DEEPSEEK_V3")
+# Columns left out where they hold nothing, and from the last one on where a terminal is too narrow.
+OPTIONAL = ("gradient error", "stopped runs", "skipped steps", "seconds a run")
 
 
 def train(
@@ -57,12 +60,10 @@ def train(
         words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
         chosen = [find_recipe(word) for word in words or TRAINED]
         warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
-        with progress_bar(Console(stderr=True), ranks.rank > 0) as bar:
-            task = bar.add_task("starting", total=1.0)
+        with bar(lines=True, quiet=ranks.rank > 0) as progress:
             found = compare(
                 chosen, seeds=seeds, out=out, steps=steps, model=model, text=text, backend=backend, batch=batch,
-                accumulate=accumulate, baseline=baseline, ranks=ranks,
-                progress=lambda share, activity: bar.update(task, completed=share, description=shown(activity, 60)),
+                accumulate=accumulate, baseline=baseline, ranks=ranks, progress=progress,
             )  # fmt: skip
     if ranks.rank == 0:
         _print_comparison(Console(), found, out)

@@ -263,7 +263,8 @@ def compare(
     }  # fmt: skip
     # which refuses what cannot be trained, before the first run
     memory = {each.name: memory_of(each, settings_of(**settings)) for each in chosen}
-    said = _Share(progress, len(chosen) * seeds + gradients)
+    probes = gradients and model == "transformer" and ranks.rank == 0
+    said = _Share(progress, len(chosen) * seeds + probes)
     runs = []
     for seed in range(seeds):
         for recipe, folder in zip(chosen, folders, strict=True):
@@ -271,12 +272,13 @@ def compare(
             said.begin(f"{recipe.name}, seed {seed}")
             runs.append(run(recipe, seed=seed, out=place, progress=said, ranks=ranks, **settings))
     rows: Sequence[dict[str, Any]] = ()
-    if gradients and model == "transformer" and ranks.rank == 0:
-        said.begin("gradients")
+    if probes:
+        said.begin("")
         rows = probe_rows(chosen, min(PROBED, steps), "plain", 0, text, backend, said)
     found = Comparison(tuple(sorted(runs, key=lambda one: names.index(one.recipe.name))), baseline, tuple(rows), memory)
     if out is not None and ranks.rank == 0:
         found.save(out)
+    said.begin("finished")
     return found
 
 
@@ -311,7 +313,7 @@ class _Share:
 
     def __call__(self, share: float, text: str) -> None:
         if self._progress is not None:
-            self._progress((self._done + share) / self._parts, f"{self._part}: {text}" if text else self._part)
+            self._progress((self._done + share) / self._parts, ": ".join(filter(None, (self._part, text))))
 
 
 def mean(values: Iterable[float]) -> float:

@@ -103,6 +103,8 @@ def probe_rows(
         for layer, error, cosine in compared(got, wanted[plain]):
             row = {"recipe": recipe.name, "scenario": scenario, "layer": layer}
             rows.append({**row, "relative_error": error, "cosine": cosine})
+    if progress is not None:
+        progress(1.0, "finished")
     return rows
 
 
