@@ -36,8 +36,17 @@ def options(
     """Low-precision floating point, emulated bit for bit."""
 
 
-def command(to: typer.Typer = app, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command, of `fpsim` or of a group of commands."""
+def command(
+    to: typer.Typer = app, *, resumes: bool = False, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command of `fpsim` or of a group of commands.
+
+    Args:
+      to: the group.
+      resumes: whether the same call goes on where an interrupted one stopped.
+      settings: further arguments of typer's `command`.
+    """
+    said = "Interrupted. The same call resumes where this one stopped." if resumes else "Interrupted."
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -45,7 +54,7 @@ def command(to: typer.Typer = app, **settings: Any) -> Callable[[Callable[..., N
             try:
                 function(*arguments, **keywords)
             except KeyboardInterrupt:  # typer would make it exit code 1
-                typer.echo("fpsim: Interrupted.", err=True)
+                typer.echo(f"fpsim: {said}", err=True)
                 raise typer.Exit(INTERRUPTED) from None
 
         to.command(**settings)(run)

@@ -8,12 +8,19 @@ from fpsim.cli.checking import check, conformance
 from fpsim.cli.diagnose import diagnose
 from fpsim.cli.formats import explain, formats
 from fpsim.cli.probe import probe
+from fpsim.cli.recipes import recipes
 from fpsim.cli.study import study
 from fpsim.cli.train import train
 from fpsim.cli.units import units, validate
 
-for each in (study, train, formats, units, diagnose, probe, validate):
-    command()(each)
+command()(study)
+command(resumes=True)(train)
+command()(recipes)
+command()(formats)
+command()(units)
+command(resumes=True)(diagnose)
+command()(probe)
+command()(validate)
 command(context_settings={"ignore_unknown_options": True})(explain)  # -1e-4 is a value
 command()(check)
 app.add_typer(conformance, name="conformance")

@@ -26,9 +26,7 @@ OPTIONAL = ("gradient error", "stopped runs", "skipped steps", "seconds a run")
 def train(
     recipes: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Names of recipes, such as DEEPSEEK_V3, or TOML files. [default: BF16 FP16_DYNAMIC DEEPSEEK_V3]"
-        ),
+        typer.Argument(help="Names of recipes, which `fpsim recipes` lists, such as DEEPSEEK_V3, or TOML files."),
     ] = None,
     more: Annotated[str | None, typer.Option("--recipes", help="Further recipes in one word: a,b,c.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each recipe; 3 or more tell recipes apart.")] = 3,
@@ -51,14 +49,20 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train a small model by recipes, and say which of them differ. The same call goes on where one was stopped."""
+    """Train a small model by several recipes, and say which of them differ. A stopped call resumes when repeated."""
     from fpsim.train import Ranks, compare
     from fpsim.train.runs import find_recipe
 
     with Ranks.from_environment() as ranks, _silent(ranks.rank > 0), warnings.catch_warnings():
         refuse_bad_folder(out)
         words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
-        chosen = [find_recipe(word) for word in words or TRAINED]
+        if not words:
+            raise ValueError(
+                "recipes must be named, such as `fpsim train BF16 DEEPSEEK_V3`; `fpsim recipes` lists them. Each one "
+                f"trains a small {model} {plural(seeds, 'time')} for {plural(steps, 'step')}, which takes minutes, and "
+                f"the comparison is written to {out}. Nothing was trained."
+            )
+        chosen = [find_recipe(word) for word in words]
         warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
         with bar(lines=True, quiet=ranks.rank > 0) as progress:
             found = compare(
@@ -81,23 +85,45 @@ def _silent(quiet: bool) -> Iterator[None]:
 
 
 def _print_comparison(console: Console, found: Any, out: Path) -> None:
-    """A row a recipe, and the answer."""
+    """Print a row for each recipe, and the answer."""
     from fpsim.display.wording import percent
     from fpsim.train.comparisons.answer import signed
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("recipe", overflow="fold")
-    for head in ("loss", f"above {found.baseline}", "gradients", "lost", "skipped", "stopped", "seconds"):
-        table.add_column(head, justify="right", no_wrap=True)
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim"}
-    for row in found.rows():
-        name = row["recipe"]
-        above = "–" if name == found.baseline else signed(found.difference(name))
-        table.add_row(
-            Text(shown(name)), figure("{:.3f}".format, row["final_loss"]), Text(above, style=colors[row["verdict"]]),
-            figure("{:.1e}".format, row["gradient_error"]), percent(row["lost_updates"]),
-            f"{row['skipped_steps']:.3g}", str(row["stopped"]), f"{row['seconds']:.1f}",
-        )  # fmt: skip
+    rows = found.rows()
+    columns: dict[str, list[str | Text]] = {
+        "recipe": [shown(row["recipe"]) for row in rows],
+        "final loss": [figure("{:.3f}".format, row["final_loss"]) for row in rows],
+        "above baseline": [
+            Text("baseline" if row["recipe"] == found.baseline else signed(found.difference(row["recipe"])),
+                 style=colors[row["verdict"]])
+            for row in rows
+        ],
+        "gradient error": [figure("{:.1e}".format, row["gradient_error"]) for row in rows],
+        "lost updates": [percent(row["lost_updates"]) for row in rows],
+        "skipped steps": [f"{row['skipped_steps']:.3g}" for row in rows],
+        "stopped runs": [str(row["stopped"]) for row in rows],
+        "seconds a run": [f"{row['seconds']:.1f}" for row in rows],
+    }  # fmt: skip
+    dropped = [name for name in OPTIONAL if {str(cell) for cell in columns[name]} <= {"0", "–"}]  # they say nothing
+    table, unbounded = _table(columns, dropped), console.options.update(max_width=1000)
+    for name in reversed(OPTIONAL):
+        if console.measure(table, options=unbounded).maximum > console.width and name not in dropped:
+            dropped.append(name)
+            table = _table(columns, dropped)
     console.print(table)
     console.print(Text(shown(found.answer), style="bold"))
     console.print(Text(f"{shown(str(out / 'report.html'))}: the report"), soft_wrap=True)
+
+
+def _table(columns: dict[str, list[str | Text]], dropped: list[str]) -> Table:
+    """Return a table of the columns that were not dropped, with the words of each head below each other."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    kept = {name: cells for name, cells in columns.items() if name not in dropped}
+    for name in kept:
+        first = name == "recipe"
+        head = name.replace(" ", "\n", 1)
+        table.add_column(head, justify="left" if first else "right", no_wrap=not first, overflow="fold")
+    for cells in zip(*kept.values(), strict=True):
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return table

@@ -56,7 +56,7 @@ def test_recipes_are_trained_compared_and_written(tmp_path: Path, capfd: pytest.
     assert end.value.code == 0
     said = capfd.readouterr()
     assert said.err == ""
-    for word in ("MINE", "BF16", "FP32", "above BF16", "3 seeds", "report.html"):
+    for word in ("MINE", "BF16", "FP32", "above", "3 seeds", "report.html"):
         assert word in said.out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"report.html", "recipes.parquet", "runs.parquet", "curves.parquet", "measured.parquet", "runs"}
@@ -85,6 +85,81 @@ def test_what_is_wrong_is_said_in_a_line(
     assert said in refusal(capfd, *arguments, "--out", str(tmp_path / "out"))
 
 
+def test_without_recipes_it_says_what_it_would_do_and_asks_for_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(capfd, "--seeds", "1", "--steps", "7", "--model", "perceptron", "--out", str(tmp_path / "out"))
+    assert said.startswith(
+        "fpsim: recipes must be named, such as `fpsim train BF16 DEEPSEEK_V3`; `fpsim recipes` lists"
+    )
+    assert "a small perceptron 1 time for 7 steps" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_names_of_recipes_are_whole_at_80_columns(
+    stopped: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    from rich.console import Console
+
+    import fpsim as fp
+    from fpsim.cli.train import _print_comparison
+    from fpsim.train.comparisons.comparison import Comparison
+    from fpsim.train.recipes import ROWS
+
+    pair = fp.train.compare("FP32", seeds=2, steps=1, model="perceptron", batch=16, measure=0).runs
+    runs = [dataclasses.replace(each, recipe=recipe) for recipe in ROWS.values() for each in pair]
+    if stopped:  # and skipped steps, large losses and errors of gradients, so that no column is empty
+        runs = [dataclasses.replace(each, losses=[50.0 * each.settings.seed]) for each in runs]
+        runs[0] = dataclasses.replace(runs[0], stopped="Inf")
+        runs[2].rows[0]["skipped"] = True
+    probed = tuple({"recipe": name, "layer": "all", "relative_error": 1e-3} for name in ROWS) if stopped else ()
+    monkeypatch.setenv("COLUMNS", "80")
+    capfd.readouterr()
+    _print_comparison(Console(), Comparison(tuple(runs), "BF16_WEIGHTS_STOCHASTIC", probed), tmp_path)
+    table, _, _ = capfd.readouterr().out.partition("2 seeds")
+    rows = [line.split() for line in table.splitlines()]
+    assert max(map(len, table.splitlines())) <= 80
+    assert [row[0] for row in rows if row and row[0] in ROWS] == list(ROWS)
+    assert ("stopped" in table, "…" in table) == (stopped, False)
+
+
+def test_progress_ends_at_1() -> None:
+    import fpsim as fp
+
+    for options in ({"model": "perceptron", "batch": 16}, {"batch": 1}):
+        shares: list[float] = []
+
+        def keep(share: float, activity: str, shares: list[float] = shares) -> None:
+            shares.append(share)
+
+        fp.train.compare("FP32", seeds=1, steps=1, measure=0, progress=keep, **options)
+        assert (shares == sorted(shares), shares[0], shares[-1]) == (True, 0.0, 1.0)
+
+
+def test_recipes_are_listed_and_printed_as_toml(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fpsim.cli.main import main
+    from fpsim.train.recipe import Recipe
+    from fpsim.train.recipes import ROWS
+
+    def said(*arguments: str) -> str:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(["recipes", *arguments])
+        assert end.value.code == 0
+        return capfd.readouterr().out
+
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [line.split(" ")[1] for line in said().splitlines() if line.startswith(" ")]
+    assert [word for word in words if word in ROWS] == list(ROWS)
+    for name in ("NVFP4", "deepseek_v3_stash"):
+        assert Recipe.from_toml(said(name)) == ROWS[name.upper()]
+
+
 def test_a_folder_of_other_runs_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import fpsim as fp
 
@@ -108,7 +183,7 @@ def test_ctrl_c_ends_with_130_and_the_same_call_goes_on(tmp_path: Path) -> None:
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGINT)
         assert process.end(60) == 130, process.errors
-        assert process.errors == "fpsim: Interrupted.\n"
+        assert process.errors == "fpsim: Interrupted. The same call resumes where this one stopped.\n"
     (kept,) = saved.glob("step-*")
     assert 0 < int(kept.name.removeprefix("step-")[:6]) < 120
     assert not (tmp_path / "report.html").exists()

@@ -1,0 +1,47 @@
+"""`fpsim recipes`: the recipes that `fpsim train` takes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe or TOML file to print as TOML; none: list the built-in recipes.")
+    ] = None,
+) -> None:
+    """List the recipes of training, or print one as TOML, to be changed and passed to `fpsim train`."""
+    from fpsim.train.recipes import ROWS
+    from fpsim.train.runs import find_recipe
+
+    if name is not None:
+        typer.echo(find_recipe(name).to_toml(), nl=False)
+        return
+    console = Console()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("operands", no_wrap=True)
+    table.add_column("source", overflow="fold")
+    for recipe in ROWS.values():
+        table.add_row(recipe.name, _operands(recipe.linear), Text(recipe.source, style="dim"))
+    console.print(table)
+    console.print(
+        Text(
+            "Operands: formats of inputs and weights of linear layers, and of gradients where another one.\n"
+            "`fpsim train BF16 DEEPSEEK_V3` compares two recipes. `fpsim recipes NVFP4 > mine.toml` writes one to a "
+            "file: change its name and fields, then `fpsim train BF16 mine.toml`.",
+            style="dim",
+        )
+    )
+
+
+def _operands(linear: Any) -> str:
+    """Return the formats of a linear layer's operands in short."""
+    names = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
+    return "/".join(dict.fromkeys(names))
