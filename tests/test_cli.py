@@ -243,6 +243,7 @@ def rows_of_units(fpsim: Command, monkeypatch: pytest.MonkeyPatch) -> Rows:
 
 def test_units_prints_the_facts_of_an_architecture(rows_of_units: Rows) -> None:
     rows = rows_of_units("Hopper")
+    assert rows_of_units("NVIDIA H100 80GB HBM3") == rows
     assert all(name.startswith("hopper_") for name in rows)
     assert rows["hopper_bf16_f32"] == ["16", "25", "RZ", "hardware", "[1]", "wgmma,", "mma", "bf16"]
     assert rows["hopper_<a>_f32"][:4] == ["32", "13", "RZ13", "hardware"]

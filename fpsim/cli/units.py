@@ -26,12 +26,15 @@ UNIT_WORDS = (
 def units(
     arch: Annotated[
         str | None,
-        typer.Argument(help="volta, turing, ampere, ada, hopper, blackwell, cdna1, cdna2 or cdna3; none: all of them."),
+        typer.Argument(
+            help="A chip such as H100, A100, 'RTX 4090' or MI300X, or its architecture (volta, turing, ampere, ada, "
+            "hopper, blackwell, cdna1, cdna2, cdna3); none: all of them."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="A row for every pair of operands.")] = False,
 ) -> None:
     """List the matrix units: how the instructions of GPUs multiply, align, add and round."""
-    found = fpsim.units(arch.lower() if arch else None)
+    found = fpsim.units(arch or None)
     sources = list(dict.fromkeys(unit.source for unit in found))
     rows = [[unit] for unit in found] if every else _alike(found)
     console = Console()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from fpsim.errors import unknown
 from fpsim.formats.named import AMBIGUOUS, find_by_name
 from fpsim.matrix_units import amd, nvidia
-from fpsim.matrix_units.chips import CHIPS, names_of
+from fpsim.matrix_units.chips import find, named
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are named for a chip alone
@@ -53,15 +55,15 @@ def named_unit(argument: str, name: str | MatrixUnit) -> MatrixUnit:
 
 def _meant(word: str) -> list[str]:
     """The units that a chip, an architecture, or either with an operand stands for, such as "h100" or "hopper_fp8"."""
-    chip, _, operand = word.replace("-", "_").replace(" ", "_").partition("_")
-    if chip == "sm":
-        number, _, operand = operand.partition("_")
-        chip = f"sm_{number}"
-    if not chip:
+    parts = [part for part in re.split(r"[\s_-]+", word) if part]
+    for count in range(len(parts), 0, -1):  # as many as name a chip, and the operand's name after them
+        chip, operand = find(" ".join(parts[:count])), "_".join(parts[count:])
+        if chip is not None:
+            break
+    else:
         return []
-    arches = {each.arch for each in CHIPS.values() if chip in (*names_of(each), *each.name.lower().split())}
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
-    names = [f"{arch}_{element}_f32" for arch in sorted(arches) for element in elements]
+    names = [f"{chip.arch}_{element}_f32" for element in elements]
     return [name for name in names if name in ROWS]
 
 
@@ -69,10 +71,12 @@ def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
     """Every matrix unit, or those of one architecture, each with its source and evidence.
 
     Args:
-      arch: volta, turing, ampere, ada, hopper, blackwell, cdna1, cdna2 or cdna3; None for all.
+      arch: a chip as it is sold, such as "H100", its architecture (volta, turing, ampere, ada, hopper, blackwell,
+        cdna1, cdna2 or cdna3), or a compiler's target such as "sm_90"; None for all.
 
     Raises:
-      ValueError: there is no such architecture.
+      ValueError: there is no such chip or architecture.
+      TypeError: it is no text.
 
     Example:
       >>> import fpsim as fp
@@ -81,8 +85,5 @@ def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
       >>> sum(unit.evidence == "hardware" for unit in fp.units()) > 20
       True
     """
-    arches = list(dict.fromkeys(chip.arch for chip in CHIPS.values()))
-    wanted = arch.lower().strip() if isinstance(arch, str) else arch
-    if wanted is not None and (not isinstance(wanted, str) or wanted not in arches):
-        raise unknown("arch", arch, arches)
+    wanted = None if arch is None else named(arch, "arch").arch
     return tuple(row for row in ROWS.values() if wanted in (None, row.arch))

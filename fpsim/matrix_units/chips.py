@@ -5,10 +5,11 @@ What a row leaves out is not known here with a source.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fpsim.errors import require_kind, unknown
+from fpsim.errors import require_kind, shown, unknown
 from fpsim.reload import reloadable
 
 
@@ -43,22 +44,38 @@ class Chip:
 UNITS = "docs/matrix-units.md"  # chips whose output was compared, or whose manuals were read
 GUIDE = "CUDA C++ Programming Guide, 5.4 and appendix on compute capabilities"
 EQUIV = "facebookexperimental/triton, bitequiv/cublas_match"  # measured there
+SOLD = "developer.nvidia.com/cuda-gpus"  # which GPUs have which compute capability
+H800 = "DeepSeek-V3, arXiv:2412.19437, 3.1"
 
 # fmt: off
 ROWS = (
     Chip("V100", "NVIDIA", "volta", "sm_70", (7, 0), source=f"{UNITS}; {GUIDE}"),
-    Chip("Turing", "NVIDIA", "turing", "sm_75", (7, 5), source=GUIDE, others=("T4",)),
-    Chip("A100", "NVIDIA", "ampere", "sm_80", (8, 0), source=GUIDE),
-    Chip("RTX 4060, RTX 1000 Ada, L40S", "NVIDIA", "ada", "sm_89", (8, 9), source=GUIDE),
-    Chip("H100 SXM", "NVIDIA", "hopper", "sm_90", (9, 0), 132, "a", f"{GUIDE}; {EQUIV}", ("H200", "GH200")),
+    Chip("Turing", "NVIDIA", "turing", "sm_75", (7, 5), source=f"{GUIDE}; {SOLD}",
+         others=("T4", "RTX 2060", "RTX 2070", "RTX 2080", "TITAN RTX")),
+    Chip("A100", "NVIDIA", "ampere", "sm_80", (8, 0), source=f"{GUIDE}; {SOLD}", others=("A30",)),
+    Chip("RTX 4060, RTX 1000 Ada, L40S", "NVIDIA", "ada", "sm_89", (8, 9), source=f"{GUIDE}; {SOLD}",
+         others=("RTX 4050", "RTX 4070", "RTX 4080", "RTX 4090", "RTX 2000 Ada", "RTX 4000 Ada", "RTX 5000 Ada",
+                 "RTX 6000 Ada", "L4", "L40")),
+    Chip("H100 SXM", "NVIDIA", "hopper", "sm_90", (9, 0), 132, "a", f"{GUIDE}; {EQUIV}; {H800}",
+         ("H200", "GH200", "H800")),
     Chip("GB200", "NVIDIA", "blackwell", "sm_100", (10, 0), 152, "a", f"{GUIDE}; {EQUIV}", ("B200",)),
     Chip("GB300", "NVIDIA", "blackwell", "sm_103", (10, 3), 152, source=f"{GUIDE}; {EQUIV}", others=("B300",)),
     Chip("MI100", "AMD", "cdna1", source=UNITS),
     Chip("MI200", "AMD", "cdna2", source=UNITS, others=("MI210", "MI250", "MI250X")),
     Chip("MI300", "AMD", "cdna3", source=UNITS, others=("MI300A", "MI300X", "MI325X")),
 )
+# Chips whose matrix units are not known here: what they are called, and what they are sold as (SOLD; AMD's names).
+WITHOUT_UNITS = {
+    "sm_86": ("RTX 3050", "RTX 3060", "RTX 3070", "RTX 3080", "RTX 3090", "RTX A6000", "A10", "A40"),
+    "sm_120": ("RTX 5060", "RTX 5070", "RTX 5080", "RTX 5090"),
+    "cdna4": ("MI350X", "MI355X"),
+}
 # fmt: on
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in ROWS}
+# Words of full names, such as "NVIDIA H100 80GB HBM3", that say who makes a card and in which form.
+BESIDES = re.compile(
+    r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|super|ti|oam|pcie|nvl|sxm\d?|hbm\d?e?|\d+gb"
+)
 
 
 def of_arch(arch: str) -> tuple[Chip, ...]:
@@ -95,9 +112,10 @@ def of_capability(capability: tuple[int, int]) -> Chip | None:
 
 
 def named(word: str, argument: str = "chip", others: Sequence[str] = ()) -> Chip:
-    """The chip that a word names: as it is sold, its architecture, or what compilers call it.
+    """Return the chip that a word names: as it is sold, its architecture, or the name of compilers for it.
 
-    Of several chips of an architecture it is the first.
+    Of several chips of an architecture it is the first. Words on the maker and the form of a card may stand beside the
+    name, as in "NVIDIA H100 80GB HBM3".
 
     Args:
       word: in capitals or not.
@@ -113,23 +131,46 @@ def named(word: str, argument: str = "chip", others: Sequence[str] = ()) -> Chip
       ['H100 SXM', 'GB200', 'H100 SXM', 'H100 SXM', 'MI300']
     """
     require_kind(argument, word, str, "the name of a chip, such as 'H100'")
-    key = word.lower().strip().replace("-", "_")
-    for chip in CHIPS.values():
-        if key in names_of(chip):
-            return chip
+    chip = find(word)
+    if chip is not None:
+        return chip
+    key = _key(word)
+    for target, names in WITHOUT_UNITS.items():
+        if key in map(_key, (target, *names)):
+            raise ValueError(
+                f"{argument} must be a chip whose matrix units are known here; got {shown(word)} ({target}), whose are "
+                "not. docs/matrix-units.md lists the known ones."
+            )
     sold = [name for chip in CHIPS.values() for name in sold_as(chip)]
-    spellings = {name.lower(): name for name in (*others, *sold)}
+    spellings = {name.lower(): name for name in (*others, *sold, *(chip.arch for chip in CHIPS.values()))}
     besides = ", ".join((*others, "an architecture such as hopper", "a target such as sm_90"))
     raise unknown(argument, word, sold, spellings, listing="docs/matrix-units.md", others=besides)
 
 
+def find(word: object) -> Chip | None:
+    """Return the chip that a word names, as of `named`, or None.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import find
+      >>> find("NVIDIA GeForce RTX 4090").arch, find("A100-SXM4-80GB").arch, find("H10")
+      ('ada', 'ampere', None)
+    """
+    key = _key(word) if isinstance(word, str) else ""
+    return next((chip for chip in CHIPS.values() if key in map(_key, names_of(chip))), None) if key else None
+
+
+def _key(word: str) -> str:
+    """Return a name in lower case without the maker, the form of the card, spaces, hyphens and underscores."""
+    return "".join(part for part in re.split(r"[\s_-]+", word.lower()) if not BESIDES.fullmatch(part))
+
+
 def names_of(chip: Chip) -> tuple[str, ...]:
-    """What a chip is called, in lower case.
+    """Return the names of a chip in lower case.
 
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, names_of
       >>> names_of(CHIPS["H100 SXM"])
-      ('h100 sxm', 'h100', 'h200', 'gh200', 'hopper', 'sm_90', 'sm_90a')
+      ('h100 sxm', 'h100', 'h200', 'gh200', 'h800', 'hopper', 'sm_90', 'sm_90a')
     """
     targets = [chip.sm, *(f"{chip.sm}{letter}" for letter in chip.features)] if chip.sm else []
     names = (chip.name, *sold_as(chip), chip.arch, *targets)
@@ -142,6 +183,6 @@ def sold_as(chip: Chip) -> list[str]:
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, sold_as
       >>> sold_as(CHIPS["H100 SXM"])
-      ['H100', 'H200', 'GH200']
+      ['H100', 'H200', 'GH200', 'H800']
     """
     return [*(name.strip().removesuffix(" SXM") for name in chip.name.split(",")), *chip.others]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from fpsim.errors import shown, unknown
-from fpsim.matrix_units.chips import CHIPS, names_of, of_arch
+from fpsim.matrix_units.chips import find, of_arch
 from fpsim.schedules.schedule import ScaleOrder
 
 ORDERS = ("product", "a_first", "b_first")
@@ -24,31 +22,20 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
 
 
 def arch_of(arch: str, known: tuple[str, ...]) -> str:
-    """The architecture, as units name it, that a compute target or an architecture's name stands for.
+    """Return the architecture, as units name it, of a chip as it is sold, a compute target or an architecture.
 
     Example:
       >>> from fpsim.schedules.arguments import arch_of
-      >>> arch_of("sm_90a", ("hopper", "blackwell")), arch_of("Blackwell", ("hopper", "blackwell"))
-      ('hopper', 'blackwell')
+      >>> [arch_of(word, ("hopper", "blackwell")) for word in ("sm_90a", "Blackwell", "H100", "B200")]
+      ['hopper', 'blackwell', 'hopper', 'blackwell']
     """
-    names: dict[str, str] = {}
-    for word in known:
-        for chip in of_arch(word):
-            names |= dict.fromkeys((chip.sm, *(f"{chip.sm}{letter}" for letter in chip.features)), word)
-        names[word] = word
-    found = names.get(re.sub(r"^sm(?=\d)", "sm_", arch.lower())) if isinstance(arch, str) else None
-    if found is None:
-        raise _unknown_arch(arch, list(names))
-    return found
-
-
-def _unknown_arch(arch: object, known: list[str]) -> ValueError:
-    """The error for an architecture that is not among those known; a chip as it is sold gets its compute target."""
-    word = arch.lower() if isinstance(arch, str) else ""
-    targets = {chip.sm for chip in CHIPS.values() if word in names_of(chip)}
-    if targets and not targets & set(known):
-        return ValueError(f"arch must be one of {', '.join(known)}; got {shown(arch)}, of which nothing is known here.")
-    return unknown("arch", arch, known, meant=sorted(targets & set(known)))
+    chip = find(arch)
+    if chip is not None and chip.arch in known:
+        return chip.arch
+    names = [name for word in known for name in (*(each.sm for each in of_arch(word)), word)]
+    if chip is not None:
+        raise ValueError(f"arch must be one of {', '.join(names)}; got {shown(arch)}, of which nothing is known here.")
+    raise unknown("arch", arch, names, others="a chip such as H100")
 
 
 def order_of(scale_order: ScaleOrder) -> ScaleOrder:

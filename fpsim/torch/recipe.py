@@ -17,7 +17,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.catalogue import named_unit
-from fpsim.matrix_units.chips import CHIPS
+from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.reload import reloadable
 from fpsim.scaling.recipes import TENSOR, scaling_of
@@ -32,7 +32,6 @@ PRODUCTS = ("fprop", "dgrad", "wgrad")
 OPERANDS = ("input", "weight", "grad")
 SCALINGS = (*(f"{each}_scaling{back}" for each in OPERANDS for back in ("", "_backward")), "stash_scaling")
 SCALED_BY = {"fprop": "input_scaling", "dgrad": "grad_scaling", "wgrad": "grad_scaling_backward"}
-ARCHES = tuple(dict.fromkeys(chip.arch for chip in CHIPS.values()))
 HADAMARD_SIZES = (0, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -46,9 +45,9 @@ class Product:
     """The arithmetic of one matrix product: what adds, in which order, and the format of the result.
 
     Args:
-      accumulate: a matrix unit or its name (`fp.units()`); a family of chips such as "hopper", whose unit for the
-        operands' formats it is; an accumulator such as `fp.Sequential(fp.FP32)`; or None for torch's own float32
-        product of the quantised operands.
+      accumulate: a matrix unit or its name (`fp.units()`); a chip such as "H100" or its architecture "hopper", whose
+        unit for the operands' formats it is; an accumulator such as `fp.Sequential(fp.FP32)`; or None for torch's own
+        float32 product of the quantised operands.
       schedule, promote: as of `fp.matmul`.
       out_fmt: the format that the result is rounded to, nearest even; None for the accumulator's.
 
@@ -67,8 +66,10 @@ class Product:
     out_fmt: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.accumulate, str) and self.accumulate not in ARCHES:
-            object.__setattr__(self, "accumulate", named_unit("accumulate", self.accumulate))
+        if isinstance(self.accumulate, str):
+            chip = find_chip(self.accumulate)
+            unit = named_unit("accumulate", self.accumulate) if chip is None else chip.arch
+            object.__setattr__(self, "accumulate", unit)
         kinds = (str, MatrixUnit, Accumulator, type(None))
         require_kind("accumulate", self.accumulate, kinds, "a matrix unit, its name, an accumulator or None")
         require_kind("schedule", self.schedule, (Schedule, type(None)), "one of fp.schedules or None")

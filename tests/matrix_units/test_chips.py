@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from fpsim.matrix_units.chips import CHIPS, named, names_of, sold_as
+import fpsim as fp
+from fpsim.matrix_units.chips import CHIPS, find, named, names_of, sold_as
 from tests.kit.processes import ROOT
 
 
 @pytest.mark.parametrize(
     ("words", "arch"),
     [
-        (("H100", "h200", "H100 SXM", "sm_90", "sm_90a", "Hopper", "sm-90"), "hopper"),
+        (("H100", "h200", "H100 SXM", "sm_90", "sm_90a", "Hopper", "sm-90", "sm90"), "hopper"),
+        (("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "H100-SXM5", "NVIDIA GH200 480GB", "H100 NVL"), "hopper"),
+        (("NVIDIA GeForce RTX 4090", "rtx4090", "RTX-4080 SUPER", "NVIDIA RTX 6000 Ada Generation", "L4"), "ada"),
+        (("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx_4070 ti"), "ada"),
+        (("Tesla T4", "RTX 2080 Ti"), "turing"),
+        (("NVIDIA A100-SXM4-80GB", "A30"), "ampere"),
+        (("AMD Instinct MI300X OAM", "AMD Instinct MI325X"), "cdna3"),
         (("B200", "gb200", "GB300", "b300", "blackwell", "sm_100a", "sm_103"), "blackwell"),
         (("MI300X", "mi300", "cdna3"), "cdna3"),
         (("L40S", "rtx 4060"), "ada"),
@@ -28,10 +35,53 @@ def test_no_two_chips_bear_one_name() -> None:
 
 
 def test_an_unknown_chip_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"chip must be one of the 23 .*such as H100, .*; got 'H10'. Did .* 'H100'\?"):
+    count = sum(len(sold_as(chip)) for chip in CHIPS.values())
+    with pytest.raises(
+        ValueError, match=rf"chip must be one of the {count} .*such as H100, .*; got 'H10'. Did .* 'H100'\?"
+    ):
         named("H10")
     with pytest.raises(TypeError, match=r"chip must be the name of a chip, such as 'H100'; got 90"):
         named(90)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word", ["RTX 3090", "NVIDIA GeForce RTX 5090", "sm_120", "sm_86", "MI350X"])
+def test_a_chip_without_units_is_told_from_an_unknown_word(word: str) -> None:
+    for function in (named, fp.units):
+        with pytest.raises(
+            ValueError, match=rf"must be a chip whose matrix units are known here; got '{word}' \((sm|cd)"
+        ):
+            function(word)
+
+
+def test_empty_words_and_makers_name_no_chip() -> None:
+    for word in ("", "  ", "NVIDIA", "nvidia geforce", "GPU", "80GB"):
+        assert find(word) is None
+
+
+@pytest.mark.parametrize(
+    ("chip", "arch"),
+    [("H100", "hopper"), ("A100", "ampere"), ("RTX 4090", "ada"), ("B200", "blackwell"), ("MI300X", "cdna3")],
+)
+def test_chips_are_taken_as_they_are_sold_wherever_they_are_asked_for(chip: str, arch: str) -> None:
+    assert fp.units(chip) == fp.units(arch)
+    with pytest.raises(ValueError, match=rf"Did you mean '{arch}_\w+_f32'"):
+        fp.unit(chip)
+    with pytest.raises(ValueError, match=rf"Did you mean '{arch}_bf16_f32'"):
+        fp.unit(f"{chip} bf16")
+    for function in (fp.schedules.cublas, lambda word: fp.schedules.deepgemm(arch=word)):
+        try:
+            schedule = function(arch)
+        except ValueError:
+            with pytest.raises(ValueError, match="nothing is known here"):
+                function(chip)
+        else:
+            assert function(chip).arch == schedule.arch == arch
+
+
+def test_recipes_take_chips_as_they_are_sold() -> None:
+    pytest.importorskip("torch")
+    assert fp.torch.Product("H100") == fp.torch.Product("hopper")
+    assert fp.torch.Product("RTX 4090").accumulate == "ada"
 
 
 def test_the_page_that_an_unknown_chip_is_referred_to_lists_them() -> None:

@@ -12,6 +12,7 @@ from fpsim.formats.named import FP32 as FLOAT32
 from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.chips import CHIPS, names_of
+from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.scaling import Scaling
@@ -160,7 +161,7 @@ def _object(argument: str, word: str) -> Any:
     for rows in (RECIPES, ROWS):
         if word.strip().upper() in rows:
             return rows[word.strip().upper()]
-    if lower.removesuffix(_library_of(lower)).strip().replace("-", "_") in CHIP_NAMES:
+    if find_chip(lower.removesuffix(_library_of(lower))) is not None:
         return _Chip(word.strip())
     if lower in UNITS:
         return UNITS[lower]

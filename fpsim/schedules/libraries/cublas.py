@@ -15,7 +15,7 @@ import numpy as np
 
 from fpsim.errors import require_kind, shown, unknown
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
-from fpsim.matrix_units.chips import CHIPS, of_arch
+from fpsim.matrix_units.chips import CHIPS, named, of_arch
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
 from fpsim.schedules.arguments import ORDERS, arch_of, positive
 from fpsim.schedules.call import Call, Library, other_chip
@@ -115,7 +115,7 @@ def cublas(
     """What cuBLASLt's kernel families do on Ada, Hopper and Blackwell, by the fields of the chosen algorithm.
 
     Args:
-      arch: "sm_89", "sm_90", "sm_100" or "sm_103" ("ada", "hopper", "blackwell").
+      arch: "sm_89", "sm_90", "sm_100" or "sm_103" ("ada", "hopper", "blackwell"), or a chip such as "H100".
       family: or its CUBLASLT_ALGO_CONFIG_ID: "nvjet" (66, the default: FP16, BF16 and FP8 with aligned K and N),
         "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "gemm_sn" (11, "simt"), "magma" (16), "gemv" (13)
         and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with scales per 1x128 or 128x128), "xmma"
@@ -276,7 +276,7 @@ def _gemm_sn(option: int | None) -> Schedule:
 
 def _gemv(arch: str, chip: str, option: int | None, count: int) -> Schedule:
     """gemv: lanes that take runs of terms in turn."""
-    rows = GEMV["sm_103" if arch.lower().replace("_", "") == "sm103" else of_arch(chip)[0].sm]
+    rows = GEMV[named(arch, "arch").sm]
     if option == GEMV_SLICES:
         if count > 1:
             raise ValueError(f"option {GEMV_SLICES} of gemv was met without split-K only; got split_k={count}.")

@@ -21,7 +21,7 @@ def deepgemm(kernel: str = "1d2d", arch: str = "sm_90") -> Schedule:
 
     Args:
       kernel: "1d2d" (scales per 1x128 of a and 128x128 of b) or "1d1d" (1x128 and 128x1); both add alike.
-      arch: "sm_90" or "sm_100".
+      arch: "sm_90" or "sm_100", or a chip such as "H100" or "B200".
 
     Source: DeepGEMM, sm90_fp8_gemm_1d2d.cuh and sm90_fp8_gemm_1d1d.cuh; docs/schedules.md.
 
