@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
-from fpsim.formats.named import DTYPES, Format
+from fpsim.formats.named import DTYPES, Format, find_by_name
 
 Array = npt.NDArray[Any]
 EXACT_INTEGERS = 2**53  # up to here float64 holds every integer
@@ -84,16 +86,56 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     fmt = format_of(array.dtype)
     if fmt is not None:
         return array, fmt
-    remedy = f"{name}.astype(np.float64)" if isinstance(x, np.ndarray) else f"np.asarray({name}, dtype=np.float64)"
     expected = f"{name} must be an array of float16, bfloat16, float32, float64 or an ml_dtypes float"
+    remedy = f"{name}.astype(np.float64)" if isinstance(x, np.ndarray) else f"np.asarray({name}, dtype=np.float64)"
     if array.dtype.kind in "iub" or is_small_integer(array.dtype):
         raise TypeError(
             f"{expected}; got {array.dtype}. Convert values with {remedy}, or round integers of any size with "
             "fpsim.from_int; to read integers as codes use fpsim.decode."
         )
-    if array.dtype.kind == "O":
-        raise TypeError(f"{expected}; got objects. Convert with np.asarray({name}, dtype=np.float64).")
-    raise TypeError(f"{expected}; got {array.dtype}. Convert with {remedy} if float64 holds it.")
+    came = what_came(x, array, name)
+    if array.dtype.kind == "f":  # a longer one
+        came = f"{came} Convert with {remedy} if float64 holds it."
+    raise TypeError(f"{expected}; {came}")
+
+
+def what_came(x: object, array: Array, name: str) -> str:
+    """Return the end of a refusal of an argument that holds no real numbers: what came, and what to do instead.
+
+    Args:
+      x: the argument.
+      array: the same, as NumPy reads it.
+      name: what the message calls it.
+
+    Example:
+      >>> from fpsim.arrays import what_came
+      >>> what_came(None, np.asarray(None), "x"), what_came(1j, np.asarray(1j), "x")
+      ('got None.', 'got complex128. Pass x.real and x.imag, one after the other.')
+    """
+    kind = array.dtype.kind
+    if isinstance(x, Mapping):  # np.load gives one for .npz
+        names = [shown(key) for key in list(x)[:1]]
+        return f"got {type(x).__name__} of several. Pass one of its arrays, such as {name}[{''.join(names)}]."
+    if kind == "c":
+        return f"got {array.dtype}. Pass {name}.real and {name}.imag, one after the other."
+    if isinstance(x, Format) or (isinstance(x, str) and find_by_name(x) is not None):
+        return f"got {shown(x)}, a format. Values come before the format, as in fpsim.encode(x, 'e4m3')."
+    if kind in "US":
+        came = "texts" if array.ndim else shown(x)
+        return f"got {came}. If that is a number, convert it with np.asarray({name}, dtype=np.float64)."
+    if array.dtype.type is np.void and array.dtype.names is None:
+        return (
+            f"got {array.dtype}, bytes without a meaning, as np.load returns arrays of ml_dtypes' floats. View them as "
+            f"what was saved, such as {name}.view(ml_dtypes.{'bfloat16' if array.itemsize == 2 else 'float8_e4m3fn'})."
+        )
+    if kind == "O" and not array.ndim and x is not None and not isinstance(x, Real):
+        return f"got {shown(x)}. Pass an array, a number or a list of numbers."
+    if kind != "O" or x is None:
+        return f"got {array.dtype if hasattr(x, 'dtype') else shown(x)}."
+    odd = [value for value in array.flat if not isinstance(value, Real)]
+    if odd:
+        return f"got objects, such as {shown(odd[0])}. Replace those that are no numbers."
+    return f"got objects. Convert with np.asarray({name}, dtype=np.float64) if float64 holds them."
 
 
 def _as_floats(x: Any, array: Array, name: str) -> Array:
@@ -171,6 +213,11 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
     if array.size == 0 and not hasattr(codes, "dtype"):
         return np.zeros(array.shape, fmt.storage)  # [] has no dtype of its own
     stored_fmt = format_of(array.dtype)
+    if hasattr(codes, "codes") and hasattr(codes, "decode"):
+        raise TypeError(
+            f"{name} must be codes of {fmt}; got {type(codes).__name__}, which has a format of its own. Its .decode() "
+            "returns the values."
+        )
     if stored_fmt is not None:
         if stored_fmt == fmt:
             return words(array)
@@ -180,7 +227,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
         )
     if array.dtype.kind not in "iu":
         raise TypeError(
-            f"{name} must be unsigned integers (codes of {fmt} in {fmt.storage}); got {array.dtype}. "
+            f"{name} must be unsigned integers (codes of {fmt} in {fmt.storage}); {what_came(codes, array, name)} "
             "fpsim.encode turns values into codes."
         )
     if array.size and (array.dtype.kind == "i" or fmt.bits < 8 * array.dtype.itemsize):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 from collections.abc import Callable
 from functools import partial
@@ -149,6 +150,151 @@ SEVERAL = torch.arange(12).reshape(3, 4)
 )  # fmt: skip
 def test_junk_is_refused_in_a_sentence(call: Callable[[], Any], words: str) -> None:
     assert words in refusal(call)
+
+
+def npz_of(**arrays: Any) -> io.BytesIO:
+    """A file of arrays in memory."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    file.seek(0)
+    return file
+
+
+def generator_of(x: Any) -> Any:
+    """A generator of the elements, which NumPy reads as one object."""
+    return (value for value in x)
+
+
+@in_turn(
+    "call, came",
+    [
+        (lambda: loose.encode(None, "e4m3"), "got None."),
+        (lambda: loose.decode(None, "e4m3"), "got None. fpsim.encode turns values into codes."),
+        (lambda: loose.explain(None, "e4m3"), "got None."),
+        (lambda: loose.encode_scaled(None, "e4m3"), "got None."),
+        (lambda: loose.add(None, E4M3), "got None."),
+        (lambda: loose.from_int(None, "e4m3"), "got None."),
+        (lambda: loose.matmul(None, E4M3, accumulate=UNIT), "got None."),
+        (lambda: loose.format(None), "or an fp.Format; got None."),
+        (lambda: loose.analysis.error(None, "e4m3"), "got None."),
+        (lambda: loose.encode([1.0, None], "e4m3"), "got objects, such as None. Replace those that are no numbers."),
+        (lambda: loose.encode(np.array([1.5, 2], object), "e4m3"), "got objects. Convert with np.asarray(x, dtype="),
+        (lambda: loose.encode({"a": 1}, "e4m3"), "got dict of several. Pass one of its arrays, such as x['a']."),
+        (
+            lambda: loose.encode(np.load(npz_of(a=X)), "e4m3"),
+            "got NpzFile of several. Pass one of its arrays",
+        ),
+        (lambda: loose.encode(np.zeros(2, "V2"), "e4m3"), "such as x.view(ml_dtypes.bfloat16)."),
+        (lambda: loose.encode(generator_of([1.0]), "e4m3"), "Pass an array, a number or a list of numbers."),
+        (lambda: loose.encode(["1.0", "2"], "e4m3"), "got texts. If that is a number, convert it with np.asarray(x, "),
+        (lambda: loose.encode(np.zeros(2, "V1"), "e4m3"), "as np.load returns arrays of ml_dtypes' floats. View them"),
+        (lambda: loose.decode(np.zeros(2, "V1"), "e4m3"), "such as codes.view(ml_dtypes.float8_e4m3fn). fpsim.encode"),
+        (lambda: loose.add(np.zeros(2, "V1"), E4M3), "such as a.view(ml_dtypes.float8_e4m3fn)."),
+        (lambda: loose.encode(np.zeros(2, "M8[D]"), "e4m3"), "got datetime64[D]."),
+        (lambda: loose.decode(SCALED, "e4m3"), "got Scaled, which has a format of its own. Its .decode() returns the"),
+        (lambda: loose.add(SCALED, E4M3), "got Scaled: its .decode() returns the values, with which to compute."),
+    ],
+)
+def test_what_came_is_said_where_it_holds_no_numbers(call: Callable[[], Any], came: str) -> None:
+    assert came in refusal(call)
+
+
+COMPLEX = X + 1j
+
+
+@in_turn(
+    "call",
+    [
+        lambda: loose.encode(COMPLEX, "e4m3"),
+        lambda: loose.encode(1j, "e4m3"),
+        lambda: loose.encode([1.0, 2j], "e4m3"),
+        lambda: loose.quantize(torch.from_numpy(COMPLEX), "e4m3"),
+        lambda: loose.decode(COMPLEX, "e4m3"),
+        lambda: loose.explain(1j, "e4m3"),
+        lambda: loose.encode_scaled(COMPLEX, "e4m3"),
+        lambda: loose.array(COMPLEX, "e4m3"),
+        lambda: loose.add(E4M3, COMPLEX),
+        lambda: loose.from_int(COMPLEX, "e4m3"),
+        lambda: loose.matmul(COMPLEX, COMPLEX.T, accumulate=UNIT),
+        lambda: loose.dot_add(COMPLEX, COMPLEX, None, UNIT),
+        lambda: loose.sum(COMPLEX, accumulate=fp.Exact("fp32")),
+        lambda: loose.analysis.error(COMPLEX, "e4m3"),
+        lambda: loose.torch.quantize(torch.from_numpy(COMPLEX), "e4m3"),
+        lambda: loose.torch.fake_quantize(torch.from_numpy(COMPLEX), "e4m3"),
+        lambda: loose.torch.encode(torch.from_numpy(COMPLEX), "e4m3"),
+        lambda: loose.torch.encode_scaled(torch.from_numpy(COMPLEX), "e4m3", fp.scalings.MX),
+    ],
+)
+def test_complex_numbers_are_refused_without_losing_their_imaginary_part(call: Callable[[], Any]) -> None:
+    text = refusal(call)
+    assert re.search(r"got (torch\.)?complex\d+. Pass (\w+)\.real and \2\.imag, one after the other", text), text
+    assert "astype" not in text
+    assert ".float()" not in text
+
+
+@in_turn(
+    "call, said",
+    [
+        (
+            lambda: loose.encode("e4m3", X),
+            "got an array of float32, shape (2, 32). Values come before their format, as in",
+        ),
+        (lambda: loose.encode(fp.E4M3, X), "Values come before their format"),
+        (lambda: loose.quantize("e4m3", X), "Values come before their format"),
+        (lambda: loose.cast("e4m3", [1.0]), "got [1.0]. Values come before their format"),
+        (lambda: loose.decode("e4m3", fp.encode(X, "e4m3")), "Values come before their format"),
+        (lambda: loose.explain("e4m3", 0.3), "got 0.3. Values come before their format"),
+        (lambda: loose.array("e4m3", X), "Values come before their format"),
+        (lambda: loose.encode_scaled("e4m3", X), "Values come before their format"),
+        (
+            lambda: loose.encode_scaled(X, fp.scalings.MX, "e4m3"),
+            "got 'e4m3'. That is a format, which comes before the",
+        ),
+        (lambda: loose.analysis.error("e4m3", X), "got 'e4m3', a format. Values come before the format"),
+        (lambda: loose.testing.check_quantizer("e4m3", abs), "A function comes before the format."),
+        (lambda: loose.matmul("hopper_e4m3_f32", E4M3, E4M3.T), "got 'hopper_e4m3_f32' as a. Pass accumulate='hopper"),
+        (lambda: loose.matmul(E4M3, E4M3.T, UNIT), "accumulate must be passed by its name; got MatrixUnit("),
+        (lambda: loose.matmul(E4M3, E4M3.T, fp.Exact("fp32")), "got Exact(FP32) as c. Pass accumulate=Exact(FP32)."),
+        (lambda: loose.dot(fp.Exact("fp32"), E4M3), "got Exact(FP32) as a."),
+    ],
+)
+def test_swapped_arguments_are_said_to_be_swapped(call: Callable[[], Any], said: str) -> None:
+    assert said in refusal(call)
+
+
+def test_a_product_without_an_accumulator_names_three() -> None:
+    for x, units in (
+        (E4M3, "'hopper_e4m3_f32', 'blackwell_e4m3_f32'"),
+        (X.astype(np.float16), "'hopper_f16_f32', 'ampere_f16_f32'"),
+        (fp.array(X, "bf16"), "'hopper_bf16_f32', 'ampere_bf16_f32'"),
+        (X, "'hopper_e4m3_f32', 'hopper_f16_f32'"),
+    ):
+        said = f"got None. Pass accumulate={units} or fp.Sequential(fp.FP32), for instance."
+        assert said in refusal(lambda x=x: loose.matmul(x, x.T))  # type: ignore[misc]
+        assert said in refusal(lambda x=x: loose.dot(x, x))  # type: ignore[misc]
+        for name in re.findall(r"'(\w+)'", units):
+            fp.unit(name)
+    said = "got None. Pass fp.Sequential(fp.FP32), fp.Pairwise(fp.FP32) or fp.Exact(fp.FP32), for instance."
+    assert said in refusal(lambda: loose.sum(E4M3))
+
+
+@in_turn(
+    "call",
+    [
+        lambda: SCALED + 1, lambda: 1 + SCALED, lambda: SCALED - SCALED, lambda: 2 * SCALED, lambda: SCALED / 2,
+        lambda: 1 / SCALED, lambda: SCALED @ SCALED.T, lambda: SCALED**2, lambda: -SCALED, lambda: abs(SCALED),
+        lambda: SCALED < 1, lambda: SCALED // 2, lambda: SCALED % 2, lambda: float(SCALED),
+        lambda: torch.ones(2, 32) + SCALED, lambda: SCALED + None, lambda: SCALED + torch.ones(2, 32),
+    ],
+)  # fmt: skip
+def test_operators_of_scaled_arrays_name_decode(call: Callable[[], Any]) -> None:
+    assert "Scaled holds codes and scales, and has no arithmetic. Its .decode() returns the values" in refusal(call)
+
+
+def test_arrays_of_numpy_decode_scaled_ones() -> None:
+    values = SCALED.decode()
+    for got, want in ((SCALED + X, values + X), (X - SCALED, X - values), (np.add(SCALED, 1), values + 1)):
+        fp.testing.assert_bits_equal(got, want)
 
 
 @in_turn("scales", [1j, "one", {"a": 1}, [1, "a"], 10**400, float("nan"), np.inf, 0, -1.0, SEVERAL])

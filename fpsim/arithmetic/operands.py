@@ -18,6 +18,7 @@ from fpsim.arrays import (
     overlaps,
     refuse_masked,
     refuse_shared_elements,
+    what_came,
     words,
 )
 from fpsim.formats.cast_options import FormatLike
@@ -86,9 +87,9 @@ def integers(n: npt.ArrayLike) -> Operands:
     if array.size == 0 and not hasattr(n, "dtype"):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise TypeError(
-            f"n must be an array of integers of up to 64 bits; got {array.dtype}. fpsim.encode rounds floats."
-        )
+        floats = array.dtype.kind == "f" or format_of(array.dtype) is not None
+        came = f"got {array.dtype}. fpsim.encode rounds floats." if floats else what_came(n, array, "n")
+        raise TypeError(f"n must be an array of integers of up to 64 bits; {came}")
     return Operands((array.astype(f"{array.dtype.kind}8", copy=False),), (), array.shape, False)
 
 
@@ -117,7 +118,7 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
     stored_fmt = format_of(array.dtype)
     if stored_fmt is not None and not hasattr(value, "dtype"):
         remedy = (
-            "pass its .codes with fmt=, or use its operators and methods"
+            "its .decode() returns the values, with which to compute"
             if hasattr(value, "codes")
             else (f"pass an array or scalar of a float dtype, such as np.float16({label}), or fpsim.cast({label}, fmt)")
         )
@@ -137,7 +138,7 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
             )
         raise TypeError(
             f"{label} must be unsigned codes with fmt=, or an array of a float dtype of up to 32 bits; "
-            f"got {array.dtype}. fpsim.encode turns values into codes."
+            f"{what_came(value, array, label)}"
         )
     codes = code_array(array, wanted_fmt, label)
     return codes.astype(wanted_fmt.storage, copy=False), wanted_fmt, False

@@ -192,12 +192,18 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
             "format such as E4M3."
         )
     near = nearest(_key(text), ALIASES, cutoff=0.7)
-    raise unknown(
-        "format", text, list(NAMED), {alias: fmt.name for alias, fmt in ALIASES.items()},
+    refusal = unknown(
+        "format", text if named or isinstance(spec, type) else spec, list(NAMED),
+        {alias: fmt.name for alias, fmt in ALIASES.items()},
         listing="fp.formats.names() or `fpsim formats`",
         meant=AMBIGUOUS.get(_key(text)) or ([ALIASES[near].name] if near else []),
         others="any p3109_k<bits>p<precision><s|u><e|f>, a dtype of one, or an fp.Format",
     )  # fmt: skip
+    if isinstance(spec, (bool, int, float, complex, list, tuple)) or (hasattr(spec, "shape") and not named):
+        raise ValueError(f"{refusal} Values come before their format, as in fpsim.encode(x, 'e4m3').")
+    if callable(spec) and not isinstance(spec, type):
+        raise ValueError(f"{refusal} A function comes before the format.")
+    raise refusal
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arithmetic.operands import full_dtype
-from fpsim.arrays import Array, as_array, code_array, format_of, overlaps, refuse_masked, words
+from fpsim.arrays import Array, as_array, code_array, format_of, overlaps, refuse_masked, what_came, words
 from fpsim.formats.named import DTYPES, FP16, Format
 from fpsim.matrix_units.catalogue import units
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
@@ -30,7 +30,11 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
         return x.codes
     array = as_array(x, name)
     source = format_of(array.dtype)
-    if x is None or (not hasattr(x, "dtype") and array.size and (source is not None or array.dtype.kind not in "iu")):
+    if array.dtype.kind not in "iuf" and source is None:
+        raise TypeError(
+            f"{name} must be an array of {DTYPES.get(fmt, fmt.storage)} or codes of {fmt}; {what_came(x, array, name)}"
+        )
+    if not hasattr(x, "dtype") and array.size and (source is not None or array.dtype.kind not in "iu"):
         remedy = "pass its codes" if hasattr(x, "codes") else f"fpsim.encode(values, fpsim.{fmt}) makes codes"
         raise TypeError(
             f"{name} must be an array of {DTYPES.get(fmt, fmt.storage)} or codes of {fmt}; got {type(x).__name__}: "

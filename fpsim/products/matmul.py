@@ -20,7 +20,7 @@ def matmul(
     b: npt.ArrayLike | Scaled,
     c: npt.ArrayLike | None = None,
     *,
-    accumulate: str | MatrixUnit | Accumulator,
+    accumulate: str | MatrixUnit | Accumulator | None = None,
     schedule: Schedule | None = None,
     promote: int | None = None,
     scale_a: npt.ArrayLike | None = None,

@@ -13,6 +13,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
+from fpsim.products.accumulate import no_accumulate
 from fpsim.products.backend import Backend
 from fpsim.products.request import Request, job_of, refuse_conflicts, refuse_unit_options
 from fpsim.products.scaled_operand import read_operand
@@ -27,10 +28,7 @@ def multiplied(
     """`fpsim.matmul` on a backend."""
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
-        raise TypeError(
-            "accumulate must be a matrix unit, its name, or an accumulator such as fp.Sequential(fp.FP32); "
-            f"got {shown(accumulate)}."
-        )
+        raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
     if request.schedule is not None and accumulate == FusedMultiplyAdd(FP32):
         accumulate, fmt = _fused_chain(a, b, fmt, backend), None
     if isinstance(accumulate, Accumulator):

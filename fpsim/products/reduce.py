@@ -15,6 +15,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES, NAMED, Format, find_by_name
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.accumulate import no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
 KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
@@ -30,11 +31,15 @@ def no_accumulator(got: object) -> TypeError:
     """  # noqa: E501
     fmt = got if isinstance(got, Format) else find_by_name(got) if isinstance(got, str) else None
     hint = "" if fmt is None or fmt.name not in NAMED else f" Pass fp.Sequential(fp.{fmt.name})."
+    if got is None:
+        hint = " Pass fp.Sequential(fp.FP32), fp.Pairwise(fp.FP32) or fp.Exact(fp.FP32), for instance."
     value = got.name if isinstance(got, Format) else shown(got)
     return TypeError(f"accumulate must be {KINDS} for a sum; got {value}.{hint}")
 
 
-def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis: int | None = None) -> Any:
+def sum(
+    x: npt.ArrayLike, *, accumulate: Accumulator | None = None, fmt: FormatLike | None = None, axis: int | None = None
+) -> Any:
     """The sum of an array, as an accumulator adds it: in which order, and what is rounded where.
 
     Args:
@@ -77,7 +82,10 @@ def sum(x: npt.ArrayLike, *, accumulate: Accumulator, fmt: FormatLike | None = N
     return _as_result(sums.reshape(terms.shape[:-1]), accumulate.result_format)
 
 
-def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | str, fmt: Formats = None) -> Any:
+def dot(
+    a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | str | None = None,
+    fmt: Formats = None,
+) -> Any:  # fmt: skip
     """The dot products along the last axis, as an accumulator or a matrix unit adds them.
 
     Args:
@@ -108,7 +116,7 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixU
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {shown(accumulate)}.")
+        raise no_accumulate(accumulate, {"a": a, "b": b})
     pair = operands("dot", (a, b), fmt)
     left, right = pair.codes
     check_terms(left, right)

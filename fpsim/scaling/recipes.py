@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fpsim.errors import shown, unknown
-from fpsim.formats.named import E4M3, E8M0
+from fpsim.formats.named import E4M3, E8M0, find_by_name
 from fpsim.lazy import face
 from fpsim.scaling.scaling import Scaling
 
@@ -127,7 +127,10 @@ def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Sca
         )
     name = scaling.upper().replace("-", "_").removeprefix("FP.SCALINGS.")
     if name not in ROWS:
-        raise unknown(argument, scaling, list(ROWS), _MEANT, listing="fp.scalings", others=others)
+        refusal = unknown(argument, scaling, list(ROWS), _MEANT, listing="fp.scalings", others=others)
+        if find_by_name(scaling) is not None:
+            raise ValueError(f"{refusal} That is a format, which comes before the scaling.")
+        raise refusal
     return ROWS[name]
 
 

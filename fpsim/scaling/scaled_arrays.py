@@ -56,6 +56,20 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                     f"{self.scaling.block}; got {tuple(array.shape)}."
                 )
 
+    def _computed(self, other: Any = None) -> Any:
+        """Refuse an operator; NumPy's arrays on the other side decode this one themselves."""
+        if isinstance(other, np.ndarray):
+            return NotImplemented
+        raise TypeError(
+            f"{type(self).__name__} holds codes and scales, and has no arithmetic. Its .decode() returns the values: "
+            "compute with these, and encode the result again. fpsim.matmul multiplies the codes themselves."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _computed
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _computed
+    __lt__ = __le__ = __gt__ = __ge__ = _computed
+    __neg__ = __pos__ = __abs__ = __float__ = __int__ = _computed
+
     def _arrays(self) -> dict[str, Any]:
         """The arrays that are not None, by name."""
         arrays = {name: getattr(self, name) for name in ARRAYS}

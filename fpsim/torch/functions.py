@@ -310,7 +310,8 @@ def _refuse_other(x: object) -> None:
     _refuse_elsewhere(x, "x")
     assert isinstance(x, Tensor)
     if x.dtype not in FLOAT_DTYPES:
-        raise TypeError(f"x must be a tensor of real floats, one per element; got {x.dtype}. Convert with x.float().")
+        remedy = "Pass x.real and x.imag, one after the other" if x.is_complex() else "Convert with x.float()"
+        raise TypeError(f"x must be a tensor of real floats, one per element; got {x.dtype}. {remedy}.")
 
 
 def _cast(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ def replay(path: str | Path) -> list[Replay]:
       One `Replay` (name, equal, differing, known, first) per product.
 
     Raises:
-      ValueError: no recording, or one of another version.
+      ValueError: no recording, a damaged one, or one of another version.
 
     Example:
       >>> from fpsim.gpu.lab.recording import replay
@@ -88,7 +89,7 @@ def replay(path: str | Path) -> list[Replay]:
       []
     """
     found = []
-    with np.load(path) as data:
+    with _opened(path) as data:
         meta = _meta(data, path)
         for i, entry in enumerate(meta["entries"]):
             arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
@@ -102,8 +103,23 @@ def replay(path: str | Path) -> list[Replay]:
 
 def about_recording(path: str | Path) -> dict[str, str]:
     """The GPU, driver, versions and date of a recording."""
-    with np.load(path) as data:
+    with _opened(path) as data:
         return dict(_meta(data, path)["about"])
+
+
+def _opened(path: str | Path) -> Any:
+    """Return the arrays of a file as np.load opens them, or raise a ValueError that says what it is instead."""
+    try:
+        data = np.load(path)
+    except FileNotFoundError:
+        raise
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as reason:  # NumPy's words are about pickles
+        raise ValueError(
+            f"{path} must be a recording of fpsim.gpu.record; it is damaged, or no .npz file. Record it again."
+        ) from reason
+    if not isinstance(data, np.lib.npyio.NpzFile):
+        raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it holds one array of NumPy.")
+    return data
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:

@@ -67,10 +67,10 @@ def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = No
 
 
 def matmul(
-    a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit | Accumulator, schedule: Schedule | None = None,
-    promote: int | None = None, scale_a: Any = None, scale_b: Any = None, scale_order: str | None = None,
-    bias: Any = None, alpha: float | None = None, beta: float | None = None, out_format: FormatLike | None = None,
-    strict: bool = True, fmt: Formats = None, out: Any = None,
+    a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit | Accumulator | None = None,
+    schedule: Schedule | None = None, promote: int | None = None, scale_a: Any = None, scale_b: Any = None,
+    scale_order: str | None = None, bias: Any = None, alpha: float | None = None, beta: float | None = None,
+    out_format: FormatLike | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
 ) -> Any:  # fmt: skip
     """c + a @ b on the GPU by a matrix unit, a library or an accumulator: the bits of `fpsim.matmul`.
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats, broadcast_shape, wanted_formats
-from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.arithmetic.operands import code_operand, result_dtype
@@ -22,11 +21,14 @@ from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.reduce import KINDS, check_terms, checked_axis, no_accumulator
+from fpsim.products.accumulate import no_accumulate
+from fpsim.products.reduce import check_terms, checked_axis, no_accumulator
 from fpsim.sums.accumulators import Accumulator
 
 
-def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis: int | None = None) -> Any:
+def sum(
+    x: Any, *, accumulate: Accumulator | None = None, fmt: FormatLike | None = None, axis: int | None = None
+) -> Any:
     """The sum of an array on the GPU, as an accumulator adds it: the bits of `fpsim.sum`.
 
     Args:
@@ -65,7 +67,7 @@ def sum(x: Any, *, accumulate: Accumulator, fmt: FormatLike | None = None, axis:
     return result
 
 
-def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str, fmt: Formats = None) -> Any:
+def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = None, fmt: Formats = None) -> Any:
     """The dot products along the last axis on the GPU, as an accumulator or a matrix unit adds them: as `fpsim.dot`.
 
     Args:
@@ -92,7 +94,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str, fmt: Form
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
-        raise TypeError(f"accumulate must be {KINDS}, or a matrix unit or its name; got {shown(accumulate)}.")
+        raise no_accumulate(accumulate, {"a": a, "b": b})
     wanted = wanted_formats("dot", fmt, 2)
     (left, of_a), (right, of_b) = code_operand(a, wanted[0], "a"), code_operand(b, wanted[1], "b")
     shape, rows = _rows(left, right)

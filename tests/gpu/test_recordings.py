@@ -131,3 +131,19 @@ def test_the_command_records_and_replays(tmp_path: Path, capsys: pytest.CaptureF
 def test_without_a_gpu_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path / "x.npz")]) == 2
     assert "found no CUDA device" in capsys.readouterr().err
+
+
+def test_files_that_are_no_recordings_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("hello")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.save(tmp_path / "one.npz.npy", np.ones(3))
+    np.savez(tmp_path / "plain.npz", a=np.ones(3))
+    for name, words in (
+        ("text.npz", "damaged, or no .npz file"),
+        ("empty.npz", "damaged, or no .npz file"),
+        ("one.npz.npy", "holds one array of NumPy"),
+        ("plain.npz", "has no meta"),
+    ):
+        with pytest.raises(ValueError, match=words) as refused:
+            replay(tmp_path / name)
+        assert "pickle" not in str(refused.value)

@@ -471,7 +471,10 @@ def test_bad_input_gets_one_clear_sentence(call: Callable[[], Any], message: str
             lambda: fp_sum(floats([1]), accumulate=wrong("fp32")),
             "accumulate must be Sequential, FusedMultiplyAdd, Pairwise",
         ),
-        (lambda: dot(floats([1]), floats([1]), accumulate=wrong(fp.FP32)), "or a matrix unit or its name; got"),
+        (
+            lambda: dot(floats([1]), floats([1]), accumulate=wrong(fp.FP32)),
+            "a matrix unit, its name, or an accumulator; got",
+        ),
         (lambda: fp_sum(floats([[1]]), accumulate=Exact("fp32"), axis=wrong((0, 1))), "axis must be an integer"),
         (lambda: fp_sum(["a"], accumulate=Exact("fp32")), "x must be unsigned codes"),
         (lambda: Accumulator("fp32"), "use Sequential, FusedMultiplyAdd"),

@@ -1,0 +1,46 @@
+"""The refusal of a product that does not say how its sums are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fpsim.arrays import format_of
+from fpsim.errors import shown
+from fpsim.matrix_units.catalogue import ROWS, USUAL
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.sums.accumulators import Accumulator
+
+
+def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
+    """Return the error for something that is passed as `accumulate` and is neither a unit nor an accumulator.
+
+    Args:
+      got: what was passed.
+      operands: the other arguments by name, among which a unit may have been passed by position.
+
+    Example:
+      >>> from fpsim.products.accumulate import no_accumulate
+      >>> print(no_accumulate(None, {"a": np.ones((2, 2), np.float16)}))
+      accumulate must be a matrix unit, its name, or an accumulator; got None. Pass accumulate='hopper_f16_f32', 'ampere_f16_f32' or fp.Sequential(fp.FP32), for instance.
+    """  # noqa: E501
+    for name, value in operands.items():
+        if isinstance(value, (MatrixUnit, Accumulator)) or (isinstance(value, str) and value.lower() in ROWS):
+            return TypeError(
+                f"accumulate must be passed by its name; got {shown(value)} as {name}. Pass accumulate={shown(value)}."
+            )
+    units = [repr(name) for name in _fitting(operands.get("a"))[:2]]
+    return TypeError(
+        f"accumulate must be a matrix unit, its name, or an accumulator; got {shown(got)}. Pass accumulate="
+        f"{', '.join(units)} or fp.Sequential(fp.FP32), for instance."
+    )
+
+
+def _fitting(a: Any) -> list[str]:
+    """Return names of units with float32 sums that take the format of an operand, or of usual ones if none does."""
+    dtype = getattr(a, "dtype", None)
+    fmt = getattr(a, "fmt", None) or (None if dtype is None else format_of(dtype))
+    names = [f"{arch}_{element}_f32" for arch in ("hopper", "ampere", "blackwell") for element in USUAL]
+    usual = [ROWS[name] for name in names if name in ROWS]
+    fitting = [unit.name for unit in usual if fmt is not None and unit.a.fmt == fmt]
+    return fitting or [unit.name for unit in usual]
