@@ -169,29 +169,41 @@ def test_a_folder_of_other_runs_is_refused(tmp_path: Path, capfd: pytest.Capture
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as of POSIX")
-def test_ctrl_c_ends_with_130_and_the_same_call_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL])
+def test_a_killed_call_goes_on_to_the_same_weights(kill: signal.Signals, tmp_path: Path) -> None:
     import pandas as pd
 
     import fpsim as fp
     from fpsim.cli.main import main
+    from fpsim.train import checkpoint
 
     arguments = ["train", "FP32", "--seeds", "1", "--steps", "120", "--out", str(tmp_path), *SMALL]
+    saved = tmp_path / "runs" / "FP32-0"
     with fork(tmp_path / "said", train_and_save_often, arguments) as process:
-        saved = tmp_path / "runs" / "FP32-0"
         until = time.monotonic() + 100
         while not list(saved.glob("step-*")) and process.lives and time.monotonic() < until:
             time.sleep(0.01)
-        os.kill(process.pid, signal.SIGINT)
-        assert process.end(60) == 130, process.errors
-        assert process.errors == "fpsim: Interrupted. The same call resumes where this one stopped.\n"
-    (kept,) = saved.glob("step-*")
-    assert 0 < int(kept.name.removeprefix("step-")[:6]) < 120
+        os.kill(process.pid, kill)
+        if kill is signal.SIGINT:  # Ctrl-C
+            assert process.end(60) == 130, process.errors
+            assert process.errors == "fpsim: Interrupted. The same call resumes where this one stopped.\n"
+        else:
+            assert process.end(60) == -signal.SIGKILL
+    assert all(0 < step < 120 for step in checkpoint.steps(saved))
+    assert checkpoint.steps(saved)  # so that the next call begins with it
     assert not (tmp_path / "report.html").exists()
 
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 0
-    whole = fp.train.run("FP32", steps=120, model="perceptron", batch=16)
+    whole = fp.train.run("FP32", steps=120, model="perceptron", batch=16, out=tmp_path / "whole")
+    resumed, uninterrupted = (checkpoint.load(folder) for folder in (saved, tmp_path / "whole"))
+    assert resumed is not None
+    assert uninterrupted is not None
+    assert {name for name in resumed.arrays if name.endswith("weight")} > {"model/first.weight"}
+    assert resumed.arrays.keys() == uninterrupted.arrays.keys()
+    for name, array in resumed.arrays.items():  # weights, masters and moments
+        fp.testing.assert_bits_equal(array, uninterrupted.arrays[name])
     assert pd.read_parquet(tmp_path / "curves.parquet").loss.tolist() == whole.losses
 
 
