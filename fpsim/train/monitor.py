@@ -1,4 +1,4 @@
-"""What products lose in training: underflow, saturation and SQNR of every operand as it was multiplied."""
+"""Figures of every operand as it was multiplied in training: underflow, saturation, codes at the maximum, SQNR."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.analysis.measures.candidates import Buffers, Tiles, facts_of
+from fpsim.analysis.measures.loops import BEYOND
 from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
 from fpsim.scaling.scaled import Scaled
@@ -27,16 +29,20 @@ class CastFigures(NamedTuple):
 
     Attributes:
       underflow: share of its non-zero values that became zero.
-      saturation: share of its values that became the format's largest, or beyond.
+      saturation: share of its values beyond the format's range, infinities included: those that `fpsim.analysis.error`
+        counts as saturation, or as overflow where the cast does not saturate.
+      at_maximum: share of its codes at the format's largest magnitude, infinities and NaN included; the largest value
+        of a tile whose scale follows it has that code, and lost nothing.
       sqnr_db: signal over noise in dB; infinite without noise, NaN without a signal or with Inf or NaN.
     """
 
     underflow: float
     saturation: float
+    at_maximum: float
     sqnr_db: float
 
 
-EXACT = CastFigures(0.0, 0.0, math.inf)
+EXACT = CastFigures(0.0, 0.0, 0.0, math.inf)
 
 
 def figures(operand: CastOperand) -> CastFigures:
@@ -45,9 +51,9 @@ def figures(operand: CastOperand) -> CastFigures:
     Example:
       >>> from fpsim.torch.products import CastOperand
       >>> from fpsim.train.monitor import figures
-      >>> x = np.float32([[1.0, 0.0, 448.0, 2.0**-20]])
-      >>> figures(CastOperand(x, fp.encode(x, fp.E4M3), fp.E4M3))[:2]
-      (0.3333333333333333, 0.25)
+      >>> x = np.float32([[500.0, 0.0, 448.0, 2.0**-20]])
+      >>> figures(CastOperand(x, fp.encode(x, fp.E4M3, overflow="saturate"), fp.E4M3))[:3]
+      (0.3333333333333333, 0.25, 0.5)
     """
     if operand.fmt is None and not isinstance(operand.encoded, Scaled):
         return EXACT
@@ -60,11 +66,26 @@ def figures(operand: CastOperand) -> CastFigures:
     lost = int(np.count_nonzero((values == 0) & (source != 0)))
     usable = math.isfinite(signal) and math.isfinite(noise) and signal > 0
     sqnr = (10 * math.log10(ratio) if math.isfinite(ratio) else math.inf) if usable else math.nan
-    return CastFigures(lost / count if count else 0.0, _saturated(operand), sqnr)
+    return CastFigures(lost / count if count else 0.0, _saturated(operand), _at_maximum(operand), sqnr)
 
 
 def _saturated(operand: CastOperand) -> float:
-    """The share of codes at the format's largest magnitude, infinities and NaN included."""
+    """Return the share of values beyond the format's range, divided by their scales where there are some."""
+    source = operand.source.reshape(-1)
+    source = source if source.dtype == np.float64 else source.astype(np.float32, copy=False)
+    wide = source.dtype == np.float64
+    if isinstance(operand.encoded, Scaled):
+        tiles = Tiles(operand.encoded, wide)
+        divided, facts = tiles.rounded(source, 0, Buffers()).exact, tiles.facts
+    else:
+        assert operand.fmt is not None
+        divided, facts = source, facts_of(operand.fmt, 64 if wide else 32)
+    beyond = np.abs(divided).astype(np.float64, copy=False) >= facts.floats[BEYOND]
+    return int(np.count_nonzero(beyond)) / source.size if source.size else 0.0
+
+
+def _at_maximum(operand: CastOperand) -> float:
+    """Return the share of codes at the format's largest magnitude, infinities and NaN included."""
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:

@@ -18,7 +18,7 @@ from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.rows import FP32, RECIPES
 from fpsim.train.optimizer_recipe import require_number
 
-WATCHED = ("underflow", "saturation", "gradient_norm")
+WATCHED = ("underflow", "saturation", "at_maximum", "gradient_norm")
 
 
 @reloadable
@@ -76,7 +76,8 @@ class Controller:
 
     Args:
       watch: "underflow" (share of the output gradient's non-zero values that become zero), "saturation" (share of
-        them at the largest value), or "gradient_norm" (norm of the layer's weight gradient over its average so far).
+        its values beyond the format's range), "at_maximum" (share of its codes at the largest magnitude), or
+        "gradient_norm" (norm of the layer's weight gradient over its average so far).
       high, low: where it moves up and down; low < high.
       patience: steps.
       levels: what layers fall back to, from the nearest to the most exact; names of fp.torch.RECIPES, or recipes.

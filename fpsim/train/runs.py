@@ -23,7 +23,7 @@ from fpsim.train.recipes import ROWS
 from fpsim.train.setup.settings import Settings
 
 SAVED_EVERY = 10.0  # seconds
-VERSION = 1
+VERSION = 2  # of what a run measures: since 2, saturation counts values beyond the range
 Progress = Callable[[float, str], None]
 
 
@@ -38,7 +38,7 @@ class Run:
       rows: of each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
         update_ratio, seconds.
       measured: of each operand of each product, every few steps: step, layer, product, operand, underflow, saturation,
-        sqnr_db.
+        at_maximum, sqnr_db; docs/training.md says what they are.
       changes: the controller's moves: step, layer, watched, figure, before, after.
       stopped: why it ended early, or "".
       seconds: of all its steps.

@@ -155,7 +155,16 @@ def test_measurements_are_of_every_operand_every_few_steps() -> None:
         run.step()
     assert {row["step"] for row in run.measured} == {0, 2, 4}
     assert len(run.measured) == 3 * 2 * 5
-    assert set(run.measured[0]) == {"step", "layer", "product", "operand", "underflow", "saturation", "sqnr_db"}
+    assert set(run.measured[0]) == {
+        "step",
+        "layer",
+        "product",
+        "operand",
+        "underflow",
+        "saturation",
+        "at_maximum",
+        "sqnr_db",
+    }
 
 
 # ---- seeds

@@ -140,7 +140,7 @@ class Comparison:
                 yield {"recipe": each.recipe.name, "seed": each.settings.seed, **row}
 
     def measurements(self) -> Any:
-        """A pandas frame of underflow, saturation and SQNR: recipe, seed, and the columns of `Run.measured`."""
+        """Return a pandas frame of what products lost: recipe, seed, and the columns of `Run.measured`."""
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ SMOOTH = 0.9
 PALETTE = (*COLORS.values(), *INTEGER_COLORS.values(), *OTHER_COLORS)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))  # of recipes beyond the colours
 FIGURES = {
-    "underflow": "share of non-zero values that become zero", "saturation": "share of values at the largest magnitude",
+    "underflow": "share of non-zero values that become zero", "saturation": "share of values beyond the range",
     "sqnr_db": "SQNR in dB",
 }  # fmt: skip
 FLOOR = 1e-5  # of shares, on a logarithmic axis

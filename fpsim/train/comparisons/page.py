@@ -52,7 +52,7 @@ DEFINITIONS = (
      "tokens cancel each other, so it is for comparing recipes at one batch, not models."),
     ("Lost updates", "share of the updates other than 0 that left the stored weight as it was, mean over the steps."),
     ("Underflow, saturation, SQNR", "of each operand of each matrix product as it is multiplied: share of the non-zero "
-     "values that become 0, share of values at the format's largest magnitude, and 10 log10 of signal over noise. "
+     "values that become 0, share of values beyond the format's range, and 10 log10 of signal over noise. "
      "Pictures show the operand of a layer that loses most."),
     ("Bytes", "those that the recipe's formats take, scales included: weights with masters and compensation, both "
      "moments of AdamW, and activations of one micro-batch that wait for the backward pass. The emulation holds more."),
