@@ -87,17 +87,14 @@ def _silent(quiet: bool) -> Iterator[None]:
 def _print_comparison(console: Console, found: Any, out: Path) -> None:
     """Print a row for each recipe, and the answer."""
     from fpsim.display.wording import percent
-    from fpsim.train.comparisons.answer import signed
 
-    colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim"}
+    colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
     rows = found.rows()
     columns: dict[str, list[str | Text]] = {
         "recipe": [shown(row["recipe"]) for row in rows],
         "final loss": [figure("{:.3f}".format, row["final_loss"]) for row in rows],
         "above baseline": [
-            Text("baseline" if row["recipe"] == found.baseline else signed(found.difference(row["recipe"])),
-                 style=colors[row["verdict"]])
-            for row in rows
+            Text(_above(found, row), style=colors[row["verdict"]]) for row in rows
         ],
         "gradient error": [figure("{:.1e}".format, row["gradient_error"]) for row in rows],
         "lost updates": [percent(row["lost_updates"]) for row in rows],
@@ -114,6 +111,15 @@ def _print_comparison(console: Console, found: Any, out: Path) -> None:
     console.print(table)
     console.print(Text(shown(found.answer), style="bold"))
     console.print(Text(f"{shown(str(out / 'report.html'))}: the report"), soft_wrap=True)
+
+
+def _above(found: Any, row: dict[str, Any]) -> str:
+    """Return how much higher than the baseline's the loss of a recipe is, or the word that stands in its place."""
+    from fpsim.train.comparisons.answer import signed
+
+    if row["verdict"] == "diverged":
+        return "diverged"
+    return "baseline" if row["recipe"] == found.baseline else signed(found.difference(row["recipe"]))
 
 
 def _table(columns: dict[str, list[str | Text]], dropped: list[str]) -> Table:

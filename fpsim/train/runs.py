@@ -23,6 +23,7 @@ from fpsim.train.recipes import ROWS
 from fpsim.train.setup.settings import Settings
 
 SAVED_EVERY = 10.0  # seconds
+DIVERGED = 10.0  # times the loss of the first step, which is about that of a guess: above it a run diverged
 VERSION = 2  # of what a run measures: since 2, saturation counts values beyond the range
 Progress = Callable[[float, str], None]
 
@@ -62,6 +63,21 @@ class Run:
         last = self.losses[-20:]
         return math.fsum(last) / len(last) if last else math.nan
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the loss of a step was above 10 times that of the first one, wherever it went afterwards."""
+        return bool(self.losses) and self.highest_loss > DIVERGED * self.losses[0]
+
+    @property
+    def highest_loss(self) -> float:
+        """Highest finite loss of all steps, in nats."""
+        return max((loss for loss in self.losses if math.isfinite(loss)), default=math.nan)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run was stopped or diverged, so that its final loss says nothing about a recipe's precision."""
+        return bool(self.stopped) or self.diverged
+
     def to_frame(self) -> Any:
         """A pandas frame, a row a step."""
         return frame(self.rows)
@@ -91,6 +107,12 @@ class Run:
         name = self.recipe.name or "a recipe without a name"
         if self.stopped:
             return f"{name}: stopped after {len(self.losses)} steps: {self.stopped}"
+        if self.diverged:
+            step = self.losses.index(self.highest_loss)
+            return (
+                f"{name}: diverged: the loss rose from {self.losses[0]:.3g} to {self.highest_loss:.3g} at step {step}, "
+                f"and was {self.final_loss:.3g} at the end (mean of the last {min(len(self.losses), 20)} steps)"
+            )
         return (
             f"{name}: {len(self.losses)} steps in {self.seconds:.1f} s, loss {self.final_loss:.3f} (mean of the last "
             f"{min(len(self.losses), 20)}), validation {self.validation_loss:.3f}"

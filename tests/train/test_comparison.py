@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -122,6 +123,45 @@ def test_stopped_runs_are_counted_and_left_out() -> None:
     assert found.verdict("BAD") == "higher"
     assert found.answer.endswith("The loss became Inf or NaN: BAD in 1 of 4.")
     assert made(losses, stopped=("BAD-0", "BAD-1")).verdict("BAD") == "unknown"
+
+
+def test_a_recipe_that_diverged_is_called_that_wherever_its_loss_ends() -> None:
+    found = made({"BF16": [2.0, 2.1, 2.2], "WILD": [2.3, 2.3, 2.3], "UP": [2.5, 2.61, 2.7]})
+    runs = [
+        dataclasses.replace(run, losses=[2.3, 1.9e10, *run.losses[2:]]) if run.recipe.name == "WILD" else run
+        for run in found.runs
+    ]
+    found = Comparison(tuple(runs), "BF16")
+    assert (found.verdict("WILD"), found.rows()[1]["diverged"], found.rows()[1]["stopped"]) == ("diverged", 3, 0)
+    assert math.isnan(found.final_loss("WILD").mean)
+    assert found.answer == (
+        "After 3 seeds, UP ends 0.50 nats (0.49 to 0.52) higher than BF16. "
+        "Diverged: WILD in 3 of 3 (up to 1.9e+10 nats)."
+    )
+    assert str(found.by_recipe["WILD"][0]).startswith(
+        "WILD: diverged: the loss rose from 2.3 to 1.9e+10 at step 1, and"
+    )
+    alone = Comparison(found.by_recipe["WILD"], "WILD")
+    assert alone.answer == "Diverged: WILD in 3 of 3 (up to 1.9e+10 nats)."
+    some = Comparison((*found.by_recipe["BF16"][:2], found.by_recipe["WILD"][2]), "BF16")
+    assert some.runs[2].failed
+
+
+def test_a_loss_that_rises_less_is_no_divergence() -> None:
+    run = made({"BF16": [2.0]}).runs[0]
+    assert not dataclasses.replace(run, losses=[2.3, 23.0, 2.0]).diverged
+    assert dataclasses.replace(run, losses=[2.3, 23.1, 2.0]).diverged
+    assert not dataclasses.replace(run, losses=[]).diverged
+    assert not dataclasses.replace(run, losses=[2.3, math.nan]).diverged
+
+
+def test_a_learning_rate_of_50_diverges(tmp_path: Path) -> None:
+    wild = recipes.FP32.replace(name="WILD", optimizer=OptimizerRecipe(lr=50.0))
+    found = small(["FP32", wild], seeds=3, steps=25, out=tmp_path)
+    assert max(found.by_recipe["WILD"][0].losses) > 1e6
+    assert found.verdict("WILD") == "diverged"
+    assert "nats higher" not in found.answer
+    assert "diverged: the loss rose to" in (tmp_path / "report.html").read_text()
 
 
 def test_the_table_has_what_a_recipe_costs() -> None:

@@ -68,7 +68,7 @@ def test_figures_are_what_counting_finds(fmt: Any, scaling: Any) -> None:
 
 
 def test_saturation_is_that_of_the_report_of_errors() -> None:
-    x = np.float32([[448, 464, 465, -500, 1e9, 2.0**-30, 0, 1]])
+    x = np.array([[448, 464, 465, -500, 1e9, 2.0**-30, 0, 1]], np.float32)
     for overflow in ("saturate", "nonfinite"):
         report = fp.analysis.error(x, "e4m3", overflow=overflow)
         assert figures(cast(x, fp.E4M3, overflow=overflow)).saturation == 3 / 8

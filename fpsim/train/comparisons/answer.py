@@ -40,8 +40,9 @@ def answer(found: Compared) -> str:
     seeds = plural(found.seeds, "seed")
     if not others:
         loss = found.final_loss(found.baseline)
-        text = "was stopped" if math.isnan(loss.mean) else f"ends at {nats(loss)} nats, mean of {seeds}"
-        return f"{found.baseline} {text}."
+        if math.isnan(loss.mean):
+            return _stopped(found)
+        return f"{found.baseline} ends at {nats(loss)} nats, mean of {seeds}. {_stopped(found)}".strip()
     stopped = _stopped(found)
     if found.seeds < 3:
         few = f"{seeds} cannot tell recipes apart, for runs of one recipe differ too: take 3 or more."
@@ -84,10 +85,17 @@ def _open(difference: Interval, name: str) -> str:
 
 
 def _stopped(found: Compared) -> str:
-    """A sentence about runs that ended early; "" for none."""
-    counts = {name: sum(bool(each.stopped) for each in runs) for name, runs in found.by_recipe.items()}
-    ended = [f"{name} in {count} of {found.seeds}" for name, count in counts.items() if count]
-    return f"The loss became Inf or NaN: {listed(ended)}." if ended else ""
+    """Return sentences about runs that ended early or diverged; "" for none."""
+    ended, diverged = [], []
+    for name, runs in found.by_recipe.items():
+        count = sum(bool(each.stopped) for each in runs)
+        if count:
+            ended.append(f"{name} in {count} of {found.seeds}")
+        highest = [each.highest_loss for each in runs if each.diverged]
+        if highest:
+            diverged.append(f"{name} in {len(highest)} of {found.seeds} (up to {max(highest):.2g} nats)")
+    sentences = [f"The loss became Inf or NaN: {listed(ended)}."] if ended else []
+    return " ".join([*sentences, *([f"Diverged: {listed(diverged)}."] if diverged else [])])
 
 
 def listed(words: Sequence[str]) -> str:

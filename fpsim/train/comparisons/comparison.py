@@ -26,7 +26,7 @@ ENOUGH = 3  # seeds from which on recipes are told apart
 PROBED = 120  # steps of float32 before gradients are compared, or as many as there are
 BASELINES = ("BF16", "FP32")  # of those that are there, the first; else the first recipe
 FOLDERS = re.compile(r"[^\w.^+-]+", re.ASCII)
-SAME, HIGHER, LOWER, OPEN, UNKNOWN = "same", "higher", "lower", "open", "unknown"
+SAME, HIGHER, LOWER, OPEN, UNKNOWN, DIVERGED = "same", "higher", "lower", "open", "unknown", "diverged"
 WIDE = 0.1  # nats: half an interval from which on it does not say that two losses are alike
 
 
@@ -65,22 +65,25 @@ class Comparison:
         return len(next(iter(self.by_recipe.values())))
 
     def final_loss(self, recipe: str) -> Interval:
-        """The mean over the seeds of the loss of the last 20 steps, of runs that were not stopped."""
-        return interval([each.final_loss for each in self.by_recipe[recipe] if not each.stopped])
+        """The mean over the seeds of the loss of the last 20 steps, of runs that did not fail."""
+        return interval([each.final_loss for each in self.by_recipe[recipe] if not each.failed])
 
     def difference(self, recipe: str) -> Interval:
         """How much higher than the baseline's the final loss is: the mean of the differences of equal seeds."""
         pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
-        return interval([a.final_loss - b.final_loss for a, b in pairs if not a.stopped and not b.stopped])
+        return interval([a.final_loss - b.final_loss for a, b in pairs if not a.failed and not b.failed])
 
     def verdict(self, recipe: str) -> str:
         """Whether a recipe ends elsewhere than the baseline.
 
         "higher" or "lower" where 0 lies outside of the interval of the difference, else "same", or "open" where that
-        interval is wider than 0.1 nats to each side; "unknown" of fewer than 3 seeds that were not stopped.
+        interval is wider than 0.1 nats to each side; "unknown" of fewer than 3 seeds that were not stopped; "diverged"
+        where a run of the recipe did.
         """
+        if any(each.diverged for each in self.by_recipe[recipe]):
+            return DIVERGED
         pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
-        if sum(not a.stopped and not b.stopped for a, b in pairs) < ENOUGH:
+        if sum(not a.failed and not b.failed for a, b in pairs) < ENOUGH:
             return UNKNOWN
         found = self.difference(recipe)
         if found.low <= 0 <= found.high:
@@ -94,14 +97,15 @@ class Comparison:
     def _row(self, name: str) -> dict[str, Any]:
         runs = self.by_recipe[name]
         loss, difference = self.final_loss(name), self.difference(name)
-        ended = [each for each in runs if not each.stopped]
+        ended = [each for each in runs if not each.failed]
         memory = self.memory.get(name)
         error = [row["relative_error"] for row in self.probed if row["recipe"] == name and row["layer"] == ALL]
         return {
             "recipe": name, "seeds": len(runs), "final_loss": loss.mean, "final_loss_low": loss.low,
             "final_loss_high": loss.high, "validation_loss": interval([each.validation_loss for each in ended]).mean,
             "difference": difference.mean, "difference_low": difference.low, "difference_high": difference.high,
-            "verdict": self.verdict(name), "stopped": len(runs) - len(ended),
+            "verdict": self.verdict(name), "stopped": sum(bool(each.stopped) for each in runs),
+            "diverged": sum(each.diverged for each in runs),
             "lost_updates": mean(row["lost_updates"] for each in runs for row in each.rows),
             "skipped_steps": mean(sum(row["skipped"] for row in each.rows) for each in runs),
             "seconds": mean(each.seconds for each in runs), "time_ratio": self._time_ratio(name),
@@ -123,9 +127,9 @@ class Comparison:
         """A pandas frame, a row a recipe.
 
         The columns are recipe, seeds, final_loss (mean of the last 20 steps and of the seeds) and its 95 % interval,
-        validation_loss, the difference to the baseline (paired by seed) and its interval, verdict, stopped runs,
-        lost_updates (share), skipped_steps (a run), seconds (a run), time_ratio (of a step to FP32), bytes of weights,
-        moments and activations, and gradient_error of the probe.
+        validation_loss, the difference to the baseline (paired by seed) and its interval, verdict, stopped and diverged
+        runs, lost_updates (share), skipped_steps (a run), seconds (a run), time_ratio (of a step to FP32), bytes of
+        weights, moments and activations, and gradient_error of the probe.
         """
         return frame(self.rows())
 
@@ -150,12 +154,12 @@ class Comparison:
                 yield {"recipe": each.recipe.name, "seed": each.settings.seed, **row}
 
     def run_rows(self) -> Iterator[dict[str, Any]]:
-        """A row a run: recipe, seed, losses, seconds, and why it was stopped."""
+        """Yield a row a run: recipe, seed, losses, seconds, why it was stopped, and whether it diverged."""
         for each in self.runs:
             yield {
                 "recipe": each.recipe.name, "seed": each.settings.seed, "steps": len(each.losses),
                 "final_loss": each.final_loss, "validation_loss": each.validation_loss, "seconds": each.seconds,
-                "stopped": each.stopped,
+                "stopped": each.stopped, "diverged": each.diverged,
             }  # fmt: skip
 
     def plot(self, ax: Any = None) -> Any:

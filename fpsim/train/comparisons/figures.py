@@ -64,11 +64,11 @@ def difference_axes(found: Compared, ax: Any = None) -> Any:
     with figure_style():
         axes = axes_of(ax, 3.6)
         base = {each.settings.seed: smoothed(each.losses, SMOOTH) for each in found.by_recipe[found.baseline]
-                if not each.stopped}  # fmt: skip
+                if not each.failed}  # fmt: skip
         curves = {}
         for name in found.recipes:
             pairs = [(smoothed(each.losses, SMOOTH), base[each.settings.seed]) for each in found.by_recipe[name]
-                     if not each.stopped and each.settings.seed in base]  # fmt: skip
+                     if not each.failed and each.settings.seed in base]  # fmt: skip
             if pairs and name != found.baseline:
                 curves[name] = np.array([np.subtract(a, b) for a, b in pairs])
         axes.axhline(0, color=INK, linewidth=1.2)
@@ -92,8 +92,8 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
 
 
 def _curves(runs: Sequence[Run]) -> Array:
-    """Smoothed losses of the runs that were not stopped, (seeds, steps)."""
-    return np.array([smoothed(each.losses, SMOOTH) for each in runs if not each.stopped])
+    """Smoothed losses of the runs that were not stopped and did not diverge, (seeds, steps)."""
+    return np.array([smoothed(each.losses, SMOOTH) for each in runs if not each.failed])
 
 
 def _bands(axes: Any, found: Compared, curves: dict[str, Array]) -> dict[str, Array]:
@@ -295,7 +295,7 @@ def lost_axes(found: Compared, ax: Any = None) -> Any:
         axes = axes_of(ax, 2.6)
         curves = {
             name: np.array([smoothed([_number(row["lost_updates"]) for row in each.rows], SMOOTH) for each in runs
-                            if not each.stopped])
+                            if not each.failed])
             for name, runs in found.by_recipe.items() if name in losing(found)
         }  # fmt: skip
         ends = _bands(axes, found, curves)

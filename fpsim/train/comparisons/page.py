@@ -34,12 +34,13 @@ VERDICTS = {
     "lower": "ends lower",
     "open": "seeds differ too much",
     "unknown": "too few seeds",
+    "diverged": "diverged",
 }
 
 DEFINITIONS = (
     ("Loss", "cross entropy in nats, per token or per vector of the perceptron. The final one is the mean of the last "
-     "20 steps, then of the seeds; runs that were stopped are left out of means. Curves are smoothed by a running "
-     "mean of 0.9."),
+     "20 steps, then of the seeds; runs that were stopped or diverged are left out of means. A run diverged where the "
+     "loss of a step was above 10 times that of the first one. Curves are smoothed by a running mean of 0.9."),
     ("Interval", "± is half the width of the 95 % interval of a mean over seeds by Student's t. Of three seeds it is "
      "2.5 standard deviations of a run."),
     ("Difference", "final loss of the recipe less that of the baseline with the same seed, which begins with the same "
@@ -73,7 +74,10 @@ def page(found: Compared, files: Sequence[str] = ()) -> str:
     drawn = importlib.util.find_spec("matplotlib") is not None
     rows = found.rows()
     settings = found.runs[0].settings
-    stops = [(each.recipe.name, each.settings.seed, each.stopped) for each in found.runs if each.stopped]
+    stops = [
+        (each.recipe.name, each.settings.seed, each.stopped or f"diverged: the loss rose to {each.highest_loss:.2g}.")
+        for each in found.runs if each.failed
+    ]  # fmt: skip
     return render(
         "fpsim.train.comparisons",
         "comparison.html.jinja",
@@ -151,7 +155,7 @@ def _row(found: Compared, row: dict[str, Any]) -> TableRow:
             TableCell(f"{row['skipped_steps']:.3g}", row["skipped_steps"]),
             TableCell(str(row["stopped"]), row["stopped"]),
         ),
-        marked=bool(row["stopped"]) or row["verdict"] == "higher",
+        marked=bool(row["stopped"]) or row["verdict"] in ("higher", "diverged"),
     )  # fmt: skip
 
 
@@ -198,7 +202,7 @@ def _settings(recipe: Any) -> list[str]:
 
 
 def _losses(found: Compared) -> list[Picture]:
-    alive = any(not each.stopped for each in found.runs)
+    alive = any(not each.failed for each in found.runs)
     if not alive:
         return []
     pictures = [_picture(loss_axes(found, _axes(3.4)).figure, "loss", "Loss")]
