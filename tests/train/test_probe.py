@@ -37,12 +37,39 @@ def errors(names: Any, scenario: str = "plain", **options: Any) -> dict[str, flo
 
 def test_a_probe_has_a_row_for_each_layer_and_one_for_all() -> None:
     found = fp.train.probe(["FP32", "BF16"], steps=0)
-    assert found.columns.tolist() == ["recipe", "scenario", "layer", "relative_error", "cosine"]
+    assert found.columns.tolist() == [
+        "recipe", "scenario", "layer", "relative_error", "relative_error_low", "relative_error_high", "cosine", "seeds"
+    ]  # fmt: skip
+    assert found.relative_error_low.isna().all()  # of one seed
     assert found.layer.tolist() == 2 * [*LAYERS, "head", "all"]
     assert set(found[found.recipe == "FP32"].relative_error) == {0.0}
     bf16 = found[found.recipe == "BF16"]
     assert bf16.relative_error.between(1e-4, 2e-2).all()
     assert bf16.cosine.between(0.9998, 1.0).all()
+
+
+def test_several_seeds_have_their_mean_and_its_interval(few_tokens: None) -> None:
+    shares: list[float] = []
+    names = ["BF16", "FP8_TENSOR"]
+    found = fp.train.probe(names, steps=0, seed=4, seeds=3, progress=lambda share, text: shares.append(share))
+    single = [fp.train.probe(names, steps=0, seed=seed) for seed in (4, 5, 6)]
+    assert found.layer.tolist() == single[0].layer.tolist()
+    for row in range(len(found)):
+        errors = [float(frame.relative_error[row]) for frame in single]
+        mean = math.fsum(errors) / 3
+        spread = math.sqrt(math.fsum((error - mean) ** 2 for error in errors) / 2)
+        half = 4.302652729749464 * spread / math.sqrt(3)  # t of 2 degrees, from tables
+        wanted = {"relative_error": mean, "relative_error_low": mean - half, "relative_error_high": mean + half}
+        wanted["cosine"] = math.fsum(float(frame.cosine[row]) for frame in single) / 3
+        for name, value in wanted.items():
+            assert math.isclose(found[name][row], value, rel_tol=1e-12), name
+    assert found.seeds.tolist() == [3] * len(found)
+    assert (shares == sorted(shares), shares[0], shares[-1]) == (True, 0.0, 1.0)
+    for name, error in (("seeds", 0), ("seeds", -1), ("seed", -1)):
+        with pytest.raises(ValueError, match=rf"{name} must be an integer >= \d; got {error}"):
+            fp.train.probe("BF16", **{name: error})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"seeds must be an integer; got 2\.5"):
+        fp.train.probe("BF16", seeds=2.5)  # type: ignore[arg-type]
 
 
 def test_all_is_every_layer_but_the_head() -> None:

@@ -18,6 +18,7 @@ from fpsim.display.optional import frame
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.torch.operators import Tensor, array_of, torch
 from fpsim.torch.recipe import PRODUCTS
+from fpsim.train.comparisons.intervals import interval
 from fpsim.train.comparisons.scenarios import SCENARIOS, Scenario, token_weights
 from fpsim.train.loop import Trainer
 from fpsim.train.optimizer import AdamW
@@ -44,10 +45,10 @@ class Batch(NamedTuple):
 
 
 def probe(
-    recipes: Any, *, steps: int = 120, scenario: str = "plain", seed: int = 0, text: Any = None,
+    recipes: Any, *, steps: int = 120, scenario: str = "plain", seed: int = 0, seeds: int = 1, text: Any = None,
     backend: str = "emulated", progress: Progress | None = None,
 ) -> Any:  # fmt: skip
-    """The error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
+    """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
     Gradients are those of the linear layers, of the mean loss of 1024 tokens that training has not seen, beside torch's
     in float32 at the same weights. A loss scale backs off until it does not overflow, as in training; delayed scales
@@ -61,32 +62,55 @@ def probe(
         "token_weights": each token's loss is multiplied by 2**(6 N), N normal; "aligned_gates": both halves of SwiGLU
         are aligned.
       seed: of the weights, batches and draws.
+      seeds: the number of seeds, from `seed` on: with 2 or more the figures are means, and the error has the 95 %
+        interval of its mean by Student's t.
       text: as of `fpsim.train.run`.
       backend: what multiplies.
       progress: called with the share done and a text.
 
     Returns:
       A pandas frame, for each recipe a row a linear layer and one of "all", which is all of them but the head: recipe,
-      scenario, layer, relative_error |g - g32| / |g32|, and cosine between the two. Both are NaN of a gradient with
-      Inf or NaN, and the cosine is of one that is 0.
+      scenario, layer, relative_error |g - g32| / |g32|, relative_error_low and relative_error_high (NaN of one seed),
+      cosine between the two, and seeds. Error and cosine are NaN of a gradient with Inf or NaN in any seed, and the
+      cosine is of one that is 0.
 
     Raises:
-      ValueError: an unknown recipe, scenario or backend; a shape that a recipe cannot have.
-      TypeError: steps or seed are no integers.
+      ValueError: an unknown recipe, scenario or backend; a shape that a recipe cannot have; no seeds.
+      TypeError: steps, seed or seeds are no integers.
 
     Example:
       >>> found = fp.train.probe(["BF16", "DEEPSEEK_V3"], steps=0)
       >>> found[found.layer == "all"].relative_error.gt(1e-3).tolist()
       [True, True]
     """
-    return frame(probe_rows(recipes, steps, scenario, seed, text, backend, progress))
+    require_integer("seeds", seeds, 1)
+    require_integer("seed", seed, 0)
+    samples = []
+    for index in range(seeds):
+
+        def report(share: float, activity: str, index: int = index) -> None:
+            if progress is not None:
+                progress((index + share) / seeds, activity if seeds == 1 else f"seed {seed + index}: {activity}")
+
+        samples.append(probe_rows(recipes, steps, scenario, seed + index, text, backend, report))
+    return frame([_over_seeds(rows) for rows in zip(*samples, strict=True)])
+
+
+def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """Return the row of a recipe and layer over all seeds, from one row of each seed."""
+    error = interval([row["relative_error"] for row in rows])
+    return {
+        **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,
+        "relative_error_low": error.low, "relative_error_high": error.high,
+        "cosine": interval([row["cosine"] for row in rows]).mean, "seeds": len(rows),
+    }  # fmt: skip
 
 
 def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The rows of `probe`."""
+    """Return the rows of `probe` for one seed."""
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
     require_integer("seed", seed, 0)
