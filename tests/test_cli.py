@@ -384,6 +384,12 @@ def setup():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(64, 64)), [torch.randn(64, 64) for _ in range(2)], loss
 
+def long():
+    model, batches, loss = setup()
+    named = torch.nn.Sequential()
+    named.add_module("an_encoder_" + "x" * 90 + "_projection", model[0])
+    return named, batches, loss
+
 def two():
     return 1, 2
 
@@ -399,6 +405,12 @@ def test_diagnose_prints_the_answer_and_writes_the_page(
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_model_of_fpsim.py").write_text(MODEL)
+    monkeypatch.setenv("COLUMNS", "80")
+    done = fpsim("diagnose", "my_model_of_fpsim:long", "--recipes", "FP8_TENSOR", "--out", "long")
+    assert done.returncode == 0, done.stderr
+    (row,) = (line.split()[0] for line in done.stdout.splitlines() if line.startswith(" an_enc"))  # cut, not folded
+    assert row.endswith("_projection")
+    assert "…" in row
     done = fpsim("diagnose", "my_model_of_fpsim:setup", "--recipes", "FP8_TENSOR", "--out", "o")
     assert (done.returncode, done.stderr) == (0, "")
     said = " ".join(done.stdout.split())

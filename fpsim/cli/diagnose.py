@@ -76,12 +76,14 @@ def _print_diagnosis(console: Console, found: Any, files: list[Path]) -> None:
     for i, line in enumerate(found.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    ill = {name for name, *_, why in found.rows() if why}
+    heads = ("fprop", "dgrad", "wgrad")
     table.add_column("layer", overflow="fold")
-    for head in ("fprop", "dgrad", "wgrad"):
-        table.add_column(head)
-    for name, *cells, _ in found.rows():
-        table.add_row(Text(shown(name), style="yellow" if name in ill else ""), *map(Text, cells))
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    widths = [max(map(len, column)) for column in zip(heads, *(cells for _, *cells, _ in found.rows()), strict=True)]
+    room = max(console.width - sum(width + 2 for width in widths) - 4, 20)  # columns that are left to names
+    for name, *cells, why in found.rows():
+        table.add_row(Text(shown(name, room), style="yellow" if why else ""), *map(Text, cells))
     console.print(table)
     for line in found.notes:
         console.print(Text(shown(line), style="dim"))

@@ -152,7 +152,7 @@ def find_recipe(spec: Any) -> Recipe:
         return Recipe.from_toml(spec)
     require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan")
     name = spec.upper().replace("-", "_")
-    require_word("recipe", name, tuple(ROWS), listing="fp.train.recipes.ROWS")
+    require_word("recipe", name, tuple(ROWS), listing="fp.train.recipes.ROWS or `fpsim recipes`")
     return ROWS[name]
 
 
