@@ -118,7 +118,7 @@ REFUSALS = {
     "fp.gpu.sum(np.ones(3), accumulate=fp.Exact('fp32'))": r"TypeError x must be an array on the GPU",
     "fp.gpu.dot(x, v, accumulate=fp.Exact('fp32'))": r"ValueError a dot product needs operands \(..., K\) with the",
     "fp.gpu.dot(x, w, accumulate=fp.Exact('fp32'))": r"ValueError dot needs operands whose shapes broadcast",
-    "fp.gpu.dot(x, x, accumulate=3)": r"TypeError accumulate must be .* or a matrix unit or its name; got 3",
+    "fp.gpu.dot(x, x, accumulate=3)": r"TypeError accumulate must be a matrix unit, its name, or an accumulator; got 3",
     "fp.gpu.dot(z, z, accumulate='hopper_e4m3_f32', fmt='e4m3')": r"ValueError a matrix unit knows the formats",
     "fp.gpu.dot(z, z, accumulate=fp.Exact('fp32'), fmt=('e4m3',))": r"ValueError fmt must name one format, or 2 for",
 }
