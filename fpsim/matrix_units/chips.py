@@ -54,8 +54,8 @@ ROWS = (
          others=("T4", "RTX 2060", "RTX 2070", "RTX 2080", "TITAN RTX")),
     Chip("A100", "NVIDIA", "ampere", "sm_80", (8, 0), source=f"{GUIDE}; {SOLD}", others=("A30",)),
     Chip("RTX 4060, RTX 1000 Ada, L40S", "NVIDIA", "ada", "sm_89", (8, 9), source=f"{GUIDE}; {SOLD}",
-         others=("RTX 4050", "RTX 4070", "RTX 4080", "RTX 4090", "RTX 2000 Ada", "RTX 4000 Ada", "RTX 5000 Ada",
-                 "RTX 6000 Ada", "L4", "L40")),
+         others=("RTX 4050", "RTX 4070", "RTX 4080", "RTX 4090", "RTX 2000 Ada", "RTX 4000 Ada", "RTX 4500 Ada",
+                 "RTX 5000 Ada", "RTX 6000 Ada", "L4", "L40")),
     Chip("H100 SXM", "NVIDIA", "hopper", "sm_90", (9, 0), 132, "a", f"{GUIDE}; {EQUIV}; {H800}",
          ("H200", "GH200", "H800")),
     Chip("GB200", "NVIDIA", "blackwell", "sm_100", (10, 0), 152, "a", f"{GUIDE}; {EQUIV}", ("B200",)),
@@ -66,15 +66,16 @@ ROWS = (
 )
 # Chips whose matrix units are not known here: what they are called, and what they are sold as (SOLD; AMD's names).
 WITHOUT_UNITS = {
-    "sm_86": ("RTX 3050", "RTX 3060", "RTX 3070", "RTX 3080", "RTX 3090", "RTX A6000", "A10", "A40"),
-    "sm_120": ("RTX 5060", "RTX 5070", "RTX 5080", "RTX 5090"),
+    "sm_86": ("RTX 3050", "RTX 3060", "RTX 3070", "RTX 3080", "RTX 3090", "RTX A2000",
+              "RTX A4000", "RTX A5000", "RTX A6000", "A2", "A10", "A16", "A40"),
+    "sm_120": ("RTX 5050", "RTX 5060", "RTX 5070", "RTX 5080", "RTX 5090", "RTX PRO 6000 Blackwell"),
     "cdna4": ("MI350X", "MI355X"),
 }
 # fmt: on
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in ROWS}
 # Words of full names, such as "NVIDIA H100 80GB HBM3", that say who makes a card and in which form.
 BESIDES = re.compile(
-    r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|super|ti|oam|pcie|nvl|sxm\d?|hbm\d?e?|\d+gb"
+    r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|edition|server|workstation|sff|super|ti|oam|pcie|nvl|sxm\d?|hbm\d?e?|\d+gb"
 )
 
 

@@ -44,7 +44,19 @@ def test_an_unknown_chip_is_answered_with_the_nearest() -> None:
         named(90)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("word", ["RTX 3090", "NVIDIA GeForce RTX 5090", "sm_120", "sm_86", "MI350X"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "RTX 3090",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "NVIDIA GeForce RTX 5090",
+        "sm_120",
+        "sm_86",
+        "RTX A5000",
+        "A16",
+        "MI350X",
+    ],
+)
 def test_a_chip_without_units_is_told_from_an_unknown_word(word: str) -> None:
     for function in (named, fp.units):
         with pytest.raises(
