@@ -11,6 +11,7 @@ import numpy as np
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.measures.sums import ErrorSums
+from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.rows import RecordedRow
 from fpsim.arrays import Array, format_of, words
@@ -33,6 +34,7 @@ class Contents(NamedTuple):
       settings: what JSON holds: the model, formats and their kin.
       steps, notes, rows, kept, monitors: as `Recording` has them.
       kept_settings: (step, layer) -> what else decides a kept product.
+      coverage: how much of the model was seen.
     """
 
     settings: dict[str, Any]
@@ -42,6 +44,7 @@ class Contents(NamedTuple):
     kept: dict[tuple[int, str, str], Array]
     monitors: Monitors
     kept_settings: dict[tuple[int, str], Any]
+    coverage: Coverage = NOTHING  # of files that have none
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
@@ -71,6 +74,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
         "kept_settings": [[*key, dict(one)] for key, one in contents.kept_settings.items()],
         "updates": [list(one) for one in contents.monitors.updates],
         "scales": [list(one) for one in contents.monitors.scales],
+        "coverage": contents.coverage.to_dict(),
     }
     save(path, arrays, to_json(header))
 
@@ -91,7 +95,8 @@ def read(path: str | os.PathLike[str]) -> Contents:
     rows = _rows(header["rows"], arrays)
     settings = {(step, layer): one for step, layer, one in header.get("kept_settings", [])}
     notes = tuple(header["notes"])
-    return Contents(header["settings"], tuple(header["steps"]), notes, rows, kept, monitors, settings)
+    coverage = Coverage.from_dict(header["coverage"]) if "coverage" in header else NOTHING
+    return Contents(header["settings"], tuple(header["steps"]), notes, rows, kept, monitors, settings, coverage)
 
 
 def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:

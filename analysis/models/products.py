@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
 from fpsim.analysis.models.patches import DIMENSIONS, convolution, settings_of
 
 WEIGHTED = (
@@ -25,7 +26,6 @@ MATMULS = (
     torch.matmul, torch.mm, torch.bmm, torch.baddbmm, torch.addmm, torch.Tensor.matmul, torch.Tensor.mm,
     torch.Tensor.bmm, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.addmm, torch.Tensor.baddbmm,
 )  # fmt: skip
-OTHERS = (torch.einsum, torch.tensordot, functional.bilinear)  # whose operands may lie in any way
 LOOKUPS = (functional.embedding, functional.embedding_bag)  # which autocast leaves as they are
 # Modules with a fused path, which calls no other module: torch takes it in eval mode, unless calls are watched.
 FUSED = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
@@ -40,6 +40,7 @@ class RecordedProduct(NamedTuple):
       lookup: whether the weight's rows are looked up.
       settings: what else decides the product: of a convolution its stride and kin, of attention its scale.
       mask: what attention adds to its scores, or which of them it keeps; None without one.
+      multiplications: how many the call took.
     """
 
     operands: dict[str, torch.Tensor]
@@ -48,44 +49,51 @@ class RecordedProduct(NamedTuple):
     lookup: bool = False
     settings: Mapping[str, Any] = MappingProxyType({})
     mask: torch.Tensor | None = None
+    multiplications: int = 0
 
 
 class Products(TorchFunctionMode):
-    """Calls a function with every product while it is entered, another with others; results are those of torch."""
+    """Calls a function with every product while it is entered, another with others; results are those of torch.
 
-    def __init__(self, seen: Callable[[RecordedProduct], None], unseen: Callable[[str], None]) -> None:
+    Args:
+      unseen: takes the name of a function whose operands are not known, and how many multiplications it took.
+    """
+
+    def __init__(self, seen: Callable[[RecordedProduct], None], unseen: Callable[[str, int], None]) -> None:
         super().__init__()
         self._seen, self._missed = seen, unseen
         self._scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None = None
         self._batched = False
         self._dropout = 0.0
+        self._of_scores = 0  # multiplications of the first product of attention
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is WHOLE_ATTENTION:
             return self._multi_head(args, kwargs)
         output = func(*args, **kwargs)
+        count = multiplications(func, args, kwargs, output)
         if func in WEIGHTED:
             x, weight = _named(args, kwargs, "input", "weight")
             lookup = func in LOOKUPS
             if lookup and not weight.is_floating_point():  # embedding_bag took them in the other order once
                 x, weight = weight, x
             settings = settings_of(convolution(func, args, kwargs)) if func in DIMENSIONS else {}
-            self._seen(weighted(x, weight, output, lookup, settings))
+            self._seen(weighted(x, weight, output, lookup, settings)._replace(multiplications=count))
         elif func is ATTENTION:
             names = ("query", "key", "value")
             found = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
             settings, mask = _attention_settings(args, kwargs)
-            self._seen(RecordedProduct(found, None, output, settings=settings, mask=mask))
+            self._seen(RecordedProduct(found, None, output, False, settings, mask, count))
         elif self._batched and func in BATCHED:
-            self._multiplied(args[-2:], output, args[0] if func is torch.baddbmm else None)
+            self._multiplied(args[-2:], output, args[0] if func is torch.baddbmm else None, count)
         elif func in MATMULS:
-            self._matmul(func, args, output)
-        elif func in OTHERS:
-            self._missed(func.__name__)
+            self._matmul(func, args, output, count)
+        elif multiplies(func):
+            self._missed(name_of(func), count)
         return output
 
-    def _matmul(self, func: Any, args: Any, output: Any) -> None:
+    def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
         """A product with a matrix of weights as its second operand; others are named alone."""
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
@@ -94,9 +102,9 @@ class Products(TorchFunctionMode):
             x, weight = pair
         whole = weight if isinstance(weight, torch.Tensor) and weight._base is None else getattr(weight, "_base", None)
         if isinstance(whole, torch.nn.Parameter) and weight.dim() == 2 and isinstance(x, torch.Tensor) and x.dim():
-            self._seen(weighted(x, weight, output, matrix=weight.mT))
+            self._seen(weighted(x, weight, output, matrix=weight.mT)._replace(multiplications=count))
         else:
-            self._missed(func.__name__.strip("_"))
+            self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
         """The function in parts, so that its products come through here."""
@@ -109,17 +117,17 @@ class Products(TorchFunctionMode):
         finally:
             self._batched, self._scores = False, None
 
-    def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None) -> None:
+    def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None, count: int) -> None:
         """One of the two products of attention that returns its weights: the scores, then the mixed values."""
         if self._scores is None:
-            self._scores = *operands, mask
+            self._scores, self._of_scores = (*operands, mask), count
             return
         query, key, mask = self._scores  # the key lies as the product reads it, the query is scaled already
         found = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
         settings = {
             "masked": mask is not None, "causal": False, "scale": 1.0, "turned": True, "dropout": self._dropout,
         }  # fmt: skip
-        self._seen(RecordedProduct(found, None, output, settings=settings, mask=mask))
+        self._seen(RecordedProduct(found, None, output, False, settings, mask, self._of_scores + count))
 
 
 def attention_in_parts() -> Callable[..., Any]:

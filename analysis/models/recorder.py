@@ -103,7 +103,9 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
     """Warn of products that were not recorded, and of figures of few values."""
     for note in said:
         warnings.warn(note, stacklevel=4)
-    if not len(recording) and not said:
+    if recording.steps and recording.coverage.headline and not said:
+        warnings.warn(recording.coverage.headline, stacklevel=4)
+    elif not len(recording) and not said:
         warnings.warn(
             "nothing was recorded: no forward pass of the model ran in a step to record. Call the model itself.",
             stacklevel=4,

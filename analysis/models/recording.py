@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 
 from fpsim.analysis.measures.exponent_range import RangeReport
+from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.models.file import Contents, read, write
 from fpsim.analysis.models.monitors import Monitors
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
@@ -40,6 +41,7 @@ class Recording:
       steps: the steps that were recorded.
       monitors: what the optimizer did, a `Monitors`.
       notes: a sentence for each thing that was not seen.
+      coverage: the share of the model's weights and multiplications that was seen, and what was not: a `Coverage`.
 
     Example:
       >>> import torch
@@ -57,6 +59,7 @@ class Recording:
         self.steps: tuple[int, ...] = ()
         self.monitors = Monitors()
         self.notes: tuple[str, ...] = ()
+        self.coverage: Coverage = NOTHING
         self._rows: dict[Key, RecordedRow] = {}
         self._kept: dict[Key, Array] = {}
         self._settings: dict[tuple[int, str], Mapping[str, Any]] = {}  # of the kept products
@@ -169,6 +172,7 @@ class Recording:
         found.steps = tuple(sorted({*self.steps, *other.steps}))
         found.monitors = self.monitors.merge(other.monitors)
         found.notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        found.coverage = self.coverage.merge(other.coverage)
         rows = [*self, *other]
         for row in sorted(rows, key=lambda row: row.step):
             found.add(row)
@@ -263,7 +267,11 @@ class Recording:
           OSError: the file cannot be written.
         """
         settings = {name: getattr(self, name) for name in SETTINGS} | {"formats": list(self.formats)}
-        write(path, Contents(settings, self.steps, self.notes, list(self), self._kept, self.monitors, self._settings))
+        rows, kept = list(self), self._kept
+        write(
+            path,
+            Contents(settings, self.steps, self.notes, rows, kept, self.monitors, self._settings, self.coverage),
+        )
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:
@@ -276,6 +284,7 @@ class Recording:
         contents = read(path)
         found = Recording(**contents.settings | {"formats": tuple(contents.settings["formats"])})
         found.steps, found.notes, found.monitors = contents.steps, contents.notes, contents.monitors
+        found.coverage = contents.coverage
         for row in contents.rows:
             found.add(row)
         found._kept, found._settings = contents.kept, contents.kept_settings
@@ -287,8 +296,9 @@ class Recording:
         return f"<recording of {self.model}: {size}{kept}>"
 
     def __str__(self) -> str:
-        """What was recorded, the worst tensor in the first format, and the last step of the optimizer."""
-        lines = [repr(self)[1:-1]]
+        """What was recorded and how much of the model, the worst tensor, and the last step of the optimizer."""
+        coverage = self.coverage
+        lines = [*filter(None, [coverage.headline]), repr(self)[1:-1], *coverage.sentences]
         rows = [row for row in self if row.errors and row.errors[0].sqnr_db == row.errors[0].sqnr_db]
         if rows:
             worst = min(rows, key=lambda row: row.errors[0].sqnr_db)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from fpsim.analysis.models.coverage import Tally
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.patches import padded, settings_of_layer
@@ -65,6 +67,7 @@ class Watch:
         self._has_run = False  # since the last step ended
         self._keeps = False
         self._notes: dict[str, None] = {}
+        self._tally = Tally(model)
         self._missed: dict[str, dict[str, None]] = {}  # function -> the modules whose products by it are not recorded
 
     # ---- the life of a recording
@@ -110,6 +113,8 @@ class Watch:
 
     def _publish(self) -> None:
         self.recording.monitors = Monitors(tuple(self._found), tuple(self._scales))
+        chosen = self.selection.patterns != ("*",)
+        self.recording.coverage = replace(self._tally.coverage, is_chosen=chosen)
 
     # ---- forward passes of the model
 
@@ -158,6 +163,7 @@ class Watch:
 
     def _attach(self) -> None:
         self._restore()
+        self._tally.ran(self.model)  # whose own forward pass has begun
         for module in self.model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 self._replace(module, self._watched(module))
@@ -191,6 +197,7 @@ class Watch:
 
         @functools.wraps(forward)
         def run(*args: Any, **kwargs: Any) -> Any:
+            self._tally.ran(module)
             if not self._suspended and is_fused(module):
                 return self._unseen(module, forward, args, kwargs)
             self._stack.append(module)
@@ -204,7 +211,8 @@ class Watch:
                 x = args[0] if args else next(iter(kwargs.values()))
                 cut = not isinstance(module, torch.nn.Linear)
                 settings = settings_of_layer(module) if cut else {}
-                self._see(weighted(padded(module, x) if cut else x, module.weight, output, settings=settings))
+                seen = weighted(padded(module, x) if cut else x, module.weight, output, settings=settings)
+                self._see(seen._replace(multiplications=output.numel() * module.weight[0].numel()))
                 self._stack.pop()
             return output
 
@@ -218,6 +226,7 @@ class Watch:
             f"{name} ({kind} in eval mode) may run in one piece, inside which nothing is seen: call "
             "torch.backends.mha.set_fastpath_enabled(False) to record it."
         ] = None
+        self._tally.hid(module, self.selection.modules[id(module)], args[0] if args else None)
         self._mode.__exit__(None, None, None)
         self._suspended = True
         try:
@@ -249,9 +258,11 @@ class Watch:
         """Measure a product, and wait for its gradients."""
         self._products += 1
         layer = self._layer(product)
+        replays = in_backward()
+        if not replays:
+            self._count(layer, product)
         if layer not in self.selection:
             return
-        replays = in_backward()
         if not replays:
             first = self._calls.get(layer, 0) == 0
             self._calls[layer] = self._calls.get(layer, 0) + 1
@@ -263,13 +274,23 @@ class Watch:
             first = self._calls.get(layer) == 1
         self._await_gradients(layer, product, first)
 
-    def _miss(self, function: str) -> None:
+    def _count(self, layer: str, product: RecordedProduct) -> None:
+        """Count a product among what the model multiplies."""
+        module = self._stack[-1] if self._stack else self.model
+        if product.lookup:
+            self._tally.looked_up(module, product.weight)
+        else:
+            seen = layer in self.selection
+            self._tally.saw(layer, module, product.weight, product.multiplications, seen)
+
+    def _miss(self, function: str, multiplications: int) -> None:
         """Note a product that is not recorded."""
         if in_backward():
             return
         module = self._stack[-1] if self._stack else self.model
-        name = self.selection.modules[id(module)] or "the model"
-        self._missed.setdefault(function, {})[name] = None
+        name = self.selection.modules[id(module)]
+        self._tally.missed(module, name, function, multiplications)
+        self._missed.setdefault(function, {})[name or "the model"] = None
 
     def _layer(self, product: RecordedProduct) -> str:
         """What the layer of a product is called."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.causes import rows_of
-from fpsim.analysis.studies.budget.layers import Kept, kept_layers
+from fpsim.analysis.studies.budget.layers import Kept, kept_layers, recorded_layer
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.recipes import followed_by, recipe_of
 from fpsim.analysis.studies.budget.replay import Amaxes
@@ -82,7 +83,10 @@ def budget(
 
     steps = tuple(sorted({one.step for one in kept}))
     where = OWN_UNITS if on is None else str(getattr(on, "name", on))
-    return Budget(added(tuple(found_rows.values())), _name(found), where, recording.model, steps, notes.sentences)
+    names = {recorded_layer(one.layer, one.kind) for one in kept}
+    coverage = recording.coverage.of(names, layers not in EVERY)
+    rows = added(tuple(found_rows.values()))
+    return Budget(rows, _name(found), where, recording.model, steps, notes.sentences, coverage)
 
 
 @contextmanager

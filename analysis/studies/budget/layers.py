@@ -105,6 +105,17 @@ def parts_of(layer: str) -> tuple[str, str]:
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 
+def recorded_layer(layer: str, kind: str) -> str:
+    """Return what a recording calls the layer of a product.
+
+    Example:
+      >>> from fpsim.analysis.studies.budget.layers import recorded_layer
+      >>> recorded_layer("blocks.0.attention.scores", "attention"), recorded_layer("mlp.scores", "linear")
+      ('blocks.0.attention', 'mlp.scores')
+    """
+    return layer.rpartition(".")[0] if kind == "attention" else layer
+
+
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
     """Why operands are not those of products that follow recipes; "" where they are."""
     if "query" in of:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.budget.layers import unknown_layer
 from fpsim.analysis.studies.budget.row import CAUSES, BudgetRow
 from fpsim.analysis.studies.budget.tiles import WorstTile
@@ -56,6 +57,7 @@ class Budget:
       model: as of the recording.
       steps: whose operands were kept.
       notes: a sentence for each layer that is left out, and for what one might not expect.
+      coverage: how much of the model has rows.
     """
 
     rows: tuple[BudgetRow, ...] = dataclasses.field(repr=False)
@@ -64,6 +66,7 @@ class Budget:
     model: str
     steps: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    coverage: Coverage = dataclasses.field(default=NOTHING, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -157,7 +160,8 @@ class Budget:
                 raise ValueError(f"budgets to merge must have the same {name}; got {mine} and {others}.")
         steps = tuple(sorted({*self.steps, *other.steps}))
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
-        return dataclasses.replace(self, rows=added((*self.rows, *other.rows)), steps=steps, notes=notes)
+        rows, coverage = added((*self.rows, *other.rows)), self.coverage.merge(other.coverage)
+        return dataclasses.replace(self, rows=rows, steps=steps, notes=notes, coverage=coverage)
 
     def to_frame(self) -> Any:
         """A pandas DataFrame of a row for each layer and product, with every figure of BudgetRow."""
@@ -171,11 +175,11 @@ class Budget:
 
     def __str__(self) -> str:
         """The layer that contributes most, then a table of all, the worst layers first."""
-        return "\n".join([self.answer, "", *_lines(self._table()), *self.notes])
+        return "\n".join([self.answer, "", *_lines(self._table()), *self.coverage.sentences, *self.notes])
 
     @property
     def answer(self) -> str:
-        """The budget in a sentence or two."""
+        """The budget in a sentence or two; where most of the model has no rows, that comes first."""
         layer, severity = self.ranking[0]
         row = self.worst().row
         alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
@@ -187,7 +191,7 @@ class Budget:
         if not math.isnan(row.lines) and row.lines > 2 * row.joint:
             found += f", single rows or columns by {words(row.lines)}"
         of = f"{plural(len(self.layers), 'layer')}, {plural(len(self.rows), 'product')}, {self.title}"
-        return f"{found} ({of})."
+        return " ".join(filter(None, [self.coverage.headline, f"{found} ({of})."]))
 
     @property
     def title(self) -> str:
@@ -211,7 +215,7 @@ class Budget:
         head, *body = self._table()
         rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in body)
         top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in (*self.coverage.sentences, *self.notes))
         return f"<p>{html.escape(self.answer)}</p><table><tr>{top}</tr>{rows}</table>{notes}"
 
 

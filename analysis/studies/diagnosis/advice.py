@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_over_batches
@@ -51,13 +52,18 @@ class Diagnosed(Protocol):
     def on(self) -> str: ...
     @property
     def unseen(self) -> tuple[str, ...]: ...
+    @property
+    def coverage(self) -> Coverage: ...
 
 
 def sentences(found: Diagnosed) -> tuple[str, ...]:
-    """The answer, the first sentence first: what cannot go lower, or that all can."""
+    """The answer: what cannot go lower, or that all can; where most of the model is not judged, that comes first."""
+    coverage = found.coverage
+    first = (coverage.headline,) if coverage.headline else ()
+    last = (*coverage.sentences, *_not_judged(found))
     if not found.low:
-        return (_no_low(found), *_recommended(found), *_not_judged(found))
-    return (*_layers(found), *_together(found), *_recommended(found), *_others(found), *_not_judged(found))
+        return (*first, _no_low(found), *_recommended(found), *last)
+    return (*first, *_layers(found), *_together(found), *_recommended(found), *_others(found), *last)
 
 
 def name_of(layer: str) -> str:

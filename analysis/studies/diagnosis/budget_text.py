@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.budget.row import BudgetRow, Squares
 from fpsim.analysis.studies.budget.tiles import WorstTile, WorstValue
@@ -35,7 +36,7 @@ def to_text(found: Budget) -> str:
         for row in found.rows
     ]
     fields = {name: _plain(getattr(found, name)) for name in ("recipe", "on", "model", "steps", "notes")}
-    return json.dumps(to_json({**fields, "rows": rows}))
+    return json.dumps(to_json({**fields, "rows": rows, "coverage": found.coverage.to_dict()}))
 
 
 def from_text(text: str) -> Budget:
@@ -53,7 +54,9 @@ def from_text(text: str) -> Budget:
     """
     found = from_json(json.loads(text))
     rows = tuple(_row(fields) for fields in found["rows"])
-    return Budget(rows, found["recipe"], found["on"], found["model"], tuple(found["steps"]), tuple(found["notes"]))
+    fields = (found["recipe"], found["on"], found["model"], tuple(found["steps"]), tuple(found["notes"]))
+    coverage = Coverage.from_dict(found["coverage"]) if "coverage" in found else NOTHING  # of folders without one
+    return Budget(rows, *fields, coverage)
 
 
 def _plain(value: Any) -> Any:

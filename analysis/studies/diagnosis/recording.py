@@ -54,7 +54,7 @@ def _recorded(
     with warnings.catch_warnings(), layer_by_layer():
         # notes of the diagnosis say so
         warnings.filterwarnings(
-            "ignore", message="nothing was recorded|.*had inputs of fewer than", category=UserWarning
+            "ignore", message="nothing was recorded|.*had inputs of fewer than|Only .* are seen", category=UserWarning
         )
         with record(twin.model, keep=STEPS, formats=formats) as found:
             for index, batch in enumerate(batches):

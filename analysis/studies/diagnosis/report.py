@@ -11,9 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.advice import ill_layers, sentences
+from fpsim.analysis.studies.diagnosis.recording import recorded_name
 from fpsim.analysis.studies.diagnosis.verdict import Verdict
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
@@ -81,6 +83,12 @@ class Diagnosis:
     def budget(self) -> Budget:
         """The budget of the recipe that the answer speaks of."""
         return self.budgets[self.low or self.high]
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the model has verdicts."""
+        names = {recorded_name(layer) for layer in self.layers}
+        return self.recording.coverage.of(names, self.sensitivity.coverage.is_chosen)
 
     @property
     def model(self) -> str:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.budget import budget
 from fpsim.analysis.studies.budget.causes import NAMES
@@ -62,7 +63,11 @@ class Stages:
         recording = recorded(self.model, first, self.loss, self.seed)
         if bits is not None:
             self._require_bits(recording, bits)
-        budgets = self._budgets(recording, first, report)
+        budgets = {
+            name: dataclasses.replace(
+                one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, layers not in EVERY)
+            ) for name, one in self._budgets(recording, first, report).items()
+        }  # fmt: skip
         start, end = ENDS["budgets"], ENDS["sensitivity"]
         found = sensitivity(
             self.model, self.batches, self.loss, recipes=self.recipes, layers=layers, seed=self.seed,

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any, Protocol
 
+from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
@@ -46,13 +47,16 @@ class WrittenSensitivity(Protocol):
     @property
     def convolutions(self) -> Any: ...
 
+    @property
+    def coverage(self) -> Coverage: ...
+
 
 def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
     """Write a report; see `Sensitivity.save`."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
         "layers": dict(report.layers), "convolutions": dict(report.convolutions),
-        "losses": list(report.losses), "notes": list(report.notes),
+        "losses": list(report.losses), "notes": list(report.notes), "coverage": report.coverage.to_dict(),
         "recipes": {name: written.plain(recipe) for name, recipe in report.recipes.items()},
         "rows": [_plain(row) for row in report.rows], "joint": [_plain(row) for row in report.joint],
     }  # fmt: skip
@@ -71,6 +75,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             "rows": tuple(map(_row, contents["rows"])), "joint": tuple(map(_row, contents["joint"])),
             "layers": contents["layers"], "losses": tuple(contents["losses"]), "model": contents["model"],
             "identity": contents["identity"], "notes": tuple(contents["notes"]),
+            "coverage": Coverage.from_dict(contents["coverage"]) if "coverage" in contents else NOTHING,
             "convolutions": contents.get("convolutions", {}),  # of linear layers alone before there were any
             "recipes": {name: written.structured(x, LinearRecipe) for name, x in contents["recipes"].items()},
         }  # fmt: skip

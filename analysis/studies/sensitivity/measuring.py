@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fpsim.analysis.models.counting import counting
+from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.compare import SAME, UNKNOWN, distance
@@ -77,6 +79,7 @@ class Measurer:
         self._known: dict[str, BatchFigures] = {}
         self.elements: dict[tuple[str, str], tuple[int, int]] = {}
         self.refused: dict[Key, str] = {}
+        self.coverage: Coverage = NOTHING
 
     # ---- all rows
 
@@ -110,8 +113,11 @@ class Measurer:
         ]
 
     def _try_all(self) -> list[float]:
-        """The loss of every batch, before hours of work on the first ones."""
-        return [float(self.twin.tried(batch, index).loss.detach()) for index, batch in enumerate(self.batches)]
+        """The loss of every batch, before hours of work on the first ones; what the model multiplies is counted."""
+        with counting(self.twin.model) as tally:
+            losses = [float(self.twin.tried(batch, index).loss.detach()) for index, batch in enumerate(self.batches)]
+        self.coverage = tally.coverage
+        return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
         """All cells of a batch that are missing."""

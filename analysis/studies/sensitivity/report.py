@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.sensitivity.row import RANKED, BatchFigures, SensitivityRow, harm
 from fpsim.display.optional import frame
 from fpsim.display.wording import plural
@@ -84,6 +85,7 @@ class Sensitivity:
       identity: a digest of the model's weights, buffers and modes, of the batches, the loss, the draws and the recipes.
       notes: a sentence for each thing that was not measured.
       convolutions: layer -> its groups, of those that are convolutions.
+      coverage: how much of the model has rows.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -96,6 +98,7 @@ class Sensitivity:
     notes: tuple[str, ...] = ()
     _measurer: Any = dataclasses.field(default=None, repr=False, compare=False)
     convolutions: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    coverage: Coverage = dataclasses.field(default=NOTHING, repr=False)
 
     def __getitem__(self, key: tuple[str, str, str]) -> SensitivityRow:
         """The row of (layer, product, recipe)."""
@@ -249,7 +252,9 @@ class Sensitivity:
         """The most harmful rows, what they add up to, and how well they were foretold."""
         ranked = self.ranking()
         size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch').replace('batchs', 'batches')}"
-        lines = [f"sensitivity of {self.model}: {size}, mean loss {np.mean(self.losses):.4g}"]
+        coverage = self.coverage
+        lines = [*filter(None, [coverage.headline]), f"sensitivity of {self.model}: {size}, mean loss "
+                 f"{np.mean(self.losses):.4g}", *coverage.sentences]  # fmt: skip
         head = ("layer", "product", "recipe", "gradient", "+-", "cosine", "outputs", "loss", "+-")
         lines += _table(head, [_cells(row) for row in ranked[:SHOWN]])
         if len(ranked) > SHOWN:
@@ -273,8 +278,8 @@ class Sensitivity:
             "<tr>" + "".join(f"<td>{html.escape(_text(getattr(row, name)))}</td>" for name in names) + "</tr>"
             for row in self.ranking()
         )
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in (repr(self)[1:-1], *map(str, self.additivity()),
-                                                                  *self.notes))  # fmt: skip
+        told = [repr(self)[1:-1], *self.coverage.sentences, *map(str, self.additivity()), *self.notes]
+        said = "".join(f"<p>{html.escape(line)}</p>" for line in (*filter(None, [self.coverage.headline]), *told))
         return f"{said}<table><tr>{head}</tr>{body}</table>"
 
 

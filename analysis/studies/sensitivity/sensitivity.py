@@ -75,6 +75,7 @@ def sensitivity(
       (0.0, 0.0, True)
     """
     load("torch", "sensitivity")
+    from fpsim.analysis.models.coverage import EVERY
     from fpsim.analysis.models.losses import Criterion, loss_of, refuse_swapped
     from fpsim.analysis.studies.sensitivity import request
     from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
@@ -110,9 +111,10 @@ def sensitivity(
         report(1.0, "all products at once")
     identity = digest(content, *(text for name, recipe in named.items() for text in (name, recipe_words(recipe))))
     notes = (*request.left_out_notes(model, layers), *found.notes)
+    coverage = measurer.coverage.of({row.layer for row in found.rows}, layers not in EVERY)
     return Sensitivity(
         tuple(found.rows), joint, chosen, named, found.losses, type(model).__name__, identity, notes,
-        measurer, groups_of(model, chosen),
+        measurer, groups_of(model, chosen), coverage,
     )  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def test_tables_and_texts() -> None:
     assert len(found.to_frame("batch")) == 32
     assert repr(found) == "<sensitivity of Sequential: 3 layers, 2 recipes, 16 rows>"
     worst = found.ranking()[0]
-    assert str(found).splitlines()[2].split()[:3] == [worst.layer, worst.product, worst.recipe]
+    assert str(found).splitlines()[3].split()[:3] == [worst.layer, worst.product, worst.recipe]
     assert found._repr_html_().count("<tr>") == 17
 
 

@@ -1,0 +1,258 @@
+"""The share of a model's weights and multiplications that a report has seen, and what it has not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fpsim.analysis.models.selection import joined
+from fpsim.display.wording import percent, printable
+
+NAMED = 4  # parts of a model that a sentence names
+MOST = 0.5  # share of the weights or multiplications that makes most of a model
+NORMS = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.RMSNorm, torch.nn.modules.batchnorm._NormBase)
+LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+
+
+@dataclass(frozen=True)
+class CoveredPart:
+    """A layer, a function or a module of a model, and what it takes.
+
+    Attributes:
+      name: of the layer or module.
+      kind: the module's class, or the function of torch that multiplies in it.
+      parameters: names of the weights that it reads.
+      multiplications: of its forward passes.
+      seen: whether a report has its products.
+    """
+
+    name: str
+    kind: str
+    parameters: tuple[str, ...] = ()
+    multiplications: int = 0
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What of a model a report has seen: `str()` says the shares, and names what is missing.
+
+    Weights are elements of parameters with two or more axes, without norms and without tables of embeddings that are
+    only looked up; multiplications are those of forward passes, as far as functions of torch take them.
+
+    Attributes:
+      sizes: parameter -> its elements, of those weights.
+      parts: a CoveredPart for each layer, and for each module or function whose products are not seen.
+      is_chosen: whether some layers were asked for in place of all, so that it is no news that others are not seen.
+
+    Example:
+      >>> from fpsim.analysis.models.coverage import Coverage, CoveredPart
+      >>> print(Coverage({"a.weight": 300, "b.weight": 700},
+      ...                (CoveredPart("a", "Linear", ("a.weight",), 30), CoveredPart("b", "LSTM", (), 70, False))))
+      Only 30.0 % of the model's weights and 30.0 % of its multiplications are seen; not seen: b (LSTM).
+    """
+
+    sizes: Mapping[str, int]
+    parts: tuple[CoveredPart, ...]
+    is_chosen: bool = False
+
+    @property
+    def weights(self) -> float:
+        """Share of the weights that are seen, 0 to 1; NaN for a model without any."""
+        names = {name for part in self.parts if part.seen for name in part.parameters if name in self.sizes}
+        return _share(sum(self.sizes[name] for name in names), sum(self.sizes.values()))
+
+    @property
+    def multiplications(self) -> float:
+        """Share of the multiplications that are seen, 0 to 1; NaN where there are none."""
+        seen = sum(part.multiplications for part in self.parts if part.seen)
+        return _share(seen, sum(part.multiplications for part in self.parts))
+
+    @property
+    def unseen(self) -> tuple[CoveredPart, ...]:
+        """What is not seen, the largest part first."""
+        read = {name for part in self.parts if part.seen for name in part.parameters}
+        missing = [
+            part for part in self.parts
+            if not part.seen and (part.multiplications or not read.issuperset(part.parameters) or not part.parameters)
+        ]  # fmt: skip
+        return tuple(sorted(missing, key=lambda part: -self._size(part)))
+
+    @property
+    def is_minor(self) -> bool:
+        """Whether less than half of the weights or of the multiplications is seen, though all layers were asked for."""
+        return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
+
+    def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:
+        """Return the coverage of a report that has only some layers.
+
+        Args:
+          layers: their names, as the recording calls them.
+          is_chosen: whether the report was asked for some layers.
+        """
+        parts = tuple(replace(part, seen=part.seen and part.name in layers) for part in self.parts)
+        return replace(self, parts=parts, is_chosen=self.is_chosen or is_chosen)
+
+    def merge(self, other: Coverage) -> Coverage:
+        """Return the coverage of two recordings of one model."""
+        parts: Parts = {}
+        for part in (*self.parts, *other.parts):
+            _add(parts, part)
+        return Coverage({**other.sizes, **self.sizes}, tuple(parts.values()), self.is_chosen or other.is_chosen)
+
+    def _size(self, part: CoveredPart) -> float:
+        weights = sum(self.sizes.get(name, 0) for name in part.parameters)
+        whole = sum(part.multiplications for part in self.parts)
+        return max(_share(weights, sum(self.sizes.values())), _share(part.multiplications, whole), 0.0)
+
+    def __str__(self) -> str:
+        """The shares, and what is not seen."""
+        if self.is_minor:
+            return self.headline
+        seen = f"{percent(self.weights)} of the weights and {percent(self.multiplications)} of the multiplications"
+        return f"Seen: {seen}{self._missing()}."
+
+    @property
+    def headline(self) -> str:
+        """The sentence that comes first where most of the model is not seen; "" elsewhere."""
+        shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
+        return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The shares as a sentence among others, where they are no headline; none for a report without them."""
+        return (str(self),) if self.parts and not self.is_minor else ()
+
+    def _missing(self) -> str:
+        missing = list(dict.fromkeys(f"{printable(part.name) or 'the model'} ({part.kind})" for part in self.unseen))
+        if not missing:
+            return ""
+        more = [f"{len(missing) - NAMED} more"] if len(missing) > NAMED else []
+        named = [*missing[:NAMED], *more]
+        return f"; not seen: {', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"; not seen: {named[0]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON holds them."""
+        parts = [[p.name, p.kind, list(p.parameters), p.multiplications, p.seen] for p in self.parts]
+        return {"sizes": dict(self.sizes), "parts": parts, "is_chosen": self.is_chosen}
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> Coverage:
+        """Return what `to_dict` gave."""
+        parts = (CoveredPart(name, kind, tuple(read), count, seen) for name, kind, read, count, seen in fields["parts"])
+        return Coverage(dict(fields["sizes"]), tuple(parts), fields["is_chosen"])
+
+
+NOTHING = Coverage({}, ())
+EVERY = ("*", ["*"], ("*",))  # patterns that ask for all layers
+Parts = dict[tuple[str, str, bool], CoveredPart]
+
+
+def _add(parts: Parts, part: CoveredPart) -> None:
+    """Add a part to those of other calls."""
+    key = part.name, part.kind, part.seen
+    mine = parts.get(key)
+    parts[key] = part if mine is None else replace(
+        part, multiplications=mine.multiplications + part.multiplications,
+        parameters=tuple(dict.fromkeys((*mine.parameters, *part.parameters))),
+    )  # fmt: skip
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+class Tally:
+    """Counts what a model multiplies while it runs, and which of its weights that reads.
+
+    Args:
+      model: a torch.nn.Module.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._parameters = dict(model.named_parameters())
+        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self._parts: Parts = {}
+        self._looked_up: set[str] = set()
+        self._ran: set[int] = set()
+
+    def ran(self, module: Any) -> None:
+        """Note that the forward pass of a module ran."""
+        self._ran.add(id(module))
+
+    def looked_up(self, module: Any, weight: Any) -> None:
+        """Note that rows of a weight were looked up, which multiplies nothing."""
+        self._looked_up.update(self._read(module, weight))
+
+    def saw(self, layer: str, module: Any, weight: Any, multiplications: int, seen: bool = True) -> None:
+        """Count a product of a layer.
+
+        Args:
+          weight: the tensor that it read as its weight, None for attention.
+          seen: whether the report has it.
+        """
+        _add(self._parts, CoveredPart(layer, type(module).__name__, self._read(module, weight), multiplications, seen))
+
+    def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
+        """Count a product by a function whose operands no report has."""
+        kind = type(module).__name__
+        said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
+        _add(self._parts, CoveredPart(name, said, (), multiplications, False))
+
+    def hid(self, module: Any, name: str, x: Any) -> None:
+        """Count a module that runs in one piece, inside which nothing is seen: its matrices once for each row of x."""
+        weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
+        rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
+        kind = f"{type(module).__name__}, in one piece"
+        _add(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
+
+    def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
+        """Return the names of the parameters that a weight is, is a part of, or is made of."""
+        if weight is None:
+            return ()
+        name = self._names.get(id(weight)) or self._names.get(id(getattr(weight, "_base", None)))
+        if name is not None:
+            return (name,)
+        made_of = getattr(module, "parametrizations", module)  # a weight that a parametrization computes
+        return tuple(self._names[id(p)] for p in made_of.parameters() if id(p) in self._names)
+
+    @property
+    def coverage(self) -> Coverage:
+        """What was counted so far, with the modules whose weights nothing read."""
+        read = {name for part in self._parts.values() for name in part.parameters}
+        sizes: dict[str, int] = {}
+        unread: dict[str, list[str]] = {}
+        modules = dict(self._model.named_modules())
+        for name, parameter in self._parameters.items():
+            owner = name.rpartition(".")[0]
+            module = modules[owner]
+            if parameter.dim() < 2 or isinstance(module, NORMS):
+                continue
+            if name not in read and (name in self._looked_up or isinstance(module, LOOKUPS)):
+                continue
+            sizes[name] = parameter.numel()
+            if name not in read:
+                unread.setdefault(owner, []).append(name)
+        return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
+
+    def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
+        """The parts that were counted, with the weights of modules that multiply by functions that are not seen."""
+        for part in self._parts.values():
+            weights = () if part.seen else tuple(unread.get(part.name, ()))
+            yield replace(part, parameters=(*part.parameters, *weights))
+
+    def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
+        """A part for each other module whose weights nothing read."""
+        counted = {part.name for part in self._parts.values() if not part.seen}
+        for owner, names in unread.items():
+            if owner not in counted:
+                module = modules[owner]
+                holds = isinstance(module, (torch.nn.ParameterList, torch.nn.ParameterDict))
+                idle = not holds and id(module) not in self._ran
+                kind = f"{type(module).__name__}{', which did not run' if idle else ''}"
+                yield CoveredPart(owner if owner else joined("", names[0]), kind, tuple(names), 0, False)

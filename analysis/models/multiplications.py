@@ -1,0 +1,202 @@
+"""How many multiplications a call of a torch function takes, for every function that adds up products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+Count = Callable[[Any, Any, Any], int]  # arguments by position, by name, and the result
+UNCOUNTED = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)  # of arguments never seen before
+
+
+def name_of(func: Any) -> str:
+    """Return the name of a function of torch, one for all the ways of calling it.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.multiplications import name_of
+      >>> [name_of(f) for f in (torch.mm, torch.Tensor.__matmul__, torch.linalg.multi_dot, torch.Tensor.addmm_)]
+      ['mm', 'matmul', 'multi_dot', 'addmm']
+    """
+    name = str(getattr(func, "__name__", "")).partition(".")[0].strip("_")
+    return name.removeprefix("linalg_").removeprefix("sparse_")
+
+
+def multiplies(func: Any) -> bool:
+    """Return whether a function of torch adds up products of its operands."""
+    return name_of(func) in COUNTS and not str(func).startswith("fpsim.")  # a QuantLinear shows its own products
+
+
+def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
+    """Return how many multiplications a call took; 0 for a function that adds up no products.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.multiplications import multiplications
+      >>> x, w = torch.ones(5, 3), torch.ones(3, 2)
+      >>> multiplications(torch.mm, (x, w), {}, x @ w), multiplications(torch.add, (x, x), {}, x + x)
+      (30, 0)
+    """
+    count = COUNTS.get(name_of(func))
+    if count is None:
+        return 0
+    try:
+        return int(count(args, kwargs, output[0] if isinstance(output, tuple) else output))
+    except UNCOUNTED:  # the caller names the function all the same
+        return 0
+
+
+# ---- one function for each way in which operands come
+
+
+def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
+    """Return an operand that comes by position or by one of several names."""
+    if len(args) > place:
+        return args[place]  # type: ignore[no-any-return]
+    return next(kwargs[name] for name in names if name in kwargs)  # type: ignore[no-any-return]
+
+
+def _by_last_axis(place: int, *names: str) -> Count:
+    """Count products whose sums run over the last axis of one operand."""
+    return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
+
+
+def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
+    batch = _operand(args, kwargs, 1, "batch1")
+    return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
+
+
+def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
+    return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
+
+
+def _convolution(args: Any, kwargs: Any, y: Any) -> int:
+    return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
+
+
+def _transposed(args: Any, kwargs: Any, _: Any) -> int:
+    return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
+
+
+def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
+    weight = _operand(args, kwargs, 2, "weight")
+    return int(y.numel() // weight.shape[0] * weight.numel())
+
+
+def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
+    sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
+    return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
+
+
+def _attention(args: Any, kwargs: Any, y: Any) -> int:
+    keys = _operand(args, kwargs, 1, "key").shape[-2]
+    return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
+
+
+def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
+    """Count those of an RNN: each of its matrices once for each row of the input, whatever the state is."""
+    weights = next(each for each in args if isinstance(each, list))
+    return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
+
+
+def _cell(args: Any, kwargs: Any, _: Any) -> int:
+    return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
+
+
+def _rows(x: torch.Tensor) -> int:
+    return x.numel() // max(x.shape[-1], 1)
+
+
+def _power(args: Any, kwargs: Any, y: Any) -> int:
+    exponent = abs(int(_operand(args, kwargs, 1, "n")))
+    return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])
+
+
+def _chain(args: Any, kwargs: Any, _: Any) -> int:
+    """Count those of a chain of matrices in its cheapest order."""
+    matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
+    shapes = [tuple(each.shape) for each in matrices]
+    shapes[0], shapes[-1] = (1, *shapes[0])[-2:], (*shapes[-1], 1)[:2]  # vectors at the ends
+    sizes = [shapes[0][0], *(columns for _, columns in shapes)]
+    least = {(i, i + 1): 0 for i in range(len(shapes))}
+    for length in range(2, len(sizes)):
+        for i in range(len(sizes) - length):
+            j = i + length
+            least[i, j] = min(least[i, k] + least[k, j] + sizes[i] * sizes[k] * sizes[j] for k in range(i + 1, j))
+    return least[0, len(shapes)]
+
+
+def _einsum(args: Any, kwargs: Any, _: Any) -> int:
+    """Count those of torch.einsum, pair by pair from the left."""
+    operands, inputs, output = _labelled(args)
+    sizes: dict[Any, int] = {}
+    for x, labels in zip(operands, inputs, strict=True):
+        for label, size in zip(labels, x.shape, strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
+    total, there = 0, set(inputs[0])
+    for place, labels in enumerate(inputs[1:], 1):
+        both = there | set(labels)
+        total += math.prod(sizes[label] for label in both)
+        there = both & {*output, *chain.from_iterable(inputs[place + 1 :])}
+    return total
+
+
+def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]]:
+    """Return the operands of an einsum, the label of each of their axes, and the labels of the result."""
+    if not isinstance(args[0], str):
+        pairs = list(zip(args[::2], args[1::2], strict=False))
+        operands, inputs = [x for x, _ in pairs], [_spread(list(labels), x.dim()) for x, labels in pairs]
+        output = _spread(list(args[-1]), 0, inputs) if len(args) % 2 else _left_over(inputs)
+        return operands, inputs, output
+    operands = list(args[1] if isinstance(args[1], (list, tuple)) else args[1:])
+    left, arrow, right = args[0].replace(" ", "").partition("->")
+    inputs = [
+        _spread(_letters(text), x.dim()) for text, x in zip(left.split(","), operands, strict=True)
+    ]  # fmt: skip
+    return operands, inputs, _spread(_letters(right), 0, inputs) if arrow else _left_over(inputs)
+
+
+def _letters(text: str) -> list[Any]:
+    return [Ellipsis if letter == "." else letter for letter in text.replace("...", ".")]
+
+
+def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) -> list[Any]:
+    """Return labels with one for each axis of an ellipsis, counted from the last one."""
+    if Ellipsis not in labels:
+        return labels
+    hidden = max((label[1] for each in inputs for label in each if isinstance(label, tuple)), default=0)
+    hidden = hidden if inputs else axes - len(labels) + 1
+    place = labels.index(Ellipsis)
+    return [*labels[:place], *((Ellipsis, i) for i in range(hidden, 0, -1)), *labels[place + 1 :]]
+
+
+def _left_over(inputs: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the labels that come once, which are those of a result that is not written."""
+    every = list(chain.from_iterable(inputs))
+    return [label for label in dict.fromkeys(every) if every.count(label) == 1 or isinstance(label, tuple)]
+
+
+COUNTS: dict[str, Count] = {
+    **dict.fromkeys(("linear", "matmul", "mm", "bmm", "mv", "inner", "dot", "vdot", "cdist", "int_mm", "scaled_mm",
+                     "grouped_mm", "scaled_grouped_mm"), _by_last_axis(0, "input", "self", "x1", "mat1", "mat_a")),
+    "rmatmul": _by_last_axis(1, "other"),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "sampled_addmm"), _by_last_axis(1, "mat1", "batch1", "mat")),
+    "addbmm": _addbmm, "vecdot": _vecdot, "bilinear": _bilinear, "tensordot": _tensordot, "einsum": _einsum,
+    "multi_dot": _chain, "chain_matmul": _chain, "matrix_power": _power,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _cell),
+}  # fmt: skip
