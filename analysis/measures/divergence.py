@@ -28,7 +28,7 @@ BETWEEN = (
     "what makes this operand differs, such as norms, softmax, activations, the loss, what is stored for the backward "
     "pass, or a layer that torch multiplies"
 )
-Cause = Literal["operands", "cast", "arithmetic", "output", "order", "update"]
+Cause = Literal["operands", "cast", "arithmetic", "output", "order", "update", "none"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Divergence:
       largest: the largest |x - y| / max(|x|, |y|) of the elements.
       cause: "operands" (what lies between products differs), "cast" (the same numbers became other codes or scales),
         "arithmetic" (the same codes gave another sum), "output" (the same sum was rounded otherwise), "order" (there
-        are other products), or "update" (weights, after equal products).
+        are other products), "update" (weights, after equal products), or "none" (no bit differs).
       explanation: all that in a few lines.
       names: what the runs are called.
       trees: by which additions each run made the element, where its sums differ; None for an order that is not known
@@ -121,6 +121,7 @@ def first_divergence(
       one chain.
       Their trees differ: terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
       The sums of terms 0..655 are equal, 64.0625; with term 656 Hopper has 64.15625 and Blackwell 64.16015625.
+      Hopper's sum is 386.625 and Blackwell's sum is 400.0.
       >>> first_divergence(hopper, hopper) is None
       True
     """
@@ -166,6 +167,25 @@ def weight_divergence(
     ))  # fmt: skip
 
 
+def matrix_divergence(
+    name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), because: str = "", *, fmt: Any = None
+) -> Divergence:  # fmt: skip
+    """Return the difference of two matrices of one shape that a module gave, with a sentence after it.
+
+    Args:
+      fmt: the format of their elements; None for that of their dtype.
+
+    Example:
+      >>> from fpsim.analysis.measures.divergence import matrix_divergence
+      >>> x, y = np.float32([[1.0, 0.5]]), np.float32([[1.0, -0.5]])
+      >>> print(matrix_divergence("up", x, y, because="It is the first."))
+      up, output: element (0, 1) of the output is 0x3F000000 (0.5) on first and 0xBF000000 (-0.5) on second, in FP32; 1
+      of 2 elements differ.
+      It is the first.
+    """
+    return _first(_Place(None, name, "output", "", names), x, y, "output", lambda *_: because, codes=fmt)
+
+
 class _Place(NamedTuple):
     """Where a difference lies."""
 
@@ -181,7 +201,7 @@ class _Place(NamedTuple):
     @property
     def array(self) -> str:
         """What differs."""
-        return self.operand or ("weight" if self.product == "update" else "result")
+        return self.operand or {"update": "weight", "output": "output"}.get(self.product, "result")
 
 
 def _of_step(step: int | None, then: str) -> str:
@@ -259,8 +279,9 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
         if not same_bits(p.source, q.source):
+            between = "the weights themselves differ" if name == "weight" and step is None else BETWEEN
             return _first(_Place(step, x.layer, x.product, name, names), p.source, q.source, "operands",
-                          lambda *_: f"{_before(after)}: {BETWEEN}.")  # fmt: skip
+                          lambda *_, between=between: f"{_before(after)}: {between}.")  # fmt: skip
     for name, p, q in operands:
         if not _same_operand(p, q):
             return _of_cast(_Place(step, x.layer, x.product, name, names), p, q)

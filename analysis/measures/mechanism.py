@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -277,14 +278,38 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
         found = first_term(first, second, row, column)
         if found is not None:
             said.append(_parting(found, names))
+        said.append(_whole(first, row, column, tuple(zip(names, sums, strict=True))))
         return "arithmetic", "\n".join(said)
     if not first.is_emulated and not second.is_emulated and first.adds.out_fmt != second.adds.out_fmt:
         return "output", "\n".join([*said, f"{_rounded(first, names[0])}, {_rounded(second, names[1])}."])
-    said += [_arithmetic(of, row, column, name) for of, name in pairs if of.is_emulated]
+    said += [_arithmetic(of, name) for of, name in pairs if of.is_emulated and of.adds.unit is not None]
     with np.errstate(all="ignore"):
         exact = math.fsum(first.a.values[row].astype(np.float64) * first.b.values[:, column].astype(np.float64))
-    said.append(f"In float64 it is {exact:.9g}.")
+    known = [(name, result_of(of, row, column, whole=False)) for of, name in pairs if of.is_emulated]
+    said.append(_whole(first, row, column, known, exact))
     return "arithmetic", "\n".join(said)
+
+
+def _whole(
+    of: Product, row: int, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None
+) -> str:  # fmt: skip
+    """Return the sentence that has the sums of an element, its bias and what both come to.
+
+    Args:
+      sums: the name of each run whose sum is known, and that sum.
+      exact: the sum in float64, None where both are known.
+    """
+    bias = 0.0 if of.bias is None else float(of.bias[column])
+    parts = [f"{name}'s sum is {float(total[0])!r}" for name, total in sums]
+    if exact is not None:
+        parts.append(f"in float64 it is {exact:.9g}")
+    said = " and ".join(parts)
+    if of.bias is not None:
+        each = [f"{float(total[0]) + bias:.9g}" for _, total in sums] + (
+            [] if exact is None else [f"{exact + bias:.9g}"]
+        )
+        said += f"; with the bias {bias!r} {'that makes' if len(each) == 1 else 'these make'} {' and '.join(each)}"
+    return f"{said[0].upper() if exact is not None and not sums else said[0]}{said[1:]}."
 
 
 def _name(of: Product, name: str) -> str:
@@ -292,7 +317,8 @@ def _name(of: Product, name: str) -> str:
     adds = of.adds
     place = f" {of.place}" if of.place else ""
     if not of.is_emulated:
-        return f"{name} multiplies by torch in {of.result.dtype}, in an order of its own{place}"
+        dtype = {"BF16": "bfloat16", "FP16": "float16"}.get(str(adds.out_fmt), str(of.result.dtype))
+        return f"{name} multiplies by torch in {dtype}{place}, in an order of its own"
     if adds.unit is None:
         return f"{name} adds by {adds.accumulator!r}{place}"
     schedule = schedule_of(of)
@@ -300,13 +326,11 @@ def _name(of: Product, name: str) -> str:
     return f"{name} adds on {adds.unit.name} {how}{place}"
 
 
-def _arithmetic(of: Product, row: int, column: int, name: str) -> str:
-    """What a sum comes to, and what a step of its unit keeps."""
-    total = f"{name}'s sum is {float(result_of(of, row, column, whole=False)[0])!r}"
+def _arithmetic(of: Product, name: str) -> str:
+    """Return what a step of a product's unit keeps, as a sentence."""
     unit = of.adds.unit
-    if unit is None:
-        return f"{total}."
-    return f"{total}: an instruction adds {unit.terms} products, {arithmetic_of(unit).words}."
+    assert unit is not None
+    return f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:

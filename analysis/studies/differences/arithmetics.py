@@ -14,10 +14,11 @@ from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.chips import CHIPS, names_of
 from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.probe.model import Model as ProbedModel
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.hardware import LIBRARIES
-from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.written import MAKERS, parsed
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 from fpsim.torch.hardware import placed
@@ -28,21 +29,23 @@ from fpsim.train.recipes import ROWS
 from fpsim.train.side_by_side import PLACES
 
 DEFAULT = RECIPES["FP8_TENSOR"]
+OF_DTYPE = {"bfloat16": RECIPES["BF16"], "float16": RECIPES["FP16"]}  # what layers of 16 bits follow without recipe=
 LIBRARIES_BY_LENGTH = sorted(LIBRARIES, key=len, reverse=True)  # what may follow a chip
 CHIP_NAMES = frozenset(name for chip in CHIPS.values() for name in names_of(chip))
 WORDS = ("torch", "float32", "emulated", "gpu", "hardware")
 OTHERS = (
     "a recipe such as DEEPSEEK_V3, a chip such as H100 or 'H100 cuBLAS', a unit of fp.units(), a schedule such as "
-    "cutlass_2xacc(128), or an accumulator"
+    "cutlass_2xacc(128), an accumulator, or a model of fp.probe"
 )
 SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # of units that take scales
 
 
 class Site(NamedTuple):
-    """A layer at one call: its name, and the recipe of one that is quantised already."""
+    """A layer at one call: its name, the recipe of one that is quantised already, and the dtype that it multiplies."""
 
     layer: str
     recipe: LinearRecipe | None = None
+    dtype: str = "float32"
 
 
 Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and wgrad
@@ -142,6 +145,8 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
         return _unit(spec, recipe)
     if isinstance(spec, Schedule):
         return _schedule(spec, recipe)
+    if isinstance(spec, ProbedModel):
+        return _probed(argument, spec, recipe)
     if isinstance(spec, Accumulator):
         return LayerArithmetic(_changed(_base(recipe, FP32), lambda of: placed(of, spec).recipe))
     raise TypeError(f"{argument} must be one of {', '.join(WORDS)}, {OTHERS}; got {shown(spec)}.")
@@ -184,9 +189,9 @@ def _library_of(word: str) -> str:
 
 
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
-    """The recipe that is asked for; else a layer's own, or the default."""
+    """The recipe that is asked for; else a layer's own, that of its dtype if that has 16 bits, or the default."""
     if recipe is None:
-        return lambda site: (site.recipe or default,) * 3
+        return lambda site: (site.recipe or OF_DTYPE.get(site.dtype, default),) * 3
     recipe = of_plan(recipe)
     if isinstance(recipe, str):
         name = recipe.strip().upper()
@@ -291,6 +296,35 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
         scaling if a is not None else None, input_scaling_backward=back, weight_scaling_backward=back,
         grad_scaling_backward=back, fprop=one, dgrad=one, wgrad=one if a == b else Product(unit.arch),
     )  # fmt: skip
+
+
+def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
+    """The first unit and schedule, or accumulator, that a probed product equals; its operands where none are asked for.
+
+    Raises:
+      ValueError: the model is of a sum, or equals nothing that runs at any length.
+    """
+    if model.kind == "sum" or not model.alike:
+        why = "a sum, which has one operand" if model.kind == "sum" else f"an order for {model.n} terms alone"
+        raise ValueError(
+            f"{argument} must be a model of a product that equals a unit or an accumulator of fpsim; got one of {why}. "
+            "Probe fp.probe.matmul at another length."
+        )
+    first = model.alike[0]
+    how, schedule = first.how, first.schedule
+    if recipe is None and isinstance(how, MatrixUnit):
+        base: Follow = _unit(how, None).follow
+    elif recipe is None:
+        a, b = (None if operand.fmt.bits == 32 else operand.fmt for operand in model.operands)
+        base = _of_recipe(LinearRecipe(a, b, a))
+    else:
+        base = _base(recipe)
+
+    def change(of: LinearRecipe) -> LinearRecipe:
+        there = placed(of, how).recipe
+        return there if schedule is None or schedule == FLAT else placed(there, schedule).recipe
+
+    return LayerArithmetic(_changed(base, change))
 
 
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:

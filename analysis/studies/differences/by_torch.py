@@ -19,6 +19,29 @@ from fpsim.torch.trace import ProductCall, show
 FORMATS = {torch.bfloat16: BF16, torch.float16: FP16}  # which torch rounds results to
 
 
+ONEDNN = 16**3  # multiplications above which torch hands 16-bit matrices to oneDNN: ATen/native/mkldnn/Matmul.cpp
+
+
+def library_of(dtype: torch.dtype, multiplications: int) -> str:
+    """Return the library that torch multiplies two matrices with on this processor; "" for its own loops.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.studies.differences.by_torch import library_of
+      >>> library_of(torch.bfloat16, 8)
+      ''
+    """
+    backends: Any = torch.backends  # whose functions have no types
+    if dtype in (torch.float32, torch.float64):
+        return "MKL" if backends.mkl.is_available() else ""
+    supported: Any = {
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }.get(dtype, lambda: False)
+    there = backends.mkldnn.is_available() and backends.mkldnn.enabled
+    return "oneDNN" if there and multiplications > ONEDNN and supported() else ""
+
+
 def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
     """x @ weight^T + bias as torch computes it, and its gradients as autograd does.
 

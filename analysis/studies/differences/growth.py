@@ -69,8 +69,8 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
     Args:
       x, y: what the model gave in both runs.
-      logits: None for a tensor of two axes or more and what is called `logits`, False for nothing, True for the output
-        itself, or a function that takes it from the output.
+      logits: None for what is called `logits`, False for nothing, True for the output itself, or a function that takes
+        them from the output.
 
     Raises:
       ValueError, TypeError: logits were asked for, and the output has none.
@@ -78,7 +78,7 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
     Example:
       >>> import torch
       >>> from fpsim.analysis.studies.differences.growth import kl_of
-      >>> round(kl_of(torch.zeros(1, 2), torch.tensor([[0.0, float(np.log(3))]]), None), 6)  # log(2 / sqrt(3))
+      >>> round(kl_of(torch.zeros(1, 2), torch.tensor([[0.0, float(np.log(3))]]), True), 6)  # log(2 / sqrt(3))
       0.143841
     """
     if logits is False:
@@ -95,7 +95,7 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:
-    found = output
+    found: Any = output if logits is True else None
     if callable(logits):
         found = logits(output)
     elif isinstance(output, Mapping) and "logits" in output:
@@ -103,7 +103,7 @@ def _logits(output: Any, logits: Logits) -> Array | None:
     elif isinstance(getattr(output, "logits", None), torch.Tensor):
         found = output.logits
     fits = isinstance(found, torch.Tensor) and found.is_floating_point() and found.dim() >= 1 and found.numel() > 0
-    if fits and (logits is not None or found.dim() >= 2) and found.shape[-1] >= 2:
+    if fits and found.shape[-1] >= 2:
         array: Array = found.detach().double().numpy()
         return array
     if logits is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +12,15 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fpsim.analysis.measures.mechanism import Product
+from fpsim.analysis.models.coverage import Coverage, Tally
+from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
 from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
 from fpsim.analysis.models.selection import Selection
 from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
-from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch
+from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
+from fpsim.analysis.studies.differences.outputs import ModuleOutput, is_compiled, watching_outputs
 from fpsim.errors import shown
 from fpsim.torch.delayed import first_state
 from fpsim.torch.linear import QuantLinear, _product_op
@@ -35,10 +38,11 @@ class LayerError(ValueError):
 
 
 class ModelRun(NamedTuple):
-    """What a run gave: the model's output, and the names of its layers."""
+    """What a run gave: the model's output, the names of its layers, and how much of the model was compared."""
 
     output: Any
     layers: tuple[str, ...]
+    coverage: Coverage
 
 
 def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Seen) -> ModelRun:
@@ -54,7 +58,7 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
     def see(call: ProductCall) -> None:
         if not (call.product == "fprop" and in_backward()):  # what a checkpoint computes again
-            seen(as_product(call, arithmetic.place))
+            seen(_placed(call, arithmetic, mode.layers))
 
     with torch.random.fork_rng(devices=[]), mode.entered(), watching(see):
         try:
@@ -62,7 +66,43 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
         except LayerError as reason:
             raise ValueError(str(reason)) from None
     handle.remove()
-    return ModelRun(outputs[0] if outputs else None, tuple(mode.layers))
+    return ModelRun(outputs[0] if outputs else None, tuple(mode.layers), mode.tally.coverage)
+
+
+def _placed(call: ProductCall, arithmetic: ModelArithmetic, dtypes: Mapping[str, torch.dtype]) -> Product:
+    """Return a product with what computed it: a library of torch's, the tensor cores, or "" for this processor."""
+    product = as_product(call, arithmetic.place)
+    if product.is_emulated:
+        return product
+    (m, k), n = product.a.source.shape, product.b.source.shape[1]
+    library = library_of(dtypes.get(call.layer.partition("[")[0], torch.float32), m * n * k)
+    return product._replace(place=f"({library})" if library else "")
+
+
+def outputs_of(
+    model: Any, batch: Any, arithmetic: ModelArithmetic, seen: Callable[[ModuleOutput], None]
+) -> Any:  # fmt: skip
+    """Run a model forwards, show what its modules give, and return its output.
+
+    A compiled model runs as it is, since its graphs belong to the modules that they were made of; buffers are put back.
+
+    Raises:
+      ValueError: the model does not take the batch.
+    """
+    compiled = is_compiled(model)
+    twin, batch = model if compiled else copied(model, "model"), copied(batch, "batch")
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    mode = _Products(twin, arithmetic, frozenset() if compiled else frozenset(map(id, model.parameters())))
+    plain = arithmetic.name.strip().lower() == "torch"
+    with torch.random.fork_rng(devices=[]), watching_outputs(twin, seen), torch.no_grad():
+        try:
+            with nullcontext() if plain else mode.entered():
+                return _fitting(batch, lambda: called(twin, batch))
+        except LayerError as reason:
+            raise ValueError(str(reason)) from None
+        finally:
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 def copied(x: Any, noun: str) -> Any:
@@ -140,7 +180,8 @@ class _Products(TorchFunctionMode):
         self._modules, self._owners = names.modules, names.owners
         self._stack: list[torch.nn.Module] = []
         self._plans: dict[Any, LayerPlan] = {}
-        self.layers: dict[str, None] = {}
+        self.layers: dict[str, torch.dtype] = {}
+        self.tally = Tally(model)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -149,7 +190,7 @@ class _Products(TorchFunctionMode):
         for module in self._model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 handles += [
-                    module.register_forward_pre_hook(lambda module, _: self._stack.append(module), prepend=True),
+                    module.register_forward_pre_hook(self._entered, prepend=True),
                     module.register_forward_hook(lambda *_: self._left(), always_call=True),
                 ]
         try:
@@ -158,6 +199,10 @@ class _Products(TorchFunctionMode):
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _entered(self, module: torch.nn.Module, _: Any) -> None:
+        self._stack.append(module)
+        self.tally.ran(module)
 
     def _left(self) -> None:
         self._stack.pop()
@@ -174,12 +219,21 @@ class _Products(TorchFunctionMode):
             return self._convolution(func, args, kwargs)
         if func is QUANTIZED:
             return self._quantized(*args, **kwargs)
-        return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        if self._stack and not in_backward():
+            module = self._stack[-1]
+            if func in (functional.embedding, functional.embedding_bag):
+                self.tally.looked_up(module, args[1] if len(args) > 1 else kwargs["weight"])
+            elif multiplies(func):
+                count = multiplications(func, args, kwargs, output)
+                self.tally.missed(module, self._modules.get(id(module), ""), name_of(func), count)
+        return output
 
     # ---- the functions
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         layer = self._layer(weight)
+        self._count(layer, weight, x.numel() * weight.shape[0])
         x, weight, bias = _autocast(x), _autocast(weight), None if bias is None else _autocast(bias)
         y = self._multiplied(layer, x.reshape(-1, x.shape[-1]), weight, bias)
         return y.reshape(*x.shape[:-1], weight.shape[0])
@@ -189,9 +243,13 @@ class _Products(TorchFunctionMode):
         layer = self._layer(of.weight)
         bias = None if of.bias is None else _autocast(of.bias)
         of = of._replace(x=_autocast(of.x), weight=_autocast(of.weight), bias=bias)
+        parts = matrices(of)
+        self._count(layer, args[1] if len(args) > 1 else kwargs["weight"], sum(
+            rows.shape[0] * weight.numel() for rows, weight, _ in parts
+        ))  # fmt: skip
         rows = [
             self._multiplied(f"{layer}[{group}]" if of.groups > 1 else layer, *each, called=layer)
-            for group, each in enumerate(matrices(of))
+            for group, each in enumerate(parts)
         ]
         return folded(rows, of)
 
@@ -202,6 +260,7 @@ class _Products(TorchFunctionMode):
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
         layer = self._layer(weight)
+        self._count(layer, weight, x.numel() * weight.shape[0])
         new = self._plan(layer, layer, x.dtype, recipe)
         if new is None:
             now = plan_from(plan)._replace(name=layer)
@@ -209,6 +268,11 @@ class _Products(TorchFunctionMode):
         if recipe is not None and plan_of(recipe, plan_from(plan).name, plan_from(plan).backend).text != plan:
             raise LayerError(f"layer {layer!r} follows several recipes, which no chip takes over. Pass recipe=.")
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
+
+    def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
+        """Count a product that is compared."""
+        if not in_backward():
+            self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 
     # ---- products
 
@@ -240,14 +304,14 @@ class _Products(TorchFunctionMode):
 
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
         """What a layer follows; None where it stays as it is."""
-        self.layers[called] = None
+        self.layers[called] = dtype
         way = self._arithmetic.of(called)
         if way is None:
             return None
         key = layer, dtype, recipe
         if key not in self._plans:
             try:
-                recipes = way.follow(Site(called, recipe))
+                recipes = way.follow(Site(called, recipe, str(dtype).removeprefix("torch.")))
                 if recipes is None:
                     return None
                 self._plans[key] = _made(layer, recipes, way.backend, dtype)

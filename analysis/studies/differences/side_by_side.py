@@ -15,6 +15,7 @@ from fpsim.errors import nearest, shown
 
 if TYPE_CHECKING:
     from fpsim.analysis.measures.mechanism import Product
+    from fpsim.analysis.models.coverage import Coverage
     from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
     from fpsim.analysis.studies.differences.report import ModelDivergence
@@ -23,8 +24,9 @@ LONGEST = 40  # characters of a name in sentences
 
 
 def diff(
-    model: Any, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None, logits: Logits = None
-) -> ModelDivergence | None:
+    model: Any, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None, logits: Logits = None,
+    second_model: Any = None, second_batch: Any = None,
+) -> ModelDivergence:  # fmt: skip
     """Run a model under two arithmetics, and say where their bits first part, why, and how far they drift.
 
     Every product of a linear layer or a convolution, and with a loss of their gradients, is computed twice and
@@ -32,6 +34,9 @@ def diff(
     from there on inputs differ too, and `growth` says by how much results do. Everything else, such as norms,
     attention's own products and embeddings, is torch's under both, and compared by what it gives to the next product.
     The model and the batch are copied, and stay as they are; random numbers, as of dropout, are the same in both runs.
+
+    What torch.compile made hides its products: with a compiled model, whose arithmetic is "torch", modules are compared
+    by what they give, as far as Python calls them.
 
     An arithmetic is one of these:
 
@@ -41,6 +46,7 @@ def diff(
       `fp.train.lockstep`; with " cuBLAS" behind it, by the schedules of cuBLASLt's kernels.
     - a matrix unit, a schedule, or an accumulator, or how they are written: in place of those of `recipe`. A unit
       without a recipe takes operands of its own formats, with a scale for each tensor up to 8 bits, in one chain.
+    - a model that `fp.probe` made of a product: its unit and schedule, or accumulator, in place of those of `recipe`.
     - a recipe: of linear layers (`fp.torch`), of training (`fp.train`), or the name of one.
     - "emulated", "gpu", "hardware": `recipe` by its own units on the CPU, on the GPU, or by tensor cores.
     - a dict of shell patterns of layers to any of these; the last one that matches counts, others are "torch".
@@ -50,15 +56,18 @@ def diff(
       batch: what the model is called with: one argument; a tuple or list of them; or a dict of keywords.
       first, second: the arithmetics.
       recipe: formats, scalings and results of both, as far as an arithmetic does not say them: a recipe or its name.
-        None for that of each layer that is quantised already, and FP8_TENSOR for the others: E4M3 with a scale for each
-        tensor, promoted every 128 terms, results in BF16.
+        None for that of each layer that is quantised already, BF16 or FP16 for layers that multiply that dtype, and
+        FP8_TENSOR for the others: E4M3 with a scale for each tensor, promoted every 128 terms, results in BF16.
       loss: a function of (model, batch) that returns a scalar, or a criterion of torch for batches of (input, target),
         whose backward pass is compared too; None for none.
-      logits: what of the output the KL divergence is measured of, along the last axis: None for a tensor of two axes or
-        more, or what is called `logits`; a function of the output; False for nothing.
+      logits: what of the output the KL divergence is measured of, along the last axis: None for what the output calls
+        `logits`; True for the output itself; a function of the output; False for nothing.
+      second_model: the model of the second run, with layers of the same names; None for the same one.
+      second_batch: its batch; None for the same one.
 
     Returns:
-      A ModelDivergence, which is a Divergence; None where all bits of all products are equal.
+      A ModelDivergence, which is a Divergence. Where all bits of all products are equal its `cause` is "none", and it
+      counts as False: `if found:`.
 
     Raises:
       TypeError: model is no torch.nn.Module, or an arithmetic or recipe is none.
@@ -77,45 +86,117 @@ def diff(
       >>> found.layer, found.product, found.element, found.cause
       ('0', 'fprop', (0, 15), 'arithmetic')
       >>> print(fp.analysis.diff(model, x, "H100", "B200", recipe="BF16"))
-      None
+      No bit differs between H100 and B200: 2 products of 2,560 elements.
+      Seen: 100 % of the weights and 100 % of the multiplications.
     """
     torch = load("torch", "diff")
-    check_model(torch, model, "compared")
-    _refuse_devices(torch, model, batch)
+    models = (model, model if second_model is None else second_model)
+    batches = (batch, batch if second_batch is None else second_batch)
     if not (logits is None or isinstance(logits, bool) or callable(logits)):
         raise TypeError(f"logits must be None, True, False or a function of the output; got {shown(logits)}.")
     from fpsim.analysis.models.losses import loss_of
     from fpsim.analysis.studies.differences.arithmetics import arithmetic
+
+    ways = arithmetic("first", first, recipe), arithmetic("second", second, recipe)
+    hidden = _any_compiled(torch, models, ways)
+    for side, its_batch in zip(models, batches, strict=True):
+        if not hidden:
+            check_model(torch, side, "compared")
+        _refuse_devices(torch, side, its_batch)
+    loss = None if loss is None else loss_of(loss)
+    compare = _by_outputs if hidden else _by_products
+    return compare(models, batches, ways, loss, logits)
+
+
+def _by_products(
+    models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
+    logits: Logits,
+) -> ModelDivergence:  # fmt: skip
+    """Compare every product of two runs."""
     from fpsim.analysis.studies.differences.growth import kl_of
-    from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence
+    from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence, no_difference
     from fpsim.analysis.studies.differences.running import run
 
-    loss = None if loss is None else loss_of(loss)
-    ways = arithmetic("first", first, recipe), arithmetic("second", second, recipe)
     others: deque[Product] = deque()
-    one = run(model, batch, ways[0], loss, others.append)
+    one = run(models[0], batches[0], ways[0], loss, others.append)
     if not one.layers:
         raise ValueError(
-            f"model must have a linear layer or a convolution that the batch goes through; {type(model).__name__} has "
-            "none. Recurrent layers, and what torch.jit.script made, are not seen."
+            "model must have a linear layer or a convolution that the batch goes through; "
+            f"{type(models[0]).__name__} has none{_unseen(one.coverage)}."
         )
     for way in ways:
         _refuse_unmatched(way, one.layers)
     beside = _ModelBeside(others, _names(*ways))
-    two = run(model, batch, ways[1], loss, beside.see)
-    found = beside.divergence()
+    two = run(models[1], batches[1], ways[1], loss, beside.see)
+    found, growth = beside.divergence(), tuple(beside.growth)
+    if found is None and not beside.saw_numbers:
+        raise ValueError(
+            "batch must lead to products of numbers; got one whose results are empty or NaN throughout, so that "
+            "nothing can be compared. Take one that the model can do."
+        )
+    kl = kl_of(one.output, two.output, logits)
     if found is None:
-        if not beside.saw_numbers:
-            raise ValueError(
-                "batch must lead to products of numbers; got one whose results are empty or NaN throughout, so that "
-                "nothing can be compared. Take one that the model can do."
-            )
-        return None
-    growth, kl = tuple(beside.growth), kl_of(one.output, two.output, logits)
+        return no_difference(growth, beside.names, kl, one.coverage)
     remarks = [remark for way in ways for remark in way.remarks]
-    text = "\n".join([found.explanation, *dict.fromkeys(remarks), growth_sentence(growth, kl)])
+    lines = [*filter(None, [one.coverage.headline]), found.explanation, *dict.fromkeys(remarks)]
+    text = "\n".join([*lines, growth_sentence(growth, kl), *one.coverage.sentences])
     fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(Divergence)}
-    return ModelDivergence(**{**fields, "explanation": text}, growth=growth, kl=kl)
+    return ModelDivergence(**{**fields, "explanation": text}, growth=growth, kl=kl, coverage=one.coverage)
+
+
+def _unseen(coverage: Coverage) -> str:
+    """Return what a model without a layer that is compared has instead, for a message."""
+    parts = [f"{part.name or 'the model'} ({part.kind})" for part in coverage.unseen if part.multiplications]
+    return f", and of {', '.join(parts[:3])} no product is seen" if parts else ""
+
+
+def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
+    """Return whether one of two models is compiled.
+
+    Raises:
+      ValueError: it is to follow another arithmetic than torch's.
+    """
+    from fpsim.analysis.studies.differences.outputs import is_compiled
+
+    compiled = [isinstance(model, torch.nn.Module) and is_compiled(model) for model in models]
+    for number, (hides, way) in enumerate(zip(compiled, ways, strict=True)):
+        if hides and way.name.strip().lower() != "torch":
+            word = ("first", "second")[number]
+            raise ValueError(
+                f"{word} must be 'torch' for a compiled model, whose graphs hide their products; got "
+                f"{shown(way.name)}. Or pass the model that it was made of."
+            )
+    return any(compiled)
+
+
+def _by_outputs(
+    models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
+    logits: Logits,
+) -> ModelDivergence:  # fmt: skip
+    """Compare what the modules of two runs give, one of which is compiled."""
+    from fpsim.analysis.models.coverage import NOTHING
+    from fpsim.analysis.studies.differences.growth import kl_of
+    from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference, is_compiled
+    from fpsim.analysis.studies.differences.report import no_difference, output_divergence
+    from fpsim.analysis.studies.differences.running import outputs_of
+
+    if loss is not None:
+        raise ValueError("loss must be None where a model is compiled, whose graphs hide the backward pass.")
+    seen: tuple[list[ModuleOutput], list[ModuleOutput]] = [], []
+    results = [
+        outputs_of(model, batch, way, of.append)
+        for model, batch, way, of in zip(models, batches, ways, seen, strict=True)
+    ]
+    names = _names(*ways)
+    if names == ("the first", "the second"):
+        words = ["compiled" if is_compiled(model) else "eager" for model in models]
+        names = (words[0], words[1]) if words[0] != words[1] else names
+    found, kl = first_difference(*seen), kl_of(results[0], results[1], logits)
+    if not found.growth:
+        raise ValueError("models must give tensors of floats, by modules of the same names; these have none in common.")
+    if found.first is None or found.second is None:
+        return no_difference(found.growth, names, kl, NOTHING)
+    return output_divergence(found, names, kl)
 
 
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
@@ -156,7 +237,7 @@ class _ModelBeside:
     """Compares the products of a run with those of another one, which it forgets as it goes."""
 
     def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:
-        self._others, self._names = others, names
+        self._others, self.names = others, names
         self._found: Divergence | None = None
         self._after = ""
         self.saw_numbers = False  # of which equal bits say something
@@ -181,7 +262,7 @@ class _ModelBeside:
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
         one, two = ([] if each is None else [each] for each in (other, mine))
-        return first_divergence(one, two, self._names, step=None, after=self._after)
+        return first_divergence(one, two, self.names, step=None, after=self._after)
 
     def divergence(self) -> Divergence | None:
         """The first difference, once the run is through."""

@@ -253,7 +253,7 @@ def test_torch_is_said_to_add_in_an_order_of_its_own() -> None:
     assert "right multiplies by torch in float32, in an order of its own" in str(found)
     assert "left's sum is" in str(found)
     assert "cut at 13 fraction bits" in str(found)
-    assert "In float64 it is" in str(found)
+    assert "in float64 it is" in str(found)
 
 
 def test_an_operand_that_came_differently_is_found_before_what_follows_from_it() -> None:

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a model on meta": ({"model": torch.nn.Linear(256, 2, device="meta")}, "must have weights to be compared; got"),
     "a batch on meta": ({"batch": rows().to("meta")}, "model and batch must be on the CPU; got 'batch' on meta"),
-    "a compiled model": ({"model": torch.compile(mlp(), backend="eager")}, "model must run eagerly to be compared"),
+    "a compiled model": ({"model": torch.compile(mlp(), backend="eager")}, "first must be 'torch' for a compiled"),
     "a model in one copy": ({"model": Uncopied(torch.nn.Linear(256, 2))}, "model must be one that copy.deepcopy"),
 }  # fmt: skip
 

@@ -221,7 +221,7 @@ class TestTOML:
         found = self.found()
         assert recipe_of(found) == find_recipe(found) == found.to_recipe()
         x = torch.randn(128, 128)
-        assert fp.analysis.diff(self.model(), x, found, found.to_recipe()) is None
+        assert not fp.analysis.diff(self.model(), x, found, found.to_recipe())
 
     def test_what_has_a_plan_is_refused_with_its_name(self) -> None:
         class Diagnosed:

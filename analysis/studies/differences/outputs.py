@@ -1,0 +1,140 @@
+"""Compares two models by what their modules give, where compiled graphs hide the products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fpsim.analysis.measures.mechanism import differing, same_bits
+from fpsim.analysis.studies.differences.growth import LayerDifference, relative_norm
+from fpsim.arrays import Array, format_of
+from fpsim.formats.named import FP32, Format
+from fpsim.torch.operators import array_of
+
+COMPILED = "_orig_mod"  # what torch.compile puts into the names of modules
+
+
+class ModuleOutput(NamedTuple):
+    """What a module gave at one call: a matrix with its last axis as columns, and the format of its elements."""
+
+    module: str
+    values: Array
+    fmt: Format = FP32
+
+
+class OutputDifference(NamedTuple):
+    """The first module whose output differs, what was equal before it, and every module that both models called."""
+
+    first: ModuleOutput | None
+    second: ModuleOutput | None
+    after: str
+    growth: tuple[LayerDifference, ...]
+
+
+def is_compiled(model: Any) -> bool:
+    """Return whether torch.compile made a model or any of its modules."""
+    return any(_hides(module) for module in model.modules())
+
+
+def _hides(module: Any) -> bool:
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+
+
+@contextmanager
+def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterator[None]:
+    """Show what each module gives that Python calls; nothing is attached inside of compiled graphs."""
+    handles = []
+    inside: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        if inside and name.startswith(inside):
+            continue
+        if _hides(module):
+            inside = (*inside, f"{name}." if name else "")
+        if name == "" and inside:
+            inside = ("",)
+        if getattr(module, "_compiled_call_impl", None) is None:
+            handles.append(module.register_forward_hook(_Hook(plain_name(name), see)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Hook:
+    """Shows the floats that a module gives."""
+
+    def __init__(self, name: str, see: Callable[[ModuleOutput], None]) -> None:
+        self._name, self._see = name, see
+
+    def __call__(self, module: Any, inputs: Any, output: Any) -> None:
+        for tensor in floats_in(output):
+            array = np.array(array_of(tensor.detach()))
+            values = array if array.dtype == np.float64 else array.astype(np.float32)
+            matrix = values.reshape(-1, values.shape[-1] if values.ndim else 1)
+            self._see(ModuleOutput(self._name, matrix, format_of(array.dtype) or FP32))
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a module without what torch.compile adds.
+
+    Example:
+      >>> from fpsim.analysis.studies.differences.outputs import plain_name
+      >>> plain_name("_orig_mod.block.0._orig_mod.up")
+      'block.0.up'
+    """
+    return ".".join(part for part in name.split(".") if part != COMPILED)
+
+
+def floats_in(output: Any) -> Iterator[torch.Tensor]:
+    """Yield the dense tensors of floats in what a module gives."""
+    if isinstance(output, torch.Tensor):
+        if output.is_floating_point() and output.layout == torch.strided:
+            yield output
+    elif isinstance(output, dict):
+        for value in output.values():
+            yield from floats_in(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from floats_in(value)
+
+
+def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:
+    """Return the first module of both lists whose output differs; a model's own output comes last.
+
+    Example:
+      >>> from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference
+      >>> one, two = (ModuleOutput("up", np.float32([[value]])) for value in (1, 2))
+      >>> found = first_difference([one, one], [one, two])
+      >>> found.first.module, found.after
+      ('up', 'up')
+    """
+    pairs = _paired(first, second)
+    growth, calls = [], dict[str, int]()
+    found: tuple[ModuleOutput, ModuleOutput] | None = None
+    after = before = ""
+    for x, y in pairs:
+        if x.values.shape == y.values.shape:
+            share = float(np.mean(differing(x.values, y.values))) if x.values.size else 0.0
+            call = calls[x.module] = calls.get(x.module, -1) + 1
+            relative = relative_norm(x.values, y.values)
+            growth.append(LayerDifference(x.module or "the model", "output", call, x.values.size, share, relative))
+        if found is None and not same_bits(x.values, y.values):
+            found, after = (x, y), before
+        before = x.module
+    one, two = found or (None, None)
+    return OutputDifference(one, two, after, tuple(growth))
+
+
+def _paired(first: list[ModuleOutput], second: list[ModuleOutput]) -> Iterator[tuple[ModuleOutput, ModuleOutput]]:
+    """Yield the calls of one name and number in both lists, in the order of the second, which may hide some."""
+    waiting: dict[str, list[ModuleOutput]] = {}
+    for output in first:
+        waiting.setdefault(output.module, []).append(output)
+    for output in second:
+        if waiting.get(output.module):
+            yield waiting[output.module].pop(0), output
