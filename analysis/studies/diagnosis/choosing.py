@@ -15,6 +15,7 @@ from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 
 ROOM = 1.05  # bits within which recipes are alike, as scales for every 32 values take 3 %: the lower error decides
+WORTH = 0.25  # share of the bits of one recipe everywhere that a mix of two saves at least: libraries run one at a time
 SAVES = 0.1  # share of the bits of the recipe of 16 bits that a recommendation of fewer saves at least
 RANDOM = 2  # random plans beside it
 Slots = Mapping[tuple[str, str], str]  # (layer, product) -> recipe
@@ -46,7 +47,8 @@ def chosen(
     """Choose among the recipes that fit each product.
 
     Without `bits` it is one recipe and the one of 16 bits: as few bits as keep the gradients, measured with all
-    products low at once, within the limit, which may take a product out that fits alone. With them
+    products low at once, within the limit, which may take a product out that fits alone. One recipe for every product
+    is preferred to a mix that saves less than a quarter of its bits. With them
     it is the plan of the least harm, of all recipes that fit.
     """
     high = next(name for name, recipe in found.recipes.items() if is_high(recipe))
@@ -99,7 +101,19 @@ def _fewest(
         return low, _within(found, verdicts, {low, high} - {""}, limit, set(), out)
     rows = {name: found.measure(one.assignment) for name, one in plans.items()}
     low = _best(rows, {name: one.cost for name, one in plans.items()}, limit)
+    alone = _best_alone(offers, joint, every, limit)
+    if alone and len({*plans[low].assignment.values()}) > 1 and plans[low].cost > (1 - WORTH) * every[alone]:
+        return alone, plan(_rows_of(found, verdicts, {alone}), bits=_up(every[alone]), random=0, out=out)
     return low, plan(_rows_of(found, verdicts, {low, high}), bits=_up(plans[low].cost), random=RANDOM, out=out)
+
+
+def _best_alone(
+    offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float
+) -> str:  # fmt: skip
+    """Return the best recipe that every product can follow, within the limit at once; "" where there is none."""
+    whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
+    within = {name: joint[name] for name in whole if joint[name].gradient_error <= limit}
+    return _best(within, bits, limit)
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float) -> str:
