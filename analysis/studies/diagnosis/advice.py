@@ -53,14 +53,16 @@ class Diagnosed(Protocol):
     @property
     def unseen(self) -> tuple[str, ...]: ...
     @property
+    def alone(self) -> tuple[Verdict, ...]: ...
+    @property
     def coverage(self) -> Coverage: ...
 
 
 def sentences(found: Diagnosed) -> tuple[str, ...]:
     """The answer: what cannot go lower, or that all can; where most of the model is not judged, that comes first."""
     coverage = found.coverage
-    first = (coverage.headline,) if coverage.headline else ()
-    last = (*coverage.sentences, *_not_judged(found))
+    first = (*filter(None, [coverage.headline]), *_overflows(found))
+    last = (*_judged_alone(found), *coverage.sentences, *_not_judged(found))
     if not found.low:
         return (*first, _no_low(found), *_recommended(found), *last)
     return (*first, *_layers(found), *_together(found), *_recommended(found), *_others(found), *last)
@@ -129,13 +131,15 @@ def kind_of(found: Diagnosed) -> str:
 
 def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
     """The layers with a product that a recipe does not fit: first those whose own products are off, in the order of
-    the budget, then those that harm the gradients alone; the worst first.
+    the budget, then those that harm the gradients alone; the worst first. What inherits more than it adds comes last,
+    after the layers in which the error begins.
     """
     bad = by_layer({(one.layer, one.product, one.recipe): one for one in found.verdicts if not one.fits}, recipe)
     ranked = [layer for layer, _ in found.budgets[recipe].ranking] if recipe in found.budgets else []
     off = {layer for layer, each in bad.items() if any(not _harms_alone(found, one) for one in each)}
     rest = sorted(set(bad) - off, key=lambda layer: (-max(one.gradient_error for one in bad[layer]), layer))
-    return [layer for layer in ranked if layer in off] + sorted(off - set(ranked)) + rest
+    ordered = [layer for layer in ranked if layer in off] + sorted(off - set(ranked)) + rest
+    return sorted(ordered, key=lambda layer: all(one.inherited > one.error for one in bad[layer]))
 
 
 def _harms_alone(found: Diagnosed, one: Verdict) -> bool:
@@ -292,7 +296,8 @@ def _assigned(found: Diagnosed) -> str:
     for (layer, product), name in found.plan.assignment.items():
         of.setdefault(name, []).append(f"{name_of(layer)} {product}")
     if len(of) == 1:
-        return f"{next(iter(of))} {'for all that is judged' if _not_judged(found) else 'everywhere'}"
+        where = f"for all {kind_of(found)}s" if found.alone else "everywhere"
+        return f"{next(iter(of))} {'for all that is judged' if _not_judged(found) else where}"
     parts = []
     for name, slots in sorted(of.items(), key=lambda item: -len(item[1])):
         which = f" ({listed(slots)})" if len(slots) <= NAMED else ""
@@ -338,11 +343,50 @@ def _misfit(found: Diagnosed, name: str, bad: Sequence[str]) -> str:
     return f"{name} does not fit {shown} ({plural(len(misfits), 'product')}): {of}{first.why}."
 
 
+# ---- products that follow no recipe of linear layers
+
+
+def judged_alone(found: Diagnosed) -> set[str]:
+    """Return the layers, as the recording calls them, that are judged by their own errors alone."""
+    recorded = set(found.recording.layers)
+    return {one.layer if one.layer in recorded else one.layer.rpartition(".")[0] for one in found.alone}
+
+
+def _overflows(found: Diagnosed) -> list[str]:
+    """The products that give Inf in a recipe though that is not what the answer begins with, a sentence each."""
+    others = [one for one in found.verdicts if one.recipe != found.low]
+    bad = [one for one in (*found.alone, *others) if math.isinf(one.error)]
+    said = [
+        _opened(f"{name_of(one.layer)} cannot go to {one.recipe} on {found.on}: {one.why}.") for one in bad[:NAMED]
+    ]  # fmt: skip
+    if len(bad) > NAMED:
+        said.append(f"{plural(len(bad) - NAMED, 'more product')} overflow likewise.")
+    return said
+
+
+def _judged_alone(found: Diagnosed) -> list[str]:
+    """What attention and other products lose in the recipe that the answer speaks of."""
+    recipe = found.low or found.high
+    rows = [one for one in found.alone if one.recipe == recipe]
+    if not rows:
+        return []
+    bad = sorted((one for one in rows if not one.fits and not math.isinf(one.error)), key=lambda one: -one.error)
+    lost = [one for one in rows if math.isinf(one.error)]
+    of = plural(len(rows), "product")
+    head = f"By their own errors alone, {len(rows) - len(bad) - len(lost)} of {of} of attention and of layers by hand"
+    fits = [one for one in rows if one.fits]
+    worst = f", off by at most {max(fits, key=lambda one: one.error).off}" if fits else ""
+    names = list(dict.fromkeys(name_of(one.layer) for one in rows))
+    more = [f"{len(names) - NAMED - 1} more"] if len(names) > NAMED + 1 else []
+    said = [f"{head} ({listed([*names[: NAMED + 1], *more])}) fit {recipe}{worst}."]
+    return said + [_opened(f"{name_of(one.layer)} does not: {one.why}.") for one in bad[:NAMED]]
+
+
 def _not_judged(found: Diagnosed) -> list[str]:
     """The recorded layers that have no verdict, of which the answer says nothing."""
-    there = {recorded_name(one.layer) for one in found.verdicts}
+    there = {recorded_name(one.layer) for one in found.verdicts} | judged_alone(found)
     others = [name_of(layer) for layer in found.recording.layers if layer not in there]
-    others += map(name_of, found.unseen)
+    others += (name_of(layer) for layer in found.unseen if layer not in there)
     if not others:
         return []
     more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []

@@ -102,10 +102,10 @@ def left_out_notes(
         if layer not in there:
             of = operands_of(recording, step, layer)
             why = left_out(of, recording.role(step, layer, "weight"), recording.settings(step, layer))
-            attention = "attention is no layer that a recipe names; fp.analysis.budget has its products"
+            attention = "attention is no layer that a recipe names"
             other = attention if "query" in of else "it is no linear layer or convolution that layers= names"
-            why = why or exact.get(layer, other)
-            notes.add(f"Not diagnosed, since {why}", layer)
+            judged = "Not diagnosed" if why else "Judged by its own errors alone"
+            notes.add(f"{judged}, since {why or exact.get(layer, other)}", layer)
     for layer, why in unseen.items():
         notes.add(f"Not diagnosed, since {why}", layer or "the model")
     for layer in wanted:

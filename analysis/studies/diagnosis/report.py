@@ -14,7 +14,7 @@ from typing import Any
 from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.advice import ill_layers, sentences
+from fpsim.analysis.studies.diagnosis.advice import ill_layers, judged_alone, sentences
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
 from fpsim.analysis.studies.diagnosis.verdict import Verdict
 from fpsim.analysis.studies.planning.report import Plan
@@ -50,6 +50,8 @@ class Diagnosis:
       budgeted: how many batches were recorded and budgeted.
       notes: a sentence for each thing that was left out or is not as one might expect.
       unseen: layers with weights, such as recurrent ones, that stay exact and were not recorded.
+      alone: Verdicts of products that no recipe of linear layers names, by their own errors: attention, the projections
+        of nn.MultiheadAttention, and weights that are multiplied by hand. They stay exact in all else.
     """
 
     recording: Recording = dataclasses.field(repr=False)
@@ -68,6 +70,7 @@ class Diagnosis:
     budgeted: int
     notes: tuple[str, ...] = dataclasses.field(repr=False, default=())
     unseen: tuple[str, ...] = ()
+    alone: tuple[Verdict, ...] = dataclasses.field(default=(), repr=False)
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
@@ -87,7 +90,7 @@ class Diagnosis:
     @property
     def coverage(self) -> Coverage:
         """How much of the model has verdicts."""
-        names = {recorded_name(layer) for layer in self.layers}
+        names = {recorded_name(layer) for layer in self.layers} | judged_alone(self)
         return self.recording.coverage.of(names, self.sensitivity.coverage.is_chosen)
 
     @property

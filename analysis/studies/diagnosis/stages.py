@@ -7,14 +7,17 @@ import glob
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.budget import budget
 from fpsim.analysis.studies.budget.causes import NAMES
-from fpsim.analysis.studies.budget.layers import left_out, operands_of, sizes_of
+from fpsim.analysis.studies.budget.layers import kept_layers, left_out, operands_of, sizes_of
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
 from fpsim.analysis.studies.cells import Cells, SweepCell
@@ -83,6 +86,7 @@ class Stages:
         report(1.0, "done")
         there = list(dict.fromkeys(one.layer for one in verdicts))
         measured = [note for note in found.notes if not note.startswith(LEFT_OUT)]  # which the recording says
+        alone = self._alone(recording, limit, layers)
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
         left = left_out_notes(recording, there, list(self.layers), unseen, exact)
@@ -91,7 +95,7 @@ class Stages:
         return Diagnosis(
             recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,
             choice.missed, choice.pays, promoted, limit, self.hardware, len(first), tuple(dict.fromkeys(notes)),
-            tuple(unseen),
+            tuple(unseen), alone,
         )  # fmt: skip
 
     def _require_bits(self, recording: Recording, bits: float) -> None:
@@ -195,6 +199,37 @@ class Stages:
                 "" if mine is None else cause_of(mine),
             ))  # fmt: skip
         return verdicts
+
+    def _alone(
+        self, recording: Recording, limit: float, patterns: str | Sequence[str]
+    ) -> tuple[Verdict, ...]:  # fmt: skip
+        """Verdicts of the recorded products that no recipe of linear layers names, by their own errors alone."""
+        there = {recorded_name(layer) for layer in self.layers}
+        globs = [patterns] if isinstance(patterns, str) else patterns
+        verdicts = []
+        for layer in dict.fromkeys(layer for _, layer, _ in recording.operands):
+            if layer in there or not any(fnmatchcase(layer, pattern) for pattern in globs):
+                continue
+            try:
+                kept = kept_layers(recording, glob.escape(layer), Notes())
+            except ValueError:  # it multiplies nothing, which a note says
+                continue
+            reaches = {
+                name: max(float(np.abs(one.x @ one.weight.T).max(initial=0.0)) for one in kept if one.layer == name)
+                for name in dict.fromkeys(one.layer for one in kept)
+            }
+            for name, recipe in self.recipes.items():
+                found = self._budget(recording, None, name, layer)
+                for row in found.rows:
+                    m, n, k = row.shape
+                    bits = float(product_bits(recipe, row.product, (m * k, n * k)) / (m * k + n * k))
+                    largest = reaches[row.layer] if row.product == "fprop" else math.nan
+                    why = reason(row, None, limit, recipe, recording, layer, largest)
+                    verdicts.append(Verdict(
+                        row.layer, row.product, name, bits, m * k + n * k, row.joint, lines_of(row), math.nan, math.nan,
+                        math.nan, not why, why, cause_of(row),
+                    ))  # fmt: skip
+        return tuple(verdicts)
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
         """What products whose sums are the cause would be off by, if these moved to float32 every 128 terms."""

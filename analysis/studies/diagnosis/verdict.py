@@ -13,7 +13,7 @@ from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.formats.element import element_format
-from fpsim.formats.named import Format
+from fpsim.formats.named import NAMED, Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.torch.recipe import LinearRecipe
 
@@ -21,6 +21,10 @@ LINES = 3  # times the limit that single rows or columns may be off: small ones 
 WIDE = 100  # times the median from which the largest value of a tensor is named
 ALIKE = 0.8  # share of the larger one of two roundings from which both are the cause
 LOST = 0.01  # share of a tensor out of the range of a format from which it is named
+CAST_AS = {
+    "output_gradient": "grad", "score_gradient": "grad", "query": "input", "probabilities": "input", "key": "weight",
+    "value": "weight",
+}  # fmt: skip
 SIDES = {"rounding_a": 0, "rounding_b": 1}
 
 
@@ -91,18 +95,27 @@ def lines_of(row: BudgetRow) -> float:
 
 
 def reason(
-    row: BudgetRow, effect: SensitivityRow, limit: float, recipe: LinearRecipe, recording: Recording, layer: str
-) -> str:
-    """Why a product is too far off, as the end of a sentence; "" where it is not."""
+    row: BudgetRow, effect: SensitivityRow | None, limit: float, recipe: LinearRecipe, recording: Recording, layer: str,
+    reaches: float = math.nan,
+) -> str:  # fmt: skip
+    """Return why a product is too far off, as the end of a sentence; "" where it is not.
+
+    Args:
+      effect: what it does to the model; None where that was not measured.
+      layer: the layer whose operands the recording has.
+      reaches: the largest magnitude of the exact product; NaN where it is not known.
+    """
     product, lines = row.product, lines_of(row)
     if not math.isfinite(row.joint):
-        return f"its {product} overflows{_since(_out_of_range(row, recipe, recording, layer))}"
+        ends = NAMED[row.out_format].max if row.out_format in NAMED else math.inf
+        why = f"it reaches {reaches:.2g} and {row.out_format} ends at {ends:,.0f}" if reaches > ends else ""
+        return f"its {product} overflows{_since(why or _out_of_range(row, recipe, recording, layer))}"
     if row.joint > limit:
         return f"its {product} is off by {relative(row.joint)}{_since(_cause(row, recipe, recording, layer))}"
     if lines > LINES * limit:
         why = _widest(row, recording, layer) or _cause(row, recipe, recording, layer)
         return f"single rows or columns of its {product} are off by {relative(lines)}{_since(why)}"
-    if not effect.gradient_error <= limit:
+    if effect is not None and not effect.gradient_error <= limit:
         spread = "" if math.isnan(effect.gradient_spread) else f" (± {relative(effect.gradient_spread)} over batches)"
         changes = f"changes the model's gradients by {relative(effect.gradient_error)}{spread}"
         return f"its {product}, off by {relative(row.joint)} itself, {changes}"
@@ -184,8 +197,7 @@ def _out_of_range(row: BudgetRow, recipe: LinearRecipe, recording: Recording, la
 
 
 def _scaled(recipe: LinearRecipe, operand: str) -> bool:
-    name = {"output_gradient": "grad"}.get(operand, operand)
-    return recipe.delayed is not None or getattr(recipe, f"{name}_scaling") is not None
+    return recipe.delayed is not None or getattr(recipe, f"{CAST_AS.get(operand, operand)}_scaling") is not None
 
 
 def _range(recording: Recording, layer: str, which: str) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fpsim as fp
@@ -221,8 +223,9 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     found = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
     assert found.layers == ("qkv", "out", "head")
     assert any("attention is no layer that a recipe names" in note for note in found.notes)
-    assert found.sentences[-1].startswith("Not judged, and left as they are: ")
-    assert "attention" in found.sentences[-1]
+    assert {one.layer for one in found.alone} == {"attention.scores", "attention.values"}
+    assert found.sentences[-1] == "Not judged, and left as it is: tokens."
+    assert "(attention.scores and attention.values) fit FP8_TENSOR" in found.answer
     assert any("the loss does not run through it: unused." in note for note in found.notes)
 
 
@@ -255,10 +258,11 @@ def test_layers_that_are_more_than_torchs_are_named_with_the_reason() -> None:
     made = nn.utils.parametrizations.weight_norm(nn.Linear(64, 64))
     model = nn.Sequential(nn.Linear(64, 64), made, OwnLinear(64, 64))
     found = diagnosed(model, [torch.randn(32, 64) for _ in range(2)], recipes="FP8_TENSOR")
-    assert found.sentences[-1] == "Not judged, and left as they are: layer 1 and layer 2."
+    assert {one.layer for one in found.alone} == {"1", "2"}
+    assert found.coverage.weights == 1.0
     kept = "what a parametrization makes of other tensors stays exact, until remove_parametrizations keeps it"
-    assert f"Not diagnosed, since {kept}: 1." in found.notes
-    assert "Not diagnosed, since a subclass of torch's layer may multiply otherwise: 2." in found.notes
+    assert f"Judged by its own errors alone, since {kept}: 1." in found.notes
+    assert "Judged by its own errors alone, since a subclass of torch's layer may multiply otherwise: 2." in found.notes
     assert f"Not measured, since {kept}: 1." in found.sensitivity.notes
 
 
@@ -436,3 +440,98 @@ def test_loss_must_call_the_model() -> None:
     with pytest.raises(ValueError, match=r"loss must call the model that it is given, as model\(...\)"):
         fp.analysis.diagnose(model, batches, lambda model, x: model[0](x).sum(), progress=quiet)
     assert squared(model, batches[0]) > 0
+
+
+# ---- attention, and products that no recipe of linear layers names
+
+
+class Heads(nn.Module):  # type: ignore[misc]
+    """torch's own multi-head attention between two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.heads, self.down = (
+            nn.Linear(64, 64),
+            nn.MultiheadAttention(64, 4, batch_first=True),
+            nn.Linear(64, 64),
+        )
+
+    def forward(self, x: Any) -> Any:
+        x = self.up(x)
+        return self.down(self.heads(x, x, x, need_weights=False)[0])
+
+
+class Loud(nn.Module):  # type: ignore[misc]
+    """Attention whose scores are far beyond the largest number of FP16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.out = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Any) -> Any:
+        queries, keys = self.query(x) * 400, self.key(x) * 400
+        return self.out(nn.functional.scaled_dot_product_attention(queries, keys, x))
+
+
+def mean_squared(model: Any, x: Any) -> Any:
+    return model(x).square().mean()
+
+
+def sequences() -> list[Any]:
+    torch.manual_seed(1)
+    return [torch.randn(8, 32, 64) for _ in range(2)]
+
+
+def test_multi_head_attention_and_its_projections_are_judged_by_the_budget() -> None:
+    found = fp.analysis.diagnose(Heads(), sequences(), mean_squared, recipes="FP8_TENSOR", progress=quiet)
+    parts = ("heads.in_proj", "heads.attention.scores", "heads.attention.values", "heads.out_proj")
+    assert tuple(dict.fromkeys(one.layer for one in found.alone)) == parts
+    for layer in parts:
+        budget = fp.analysis.budget(found.recording, recipe="FP8_TENSOR", layers=layer)
+        for row in budget.rows:
+            (verdict,) = (
+                one for one in found.alone if (one.layer, one.product, one.recipe) == (layer, row.product, "FP8_TENSOR")
+            )
+            assert (verdict.error, verdict.fits) == (row.joint, row.joint <= 0.1)
+    assert found.coverage.weights == found.coverage.multiplications == 1.0
+    assert "12 of 12 products of attention and of layers by hand" in found.answer
+    assert not any(sentence.startswith("Not judged") for sentence in found.sentences)
+
+
+@pytest.mark.parametrize("recipes", [["FP16"], ["FP16", "FP8_TENSOR"]])
+def test_scores_that_overflow_are_said_first(recipes: list[str]) -> None:
+    model, batches = Loud(), sequences()
+    found = fp.analysis.diagnose(model, batches, mean_squared, recipes=recipes, progress=quiet)
+    q, k = (found.recording.operands[1, "attention", which] for which in ("query", "key"))
+    assert np.abs(q @ k.swapaxes(-2, -1)).max() > 65504
+    assert found.sentences[0].startswith(
+        "attention.scores cannot go to FP16 on H100: its fprop overflows, since it reaches "
+    )
+    assert found.sentences[0].endswith(" and FP16 ends at 65,504.")
+
+
+def test_one_recipe_everywhere_is_preferred_to_a_mix_that_saves_little() -> None:
+    model, batches = healthy(128, 256, 256, 128)
+    found = fp.analysis.diagnose(
+        model, batches, mean_squared, recipes=["BF16", "FP8_TENSOR", "NVFP4"], on="B200", limit=0.149, progress=quiet
+    )  # fmt: skip
+    assert any(one.fits for one in found.verdicts if one.recipe == "NVFP4")  # a mix of 6.5 bits, 13 % off
+    assert set(found.plan.assignment.values()) == {"FP8_TENSOR"}
+    assert found.low == "FP8_TENSOR"
+    assert found.plan.measured < 0.06
+
+
+def test_the_layer_in_which_an_error_begins_comes_before_what_inherits_it() -> None:
+    from fpsim.analysis.studies.diagnosis.advice import ill_layers
+
+    found = fp.analysis.diagnose(
+        *healthy(128, 256, 256, 128), mean_squared, recipes=["BF16", "FP8_TENSOR"], limit=0.02, progress=quiet
+    )  # fmt: skip
+    assert set(ill_layers(found, "FP8_TENSOR")) == {"0", "2", "4"}
+    for first in ("0", "2", "4"):  # as if the others had all of their error from before
+        verdicts = tuple(
+            dataclasses.replace(one, inherited=0.0 if one.layer == first else 10 * one.error) for one in found.verdicts
+        )
+        assert ill_layers(dataclasses.replace(found, verdicts=verdicts), "FP8_TENSOR")[0] == first
