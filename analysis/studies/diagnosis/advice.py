@@ -11,7 +11,7 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_over_batches
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
-from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, by_layer, is_high, relative
+from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, LINES, Verdict, by_layer, is_high, relative
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
@@ -367,7 +367,7 @@ def _overflows(found: Diagnosed) -> list[str]:
 def _judged_alone(found: Diagnosed) -> list[str]:
     """What attention and other products lose in the recipe that the answer speaks of."""
     recipe = found.low or found.high
-    rows = [one for one in found.alone if one.recipe == recipe]
+    rows = [one for one in found.alone if one.recipe == recipe and one.product != KV_CACHE]
     if not rows:
         return []
     bad = sorted((one for one in rows if not one.fits and not math.isinf(one.error)), key=lambda one: -one.error)
@@ -379,7 +379,19 @@ def _judged_alone(found: Diagnosed) -> list[str]:
     names = list(dict.fromkeys(name_of(one.layer) for one in rows))
     more = [f"{len(names) - NAMED - 1} more"] if len(names) > NAMED + 1 else []
     said = [f"{head} ({listed([*names[: NAMED + 1], *more])}) fit {recipe}{worst}."]
-    return said + [_opened(f"{name_of(one.layer)} does not: {one.why}.") for one in bad[:NAMED]]
+    said += [_opened(f"{name_of(one.layer)} does not: {one.why}.") for one in bad[:NAMED]]
+    return said + _caches(found, recipe)
+
+
+def _caches(found: Diagnosed, recipe: str) -> list[str]:
+    """What a KV cache in the recipe costs the products that read it, in a sentence."""
+    rows = [one for one in found.alone if (one.recipe, one.product) == (recipe, KV_CACHE)]
+    if not rows:
+        return []
+    worst, bad = max(rows, key=lambda one: one.error), [one for one in rows if not one.fits]
+    if not bad:
+        return [f"A KV cache in {recipe} fits: {name_of(worst.layer)} is off by {worst.off} at most."]
+    return [f"A KV cache in {recipe} does not fit {listed([name_of(one.layer) for one in bad[:NAMED]])}: {bad[0].why}."]
 
 
 def _not_judged(found: Diagnosed) -> list[str]:

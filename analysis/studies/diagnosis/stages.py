@@ -20,13 +20,14 @@ from fpsim.analysis.studies.budget.causes import NAMES
 from fpsim.analysis.studies.budget.layers import kept_layers, left_out, operands_of, sizes_of
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
+from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
 from fpsim.analysis.studies.diagnosis.choosing import chosen
 from fpsim.analysis.studies.diagnosis.recipes import recipes_on
 from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name, unrecorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
-from fpsim.analysis.studies.diagnosis.verdict import Verdict, lines_of, reason
+from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, Verdict, is_high, lines_of, reason
 from fpsim.analysis.studies.identity import digest, source_of
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.prices import product_bits
@@ -34,6 +35,7 @@ from fpsim.analysis.studies.sensitivity.content import content_of, model_content
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
+from fpsim.torch.recipe import LinearRecipe
 
 BUDGETED = 2  # batches whose products are recorded and budgeted; sensitivity takes all
 PROMOTED = 128  # terms after which sums move to float32, where a remedy is tried
@@ -219,17 +221,35 @@ class Stages:
                 for name in dict.fromkeys(one.layer for one in kept)
             }
             for name, recipe in self.recipes.items():
-                found = self._budget(recording, None, name, layer)
-                for row in found.rows:
-                    m, n, k = row.shape
-                    bits = float(product_bits(recipe, row.product, (m * k, n * k)) / (m * k + n * k))
-                    largest = reaches[row.layer] if row.product == "fprop" else math.nan
-                    why = reason(row, None, limit, recipe, recording, layer, largest)
-                    verdicts.append(Verdict(
-                        row.layer, row.product, name, bits, m * k + n * k, row.joint, lines_of(row), math.nan, math.nan,
-                        math.nan, not why, why, cause_of(row),
-                    ))  # fmt: skip
+                rows = self._budget(recording, None, name, layer).rows
+                verdicts += [self._of_row(row, name, recipe, recording, (layer, limit, reaches, "")) for row in rows]
+                if kept[0].kind == "attention" and not is_high(recipe):
+                    cache = LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)
+                    found = budget(recording, recipe=cache, on=None, layers=glob.escape(layer))
+                    verdicts += [
+                        self._of_row(row, name, cache, recording, (layer, limit, reaches, KV_CACHE))
+                        for row in found.rows if row.product == "fprop"
+                    ]  # fmt: skip
         return tuple(verdicts)
+
+    @staticmethod
+    def _of_row(
+        row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording,
+        how: tuple[str, float, Mapping[str, float], str],
+    ) -> Verdict:  # fmt: skip
+        """Return the verdict of a product by its own error.
+
+        Args:
+          how: the recorded layer, the limit, what each exact product reaches, and the name of a product with a cache.
+        """
+        layer, limit, reaches, called = how
+        (m, n, k), largest = row.shape, reaches[row.layer] if row.product == "fprop" else math.nan
+        sizes = (0, n * k) if called else (m * k, n * k)  # of a cache only what it holds
+        why = reason(row, None, limit, recipe, recording, layer, largest, called)
+        return Verdict(
+            row.layer, called or row.product, name, float(product_bits(recipe, row.product, sizes) / sum(sizes)),
+            sum(sizes), row.joint, lines_of(row), math.nan, math.nan, math.nan, not why, why, cause_of(row),
+        )  # fmt: skip
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
         """What products whose sums are the cause would be off by, if these moved to float32 every 128 terms."""

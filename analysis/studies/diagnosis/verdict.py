@@ -21,6 +21,7 @@ LINES = 3  # times the limit that single rows or columns may be off: small ones 
 WIDE = 100  # times the median from which the largest value of a tensor is named
 ALIKE = 0.8  # share of the larger one of two roundings from which both are the cause
 LOST = 0.01  # share of a tensor out of the range of a format from which it is named
+KV_CACHE = "product with a KV cache"  # keys or values in few bits, read by a product of attention in 16 bits or more
 CAST_AS = {
     "output_gradient": "grad", "score_gradient": "grad", "query": "input", "probabilities": "input", "key": "weight",
     "value": "weight",
@@ -96,7 +97,7 @@ def lines_of(row: BudgetRow) -> float:
 
 def reason(
     row: BudgetRow, effect: SensitivityRow | None, limit: float, recipe: LinearRecipe, recording: Recording, layer: str,
-    reaches: float = math.nan,
+    reaches: float = math.nan, called: str = "",
 ) -> str:  # fmt: skip
     """Return why a product is too far off, as the end of a sentence; "" where it is not.
 
@@ -104,8 +105,9 @@ def reason(
       effect: what it does to the model; None where that was not measured.
       layer: the layer whose operands the recording has.
       reaches: the largest magnitude of the exact product; NaN where it is not known.
+      called: the name of the product, where that is another one than the row's.
     """
-    product, lines = row.product, lines_of(row)
+    product, lines = called or row.product, lines_of(row)
     if not math.isfinite(row.joint):
         ends = NAMED[row.out_format].max if row.out_format in NAMED else math.inf
         why = f"it reaches {reaches:.2g} and {row.out_format} ends at {ends:,.0f}" if reaches > ends else ""

@@ -535,3 +535,26 @@ def test_the_layer_in_which_an_error_begins_comes_before_what_inherits_it() -> N
             dataclasses.replace(one, inherited=0.0 if one.layer == first else 10 * one.error) for one in found.verdicts
         )
         assert ill_layers(dataclasses.replace(found, verdicts=verdicts), "FP8_TENSOR")[0] == first
+
+
+def test_a_cache_of_keys_and_values_is_a_product_of_its_own() -> None:
+    torch.manual_seed(1)
+    batches = [torch.randn(2, 32, 64) for _ in range(2)]  # 8 heads of all sequences, which are all looked at
+    found = fp.analysis.diagnose(Heads(), batches, mean_squared, recipes="FP8_TENSOR", progress=quiet)
+    caches = {one.layer: one for one in found.alone if one.product == "product with a KV cache"}
+    assert set(caches) == {"heads.attention.scores", "heads.attention.values"}
+    lost = whole = 0.0
+    for step in (1, 2):
+        q, k = (
+            found.recording.operands[step, "heads.attention", which].reshape(8, 32, 16) for which in ("query", "key")
+        )
+        for head in range(8):
+            kept = np.asarray(fp.encode_scaled(np.ascontiguousarray(k[head]), "e4m3", fp.scalings.TENSOR))
+            exact, stored = (q[head].astype(np.float64) @ keys.astype(np.float64).T for keys in (k[head], kept))
+            lost, whole = lost + float(((stored - exact) ** 2).sum()), whole + float((exact**2).sum())
+    scores = caches["heads.attention.scores"]
+    assert scores.error == pytest.approx((lost / whole) ** 0.5, rel=1e-4)
+    assert 8 < scores.bits < 8.1  # with a scale for each head's keys
+    assert any(sentence.startswith("A KV cache in FP8_TENSOR fits: ") for sentence in found.sentences)
+    strict = fp.analysis.diagnose(Heads(), batches, mean_squared, recipes="FP8_TENSOR", limit=0.02, progress=quiet)
+    assert any("A KV cache in FP8_TENSOR does not fit heads.attention." in sentence for sentence in strict.sentences)
