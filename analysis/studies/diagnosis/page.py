@@ -81,7 +81,7 @@ def page(found: Paged) -> str:
         additivity=[str(each) for each in found.sensitivity.additivity()],
         settings=[str(each) for each in found.plan.settings],
         worst=[str(found.budget.worst(layer)) for layer in _worst(found)],
-        products=(PRODUCT_HEADS, [_product_row(one) for one in found.verdicts]),
+        products=(PRODUCT_HEADS, [_product_row(one) for one in (*found.verdicts, *found.alone)]),
         ranges=(RANGE_HEADS, [_range_row(row) for row in found.recording if row.layer]),
         written=found.plan.to_toml() if importlib.util.find_spec("tomli_w") is not None else "",
         limit=relative(found.limit),

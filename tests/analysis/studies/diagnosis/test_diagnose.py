@@ -484,7 +484,8 @@ def sequences() -> list[Any]:
     return [torch.randn(8, 32, 64) for _ in range(2)]
 
 
-def test_multi_head_attention_and_its_projections_are_judged_by_the_budget() -> None:
+def test_multi_head_attention_and_its_projections_are_judged_by_the_budget(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
     found = fp.analysis.diagnose(Heads(), sequences(), mean_squared, recipes="FP8_TENSOR", progress=quiet)
     parts = ("heads.in_proj", "heads.attention.scores", "heads.attention.values", "heads.out_proj")
     assert tuple(dict.fromkeys(one.layer for one in found.alone)) == parts
@@ -496,6 +497,8 @@ def test_multi_head_attention_and_its_projections_are_judged_by_the_budget() -> 
             )
             assert (verdict.error, verdict.fits) == (row.joint, row.joint <= 0.1)
     assert found.coverage.weights == found.coverage.multiplications == 1.0
+    page = found.page(tmp_path / "report.html").read_text()
+    assert all(f">{layer}</td>" in page for layer in parts)
     assert "12 of 12 products of attention and of layers by hand" in found.answer
     assert not any(sentence.startswith("Not judged") for sentence in found.sentences)
 
