@@ -81,6 +81,7 @@ class Product(NamedTuple):
       bias: (N,), None for none.
       operands: what a and b are called.
       place: what computed it: "" for this processor, else in words.
+      dtype: what torch multiplied, where it did; "" for the dtype of the result.
     """
 
     layer: str
@@ -92,6 +93,7 @@ class Product(NamedTuple):
     bias: Array | None = None
     operands: tuple[str, str] = ("a", "b")
     place: str = ""
+    dtype: str = ""
 
     @property
     def is_emulated(self) -> bool:
@@ -317,8 +319,7 @@ def _name(of: Product, name: str) -> str:
     adds = of.adds
     place = f" {of.place}" if of.place else ""
     if not of.is_emulated:
-        dtype = {"BF16": "bfloat16", "FP16": "float16"}.get(str(adds.out_fmt), str(of.result.dtype))
-        return f"{name} multiplies by torch in {dtype}{place}, in an order of its own"
+        return f"{name} multiplies by torch in {of.dtype or of.result.dtype}{place}, in an order of its own"
     if adds.unit is None:
         return f"{name} adds by {adds.accumulator!r}{place}"
     schedule = schedule_of(of)

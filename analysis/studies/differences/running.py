@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -58,7 +58,7 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
     def see(call: ProductCall) -> None:
         if not (call.product == "fprop" and in_backward()):  # what a checkpoint computes again
-            seen(_placed(call, arithmetic, mode.layers))
+            seen(_placed(call, arithmetic, mode.by_torch))
 
     with torch.random.fork_rng(devices=[]), mode.entered(), watching(see):
         try:
@@ -69,14 +69,15 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
     return ModelRun(outputs[0] if outputs else None, tuple(mode.layers), mode.tally.coverage)
 
 
-def _placed(call: ProductCall, arithmetic: ModelArithmetic, dtypes: Mapping[str, torch.dtype]) -> Product:
+def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
     """Return a product with what computed it: a library of torch's, the tensor cores, or "" for this processor."""
     product = as_product(call, arithmetic.place)
-    if product.is_emulated:
+    if call.layer not in plain:  # recipes multiply in float32, whatever the layer's dtype is
         return product
     (m, k), n = product.a.source.shape, product.b.source.shape[1]
-    library = library_of(dtypes.get(call.layer.partition("[")[0], torch.float32), m * n * k)
-    return product._replace(place=f"({library})" if library else "")
+    dtype = str(product.a.source.dtype)
+    library = library_of(getattr(torch, dtype), m * n * k)
+    return product._replace(place=f"({library})" if library else "", dtype=dtype)
 
 
 def outputs_of(
@@ -180,7 +181,8 @@ class _Products(TorchFunctionMode):
         self._modules, self._owners = names.modules, names.owners
         self._stack: list[torch.nn.Module] = []
         self._plans: dict[Any, LayerPlan] = {}
-        self.layers: dict[str, torch.dtype] = {}
+        self.layers: dict[str, None] = {}
+        self.by_torch: set[str] = set()  # layers that torch multiplies in their own dtype
         self.tally = Tally(model)
 
     @contextmanager
@@ -286,6 +288,7 @@ class _Products(TorchFunctionMode):
             raise ValueError(f"layer {layer!r} takes {weight.shape[1]} features; got {x.shape[1]}.")
         plan = self._plan(layer, called or layer, x.dtype, None)
         if plan is None:
+            self.by_torch.add(layer)
             return by_torch(x, weight, bias, layer)
         try:
             y, _ = _product_op(x, weight, bias, *self._states(plan, None, None), None, plan.text)
@@ -304,7 +307,7 @@ class _Products(TorchFunctionMode):
 
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
         """What a layer follows; None where it stays as it is."""
-        self.layers[called] = dtype
+        self.layers[called] = None
         way = self._arithmetic.of(called)
         if way is None:
             return None

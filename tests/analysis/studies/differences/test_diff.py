@@ -477,7 +477,10 @@ def test_torch_is_called_by_its_dtype_and_library(capfd: Any) -> None:
             assert (library_of(dtype, m * k * n) == "oneDNN") == by_onednn, (dtype, m, k, n)
     model, x = mlp().to(torch.bfloat16), rows().to(torch.bfloat16)
     products, _ = watched(model, x, "torch")
-    assert {each.place for each in products} <= {"", "(oneDNN)"}
+    assert {(each.place, each.dtype) for each in products} <= {("", "bfloat16"), ("(oneDNN)", "bfloat16")}
+    by_recipe, _ = watched(model, x, "FP32")  # multiplied in float32 and rounded
+    assert {(each.place, each.dtype, str(each.adds.out_fmt)) for each in by_recipe} == {("", "", "BF16")}
+    assert "FP32 multiplies by torch in float32, in an order" in str(diff(model, x, fp.Sequential("bf16"), "FP32"))
     report = diff(model, x, "torch", fp.Sequential("bf16"))
     assert "torch multiplies by torch in bfloat16" in str(report)
 
