@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from fpsim.analysis.models.coverage import Tally
 from fpsim.analysis.models.products import Products, RecordedProduct
 from fpsim.analysis.models.selection import ATTENTION, joined
+from fpsim.analysis.models.tally import Tally
 
 
 @contextmanager

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from fpsim.analysis.models.selection import joined
 from fpsim.display.wording import percent, printable
 
 NAMED = 4  # parts of a model that a sentence names
 MOST = 0.5  # share of the weights or multiplications that makes most of a model
-NORMS = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.RMSNorm, torch.nn.modules.batchnorm._NormBase)
-LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class Coverage:
         """Return the coverage of two recordings of one model."""
         parts: Parts = {}
         for part in (*self.parts, *other.parts):
-            _add(parts, part)
+            add_part(parts, part)
         return Coverage({**other.sizes, **self.sizes}, tuple(parts.values()), self.is_chosen or other.is_chosen)
 
     def _size(self, part: CoveredPart) -> float:
@@ -152,7 +147,7 @@ EVERY = ("*", ["*"], ("*",))  # patterns that ask for all layers
 Parts = dict[tuple[str, str, bool], CoveredPart]
 
 
-def _add(parts: Parts, part: CoveredPart) -> None:
+def add_part(parts: Parts, part: CoveredPart) -> None:
     """Add a part to those of other calls."""
     key = part.name, part.kind, part.seen
     mine = parts.get(key)
@@ -164,95 +159,3 @@ def _add(parts: Parts, part: CoveredPart) -> None:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
-
-
-class Tally:
-    """Counts what a model multiplies while it runs, and which of its weights that reads.
-
-    Args:
-      model: a torch.nn.Module.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._parameters = dict(model.named_parameters())
-        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
-        self._parts: Parts = {}
-        self._looked_up: set[str] = set()
-        self._ran: set[int] = set()
-
-    def ran(self, module: Any) -> None:
-        """Note that the forward pass of a module ran."""
-        self._ran.add(id(module))
-
-    def looked_up(self, module: Any, weight: Any) -> None:
-        """Note that rows of a weight were looked up, which multiplies nothing."""
-        self._looked_up.update(self._read(module, weight))
-
-    def saw(self, layer: str, module: Any, weight: Any, multiplications: int, seen: bool = True) -> None:
-        """Count a product of a layer.
-
-        Args:
-          weight: the tensor that it read as its weight, None for attention.
-          seen: whether the report has it.
-        """
-        _add(self._parts, CoveredPart(layer, type(module).__name__, self._read(module, weight), multiplications, seen))
-
-    def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count a product by a function whose operands no report has."""
-        kind = type(module).__name__
-        said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
-        _add(self._parts, CoveredPart(name, said, (), multiplications, False))
-
-    def hid(self, module: Any, name: str, x: Any) -> None:
-        """Count a module that runs in one piece, inside which nothing is seen: its matrices once for each row of x."""
-        weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
-        rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
-        kind = f"{type(module).__name__}, in one piece"
-        _add(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
-
-    def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
-        """Return the names of the parameters that a weight is, is a part of, or is made of."""
-        if weight is None:
-            return ()
-        name = self._names.get(id(weight)) or self._names.get(id(getattr(weight, "_base", None)))
-        if name is not None:
-            return (name,)
-        made_of = getattr(module, "parametrizations", module)  # a weight that a parametrization computes
-        return tuple(self._names[id(p)] for p in made_of.parameters() if id(p) in self._names)
-
-    @property
-    def coverage(self) -> Coverage:
-        """What was counted so far, with the modules whose weights nothing read."""
-        read = {name for part in self._parts.values() for name in part.parameters}
-        sizes: dict[str, int] = {}
-        unread: dict[str, list[str]] = {}
-        modules = dict(self._model.named_modules())
-        for name, parameter in self._parameters.items():
-            owner = name.rpartition(".")[0]
-            module = modules[owner]
-            if parameter.dim() < 2 or isinstance(module, NORMS):
-                continue
-            if name not in read and (name in self._looked_up or isinstance(module, LOOKUPS)):
-                continue
-            sizes[name] = parameter.numel()
-            if name not in read:
-                unread.setdefault(owner, []).append(name)
-        return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
-
-    def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
-        """The parts that were counted, with the weights of modules that multiply by functions that are not seen."""
-        for part in self._parts.values():
-            weights = () if part.seen else tuple(unread.get(part.name, ()))
-            yield replace(part, parameters=(*part.parameters, *weights))
-
-    def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """A part for each other module whose weights nothing read."""
-        counted = {part.name for part in self._parts.values() if not part.seen}
-        for owner, names in unread.items():
-            if owner not in counted:
-                module = modules[owner]
-                holds = isinstance(module, (torch.nn.ParameterList, torch.nn.ParameterDict))
-                idle = not holds and id(module) not in self._ran
-                kind = f"{type(module).__name__}{', which did not run' if idle else ''}"
-                yield CoveredPart(owner if owner else joined("", names[0]), kind, tuple(names), 0, False)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from fpsim.analysis.models.coverage import Tally
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.patches import padded, settings_of_layer
@@ -19,6 +18,7 @@ from fpsim.analysis.models.products import LAYERS, Products, RecordedProduct, ad
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
 from fpsim.analysis.models.selection import ATTENTION, Selection, joined
+from fpsim.analysis.models.tally import Tally
 from fpsim.analysis.models.updates import Updates
 from fpsim.arrays import Array, from_torch
 

@@ -12,11 +12,12 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fpsim.analysis.measures.mechanism import Product
-from fpsim.analysis.models.coverage import Coverage, Tally
+from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
 from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
 from fpsim.analysis.models.selection import Selection
+from fpsim.analysis.models.tally import Tally
 from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
