@@ -17,7 +17,6 @@ from fpsim.probe.order import Branch, Order, joined
 
 FEW = 3  # terms up to which a node's children are told apart one by one
 PAIRS = 40  # terms of which all pairs are tried; of more, neighbours and as many pairs that are drawn
-TRIES = 3  # samples of which none tells terms apart, before they count as one
 
 
 class NoOrderError(Exception):
@@ -77,28 +76,68 @@ class _TreeSearch:
 
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
         """Terms by where they meet the pivot, from below: how many terms are lost with each, themselves included."""
-        if terms.size <= self.masks.capacity:
-            lost = self._lost(pivot, others, terms)
-            return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
-        found, below = [], 1
-        for members in self._sampled(pivot, others, 0):
-            below += members.size
-            found.append((below, members))
-        return found
+        if terms.size > self.masks.capacity:
+            parts = self._sampled(pivot, others)
+            if parts is not None and self._are_nested(pivot, parts):
+                return list(zip(np.cumsum([part.size for part in parts]) + 1, parts, strict=True))
+        # every term is set in one of these samples, so that the counts are those of all terms together
+        lost = sum(self._lost(pivot, others, some) for some in self._covering(terms))
+        return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
-    def _sampled(self, pivot: int, members: Array, tries: int) -> list[Array]:
-        """Classes of many terms, by the few of them that can be counted at once."""
-        if members.size == 1 or tries == TRIES:
-            return [members]
-        whole = members.size <= self.masks.capacity
-        some = members if whole else self.rng.choice(members, self.masks.capacity, replace=False)
-        counts = self._lost(pivot, members, np.sort(some))
-        found: list[Array] = []
-        for count in np.unique(counts):
-            part = members[counts == count]
-            same = part.size == members.size
-            found += [part] if whole else self._sampled(pivot, part, tries + 1 if same else 0)
-        return found
+    def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
+        """Classes of more terms than can be counted at once, from below, where each loses all those below it.
+
+        Returns None where the counts show that they do not: a node adds several numbers exactly.
+        """
+        done: list[Array] = []
+        waiting = [members]
+        while waiting:
+            part = waiting.pop()
+            whole = part.size <= self.masks.capacity
+            small = part if whole else np.sort(self.rng.choice(part, self.masks.capacity, replace=False))
+            split = self._split(pivot, part, small)
+            alone = whole  # whether all terms of a class are known to meet the pivot in one node
+            if split is not None and len(split) == 1 and not whole:
+                small = self._not_below(pivot, int(small[0]), part)
+                alone = small.size == 0
+                split = split if alone else self._split(pivot, part, small)
+            if split is None or (len(split) == 1 and not alone):
+                return None
+            if alone:
+                done += split
+            else:
+                waiting += split[::-1]
+        return done
+
+    def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
+        """Terms by how many of `small` are lost with each; None where these are not all those of the classes below."""
+        counts = self._lost(pivot, members, small)
+        parts = [members[counts == count] for count in np.unique(counts)]
+        below = np.cumsum([np.isin(part, small).sum() for part in parts])
+        return parts if np.array_equal(below, np.unique(counts)) else None
+
+    def _not_below(self, pivot: int, term: int, members: Array) -> Array:
+        """The first of the samples that cover all members of which one at least meets the pivot above a term."""
+        for small in self._covering(members):
+            if self._lost(pivot, np.array([term]), small)[0] < small.size:
+                return small
+        return np.zeros(0, np.int64)
+
+    def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
+        """Return whether each class loses the class before it, by one term of each."""
+        firsts = np.array([part[0] for part in parts])
+        for start in range(0, firsts.size, self.masks.capacity):
+            small = firsts[start : start + self.masks.capacity]
+            queried = firsts[start : start + self.masks.capacity + 1]
+            lost = self._lost(pivot, queried, np.sort(small))
+            if not np.array_equal(lost, np.minimum(np.arange(1, queried.size + 1), small.size)):
+                return False
+        return True
+
+    def _covering(self, terms: Array) -> list[Array]:
+        """Samples that have each term once, of no more terms than can be counted."""
+        count = -(-terms.size // self.masks.capacity)
+        return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
         """How many of `small`, the pivot aside, are lost with each of the others, which count if among them."""
