@@ -12,7 +12,7 @@ import numpy as np
 
 from fpsim.arrays import Array, as_array, format_of
 from fpsim.casts.cast import decode, encode
-from fpsim.errors import require_integer, shown
+from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import E8M0, FP32, TF32, Format
 from fpsim.formats.named import format as find_format
@@ -22,6 +22,7 @@ Function = Callable[..., Any]
 LONGEST = 600.0  # seconds that probing may take by the first call's time
 REPEATS = 3  # calls on the same operands, which must give the same bits
 ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
+LAYOUTS = ("nn", "nt", "tn", "tt")  # of a and b, in BLAS's letters: n is row-major, t is the transpose of that
 TF32_BITS = np.uint32(0xFFFFE000)  # of a float32, those that TF32 has
 
 
@@ -86,6 +87,19 @@ def operand_of(spec: Any, name: str) -> ProbedOperand:
     return ProbedOperand(fmt, tensors=str(spec).startswith("torch."))
 
 
+def _laid_out(matrix: Array, transposed: bool) -> Array:
+    """Return a copy that begins at a cache line, row-major or the transpose of that, with the strides of a new array.
+
+    np.ascontiguousarray keeps the strides of a matrix of one row or column, and some libraries choose kernels by them.
+    """
+    source = matrix.T if transposed else matrix
+    raw = np.empty(source.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    held = raw[start : start + source.nbytes].view(source.dtype).reshape(source.shape)
+    held[...] = source
+    return held.T if transposed else held
+
+
 def _has_tensors(fmt: Format) -> bool:
     """Whether torch is loaded, without which nothing takes tensors, and has a dtype for a format."""
     return "torch" in sys.modules and fmt in DTYPES and hasattr(sys.modules["torch"], DTYPES[fmt].name)
@@ -110,11 +124,12 @@ class BlackBox:
       operands: one, or two.
       shape: rows and columns of a product of matrices.
       scale, block: the element of block scales, and the terms that share one: fn(a, b, scale_a, scale_b) then.
+      layout: how the matrices of a product lie in memory, one of LAYOUTS.
     """
 
     def __init__(
         self, fn: Function, kind: str, n: int, operands: tuple[ProbedOperand, ...], shape: tuple[int, int] = (1, 1),
-        scale: str = "", block: int = 0,
+        scale: str = "", block: int = 0, layout: str = "nn",
     ) -> None:  # fmt: skip
         if not callable(fn):
             raise TypeError(f"fn must be a function that adds, such as np.sum; got {shown(fn)}.")
@@ -125,7 +140,8 @@ class BlackBox:
             raise ValueError(f"block must be the terms that share a scale, which divide k; got {block} for k = {n}.")
         self.fn, self.kind, self.n, self.operands = fn, kind, int(n), operands
         self.shape = (int(shape[0]), int(shape[1]))
-        self.scale, self.block = scale, block
+        require_word("layout", layout, LAYOUTS)
+        self.scale, self.block, self.layout = scale, block, layout
         self.calls = 0
         self.fmt: Format = FP32  # of the result
         self.dtype: np.dtype[Any] | None = None  # of the result, from the first call on
@@ -148,7 +164,11 @@ class BlackBox:
 
     def call(self, *arrays: Array, scales: tuple[Array, ...] | None = None) -> Array:
         """What the callable returns for operands as it takes them; block scales are 1 where they are not given."""
-        passed = [self._as_given(x, operand) for x, operand in zip(arrays, self.operands, strict=True)]
+        if self.kind == "matmul":
+            held = tuple(_laid_out(x, letter == "t") for x, letter in zip(arrays, self.layout, strict=True))
+        else:
+            held = arrays
+        passed = [self._as_given(x, operand) for x, operand in zip(held, self.operands, strict=True)]
         if self.scale:
             passed += list(scales or self.scales(lambda shape: np.full(shape, ONE[self.scale])))
         self.calls += 1
@@ -157,6 +177,9 @@ class BlackBox:
                 result = self.fn(*passed)
         except Exception as reason:
             raise RaisedError(" and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in passed), reason) from reason
+        if self.kind == "matmul":
+            for x, before in zip(held, arrays, strict=True):
+                self._refuse_written(x, before.tobytes())
         return self._checked(result)
 
     def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:
@@ -213,7 +236,7 @@ class BlackBox:
             size = part.stop - start
             a, b = (np.zeros((length, self.n), row.dtype) for length, row in zip((m, columns), rows, strict=True))
             a[:size], b[:size] = rows[0][part], rows[1][part]
-            out.append(np.diagonal(self.call(a, np.ascontiguousarray(b.T)))[:size])
+            out.append(np.diagonal(self.call(a, b.T))[:size])
         return np.concatenate(out)
 
     def values(self, terms: Array) -> Array:

@@ -43,6 +43,7 @@ class Model:
       n: terms; orders depend on it, so that a model of 600 terms says nothing of 300.
       shape: rows and columns of the product that was probed, (1, 1) where it was none.
       operands: what the operands hold.
+      layout: how the matrices of the probed product lay in memory: "n" is row-major, "t" transposed.
       out: the format of the results.
       tree: the order of additions as nested tuples of terms, operands by their smallest term; None where none fits.
       lost: terms that nobody adds.
@@ -69,11 +70,12 @@ class Model:
         self, kind: str, n: int, shape: tuple[int, int], operands: tuple[ProbedOperand, ...], out: Format, *,
         order: Order | None = None, alike: tuple[AdderCandidate, ...] = (), program: Program | None = None,
         unknown: tuple[str, ...] = (), calls: int = 0, scale: str = "", block: int = 0,
+        layout: str = "nn",
     ) -> None:  # fmt: skip
         self.kind, self.n, self.shape, self.operands, self.out = kind, n, shape, operands, out
         self.order, self.alike, self.program = order, alike, program
         self.unknown, self.calls = unknown, calls
-        self.scale, self.block = scale, block
+        self.scale, self.block, self.layout = scale, block, layout
         trees = {
             each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
         }
@@ -336,6 +338,7 @@ class Model:
             "what": KIND, "kind": self.kind, "n": self.n, "shape": list(self.shape), "out": self.out.name,
             "operands": [operand.element or operand.fmt.name for operand in self.operands],
             "tensors": [operand.tensors for operand in self.operands], "scale": self.scale, "block": self.block,
+            "layout": self.layout,
             "alike": [
                 [each.how.name if isinstance(each.how, MatrixUnit) else repr(each.how), str(each.schedule or "")]
                 for each in self.alike
@@ -389,7 +392,7 @@ def load(path: str | Path) -> Model:
         return Model(
             fields["kind"], n, (fields["shape"][0], fields["shape"][1]), operands, out, order=order, alike=alike,
             program=program, unknown=tuple(fields["unknown"]), calls=fields["calls"], scale=fields["scale"],
-            block=fields["block"],
+            block=fields["block"], layout=fields.get("layout", "nn"),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as reason:
         raise ValueError(f"path must be a model that Model.save wrote; got {shown(str(path))}: {reason}") from None

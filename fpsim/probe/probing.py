@@ -81,7 +81,7 @@ def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, 
 
 def matmul(
     fn: Function, k: int, *, a: Any = np.float32, b: Any = None, rows: int = 16, columns: int = 16,
-    scale: str | None = None, block: int = 0,
+    scale: str | None = None, block: int = 0, layout: str = "nn",
 ) -> Model:  # fmt: skip
     """Reveal how a function adds the k products of every element of a matrix product.
 
@@ -94,6 +94,8 @@ def matmul(
       rows, columns: of the product; an order may depend on them too.
       scale, block: of block-scaled products: "ue8m0" or "ue4m3", and the terms that share a scale. fn takes
         (a, b, scale_a, scale_b) then, (rows, k / block) and (k / block, columns).
+      layout: of a and b in memory, in BLAS's letters: "n" is row-major, "t" is a transposed view of a row-major matrix.
+        "nt" is what `x @ w.T` passes. Libraries have other kernels for some of them, for one row or column above all.
 
     Returns, Raises, Source: as for `fp.probe.sum`.
 
@@ -107,7 +109,7 @@ def matmul(
     if scale is not None and (not isinstance(scale, str) or scale not in SCALES):
         raise ValueError(f"scale must be 'ue8m0', 'ue4m3' or None; got {shown(scale)}.")
     operands = (operand_of(a, "a"), operand_of(a if b is None else b, "b"))
-    return _probed(BlackBox(fn, "matmul", k, operands, (rows, columns), scale or "", block))
+    return _probed(BlackBox(fn, "matmul", k, operands, (rows, columns), scale or "", block, layout))
 
 
 def _probed(box: BlackBox) -> Model:
@@ -131,7 +133,7 @@ def _probed(box: BlackBox) -> Model:
     unknown += _apart(alike, box)
     return Model(
         box.kind, box.n, box.shape, box.operands, box.fmt, order=order, alike=alike, program=program,
-        unknown=tuple(unknown), calls=box.calls, scale=box.scale, block=box.block,
+        unknown=tuple(unknown), calls=box.calls, scale=box.scale, block=box.block, layout=box.layout,
     )  # fmt: skip
 
 

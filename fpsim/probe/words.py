@@ -31,6 +31,7 @@ class Described(Protocol):
     kind: str
     n: int
     calls: int
+    layout: str
     operands: tuple[ProbedOperand, ...]
     out: Format
     order: Order | None
@@ -55,6 +56,8 @@ def sentences(model: Described) -> Iterator[str]:
     """What was found, a sentence each."""
     noun = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
+    sides = [name for name, letter in zip("ab", model.layout, strict=True) if letter == "t"]
+    with_tensors += f", {' and '.join(sides)} transposed in memory" if sides else ""
     calls = f"seen in {plural(model.calls, 'call')}{with_tensors}"
     if not model.found:
         yield f"A {noun} of {plural(model.n, 'term')}: nothing that fits, {calls}."
