@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -12,11 +12,12 @@ from fpsim.formats.named import BF16, FP16, FP32, FP64, NAMED, TF32, Format
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.counter import ROWS, Counter
 from fpsim.probe.order import Branch, Order
-from fpsim.probe.program import AdditionRule, Program
+from fpsim.probe.program import FLUSHES, AdditionRule, Program
 
 ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "down", "up")
 ALIGNMENTS = ("truncate", "floor", "nearest")
 MOST_BITS = 80  # of a sum that are looked for
+NARROW = -100  # smallest exponents above it belong to formats whose subnormals usual operands reach
 USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 
 
@@ -32,17 +33,50 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
     bits = _bits(counter, order)
     found = _formats(bits, box.fmt)
     roundings = _roundings(counter, order, bits)
-    for fmt, keeps, rounding, zeros in product(found, ("keep", "flush_results", "flush"), roundings, _zeros(box)):
+    how = ((to, *rest) for to in found for rest in product(roundings, _zeros(box), _usual_flushes(box, to)))
+    for fmt, rounding, zeros, (flushes, least) in how:
         if cut is None:
-            rule = AdditionRule(fmt, rounding, subnormals=keeps, overflow=_overflow(counter, fmt), zeros=zeros)
+            rule = AdditionRule(
+                fmt, rounding, flushes=flushes, least_inputs=least, overflow=_overflow(counter, fmt), zeros=zeros
+            )
             yield from _exact(box, order, rule)
             continue
         results = dict.fromkeys([None if bits >= fmt.precision else bits - 1, fmt.mantissa_bits])
         low = [operand.fmt.min_exponent for operand in box.operands]
         exponents = [(low[0], low[1]), None] if len(low) == 2 else [None]
-        for alignment, result, least in product(ALIGNMENTS, results, exponents):
-            rule = AdditionRule(fmt, rounding, alignment, cut, result, keeps, operand_exponents=least)
+        for alignment, result, lowest in product(ALIGNMENTS, results, exponents):
+            rule = AdditionRule(fmt, rounding, alignment, cut, result, flushes, least, operand_exponents=lowest)
             yield Program(order, rule, box.fmt, box.n, frozenset(range(box.n)))
+
+
+def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
+    """What may be flushed that usual operands show: of formats of few exponents, whose subnormals these reach."""
+    least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
+    sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
+    results: list[tuple[str, ...]] = [(), ("results",)] if _is_narrow(box.fmt) and fmt != box.fmt else [()]
+    return [
+        ((*of_sums, *of_results), some if any(some) else ())
+        for of_sums, of_results, some in product(sums, results, product(*least))
+    ]
+
+
+def _is_narrow(fmt: Format) -> bool:
+    return fmt.min_exponent > NARROW
+
+
+def _least(fmt: Format) -> float:
+    return float(fmt.smallest_normal)
+
+
+def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
+    """The same program with other subnormals that become zeros, the fewest first."""
+    names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
+    inputs = list(product(*((0.0, _least(operand.fmt)) for operand in box.operands)))
+    sets = [some for count in range(len(names) + 1) for some in combinations(names, count)]
+    pairs = sorted(product(sets, inputs), key=lambda pair: len(pair[0]) + sum(x > 0 for x in pair[1]))
+    for flushes, some in pairs:
+        rule = replace(program.rule, flushes=flushes, least_inputs=some if any(some) else ())
+        yield replace(program, rule=rule)
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:

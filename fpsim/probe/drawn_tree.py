@@ -21,7 +21,8 @@ def tree_of(program: Program) -> Tree:
     rule = program.rule
     how = Arithmetic(
         "fused" if rule.fraction_bits is not None else "ieee" if program.order.widest <= 2 else "once", rule.fmt,
-        rule.rounding, rule.fraction_bits, result_bits=rule.result_bits, subnormals=rule.subnormals,
+        rule.rounding, rule.fraction_bits, result_bits=rule.result_bits,
+        subnormals="flush" if "sums" in rule.flushes else "keep",
     )  # fmt: skip
     root = _node(program.order.branch, how)
     if isinstance(root, int):

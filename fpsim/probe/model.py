@@ -32,6 +32,11 @@ from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
+# Figures of a model that are not known where it has other bits than the black box.
+FIELDS_OF_EDGES = (
+    ("flushes_subnormals", WORDS["subnormal"]), ("flushes", WORDS["subnormal"]), ("flushes", WORDS["vanishing"]),
+    ("saturates", WORDS["large"]),
+)  # fmt: skip
 KIND = "fpsim model of a sum"  # what a saved model says it is
 
 
@@ -54,6 +59,8 @@ class Model:
       accumulator: the format of sums; None where additions have formats of their own.
       promotion: terms after which partial sums join a total; None where they do not.
       flushes_subnormals: whether subnormal sums become zero.
+      flushes: what becomes zero where it is subnormal: "inputs" (or "inputs of a", "inputs of b"), "products" before
+        they are added, "sums", and "results", in their own format.
       saturates: whether sums beyond the largest number stay there.
       unit: the name in `fp.units()` of the matrix unit that it equals, the first of `units`; None where there is none.
       units, schedules: the names of all units and schedules that it equals: what was probed does not tell them apart.
@@ -80,7 +87,7 @@ class Model:
             each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
         }
         self.traits = traits_of(tuple(trees.values()), program)
-        for field, word in (("flushes_subnormals", WORDS["subnormal"]), ("saturates", WORDS["large"])):
+        for field, word in FIELDS_OF_EDGES:
             if any(word in sentence for sentence in unknown):
                 self.traits = self.traits._replace(**{field: None})
 
@@ -135,6 +142,11 @@ class Model:
     def flushes_subnormals(self) -> bool | None:
         """Whether subnormal sums become zero."""
         return self.traits.flushes_subnormals
+
+    @property
+    def flushes(self) -> tuple[str, ...] | None:
+        """What becomes zero where it is subnormal."""
+        return self.traits.flushes
 
     @property
     def saturates(self) -> bool | None:
@@ -385,6 +397,9 @@ def load(path: str | Path) -> Model:
             rule = dict(fields["rule"])
             rule["fmt"] = find_format(rule["fmt"])
             rule["product"] = rule["product"] and find_format(rule["product"])
+            rule |= {name: tuple(rule[name]) for name in ("flushes", "least_inputs") if name in rule}
+            if "subnormals" in rule:  # of a model that an older version saved
+                rule |= _flushes_saved_as(rule.pop("subnormals"), operands)
             rule["operand_exponents"] = rule["operand_exponents"] and tuple(rule["operand_exponents"])
             exact = frozenset(k for start, stop in fields["unrounded_products"] for k in range(start, stop))
             formats = tuple(find_format(name) for name in fields["formats"])
@@ -396,6 +411,14 @@ def load(path: str | Path) -> Model:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as reason:
         raise ValueError(f"path must be a model that Model.save wrote; got {shown(str(path))}: {reason}") from None
+
+
+def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
+    """The fields of a rule that stand for the word that files of older versions have."""
+    if word == "keep":
+        return {}
+    least = tuple(float(each.fmt.smallest_normal) for each in operands) if word == "flush" else ()
+    return {"flushes": ("products", "sums", "starts"), "least_inputs": least}
 
 
 def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:

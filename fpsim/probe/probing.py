@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -13,7 +14,7 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
-from fpsim.probe.arithmetic import mixed_programs, programs
+from fpsim.probe.arithmetic import mixed_programs, other_flushes, programs
 from fpsim.probe.black_box import BlackBox, Function, ProbedOperand, operand_of
 from fpsim.probe.candidates import AdderCandidate, by_accumulators, by_units, may_have, order_of
 from fpsim.probe.counter import Counter, HiddenOrderError
@@ -25,6 +26,7 @@ from fpsim.probe.program import Program
 from fpsim.probe.words import WORDS
 from fpsim.schedules.trees.tree import Tree
 
+SMALL = ("subnormal", "vanishing")  # kinds of operands that show which subnormals become zero
 FRESH = (2, 3)  # seeds of the operands that a model is held against at last
 
 
@@ -259,9 +261,20 @@ def _apart(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 # ---- arithmetic of its own
 
 
+def _flushing(program: Program, witness: _Witness) -> Program:
+    """A program with the fewest flushes that give the bits of subnormal operands and products, where some do."""
+    subnormal = [(kind, seed) for kind in SMALL for seed in (1, *FRESH)]
+    usual = [(kind, seed) for kind in USUAL for seed in (1, *FRESH)]
+    for each in other_flushes(program, witness.box):
+        if all(witness.agrees(each, *drawing) for drawing in (*subnormal, *usual)):
+            return each
+    return program
+
+
 def _program(counter: Counter, order: Order, witness: _Witness) -> tuple[Program | None, list[str]]:
     """The first program that gives the black box's bits, and what of its edges it does not."""
     nearly: Program | None = None
+    varied = set[Program]()  # programs whose flushes have been varied
     try:
         for each in chain(programs(counter, order), mixed_programs(counter, order)):
             if not all(witness.agrees(each, kind) for kind in USUAL):
@@ -270,6 +283,12 @@ def _program(counter: Counter, order: Order, witness: _Witness) -> tuple[Program
                 continue
             if all(witness.agrees(each, kind) for kind in EDGES):
                 return each, []
+            plain = replace(each, rule=replace(each.rule, flushes=(), least_inputs=()))
+            if plain not in varied:
+                varied.add(plain)
+                each = _flushing(each, witness)
+                if all(witness.agrees(each, kind) for kind in EDGES):
+                    return each, []
             nearly = nearly or each
     except NoOrderError as reason:
         return None, [f"the arithmetic: {reason}"]

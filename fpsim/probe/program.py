@@ -47,6 +47,9 @@ TERMS_AT_ONCE = 1 << 18  # terms that are held at a time, so that they stay in t
 MODES = {
     "nearest_even": NEAREST_EVEN, "toward_zero": TOWARD_ZERO, "nearest_away": NEAREST_AWAY, "down": DOWN, "up": UP,
 }  # fmt: skip
+# Numbers that may lose their subnormals: products before they are added, sums, the sum of +0 and the first term of each
+# chain, and results in their own format.
+FLUSHES = ("products", "sums", "starts", "results")
 MOST_FRACTION_BITS = 40  # of numbers that a node cuts and float64 adds exactly
 MOST_CUT = 1 << 10  # numbers of such a node
 
@@ -62,8 +65,8 @@ class AdditionRule:
         they are first cut to `fraction_bits` below the largest exponent among them.
       fraction_bits: None where nothing is cut.
       result_bits: mantissa bits of a sum; None for those of the format.
-      subnormals: "keep"; "flush_results": sums below the smallest normal become zeros of their sign, the one of +0 and
-        the first term of a chain too; "flush": operands as well.
+      flushes: names of FLUSHES: numbers whose subnormals become zeros of their sign.
+      least_inputs: for each operand the smallest magnitude that does not count as zero; none where all count.
       overflow: as of `fp.encode`.
       zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, which its
         first product joins unrounded, as in a chain of fused multiply-adds; a negative one may round to -0 then.
@@ -77,7 +80,8 @@ class AdditionRule:
     alignment: str = "exact"
     fraction_bits: int | None = None
     result_bits: int | None = None
-    subnormals: str = "keep"
+    flushes: tuple[str, ...] = ()
+    least_inputs: tuple[float, ...] = ()
     overflow: str = "nonfinite"
     zeros: str = "added"
     product: Format | None = None
@@ -119,13 +123,10 @@ class Program:
         """Whether the compiled loop runs it."""
         rule = self.rule
         plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.overflow == "nonfinite"
-        known = rule.fmt in FAST or (rule.fmt == FP64 and rule.subnormals == "keep")
+        flushing = bool({"products", "sums", "starts"} & {*rule.flushes})
+        known = rule.fmt in FAST if not flushing else FAST.get(rule.fmt, TO_FP16) != TO_FP16
+        known = known or (rule.fmt == FP64 and not flushing)
         return plain and known and self.order.widest <= 2 and self._steps is not None
-
-    @property
-    def _flush(self) -> str:
-        """What `fp.encode` calls it."""
-        return "keep" if self.rule.subnormals == "keep" else "flush"
 
     @cached_property
     def _steps(self) -> _Steps | None:
@@ -154,12 +155,28 @@ class Program:
     @cached_property
     def _beginnings(self) -> list[int]:
         """Terms that chains begin with, by an addition to +0: the first of two that are added to each other."""
+        return [] if self._steps is None else [x for x, _ in self._chain_starts]
+
+    @cached_property
+    def _chain_starts(self) -> list[tuple[int, bool]]:
+        """The first term of each chain, and whether an unrounded product joins it, as in fused multiply-adds."""
         steps, seen, found = self._steps, set[int](), []
         assert steps is not None
-        for x, y in zip(steps.into.tolist(), steps.taken.tolist(), strict=True):
-            found += [x] if x not in seen and y not in seen else []
+        for x, y, term in zip(steps.into.tolist(), steps.taken.tolist(), steps.term.tolist(), strict=True):
+            found += [(x, term >= 0)] if x not in seen and y not in seen else []
             seen |= {x, y}
         return found
+
+    @cached_property
+    def _flushed_terms(self) -> list[int]:
+        """Terms whose subnormals become zeros before the first addition that takes two numbers."""
+        rule, found = self.rule, set[int]()
+        if "products" in rule.flushes:
+            fused = set() if self._steps is None else {x for x, joins in self._chain_starts if joins}
+            found = set(range(self.n)) - self.exact - fused
+        if "starts" in rule.flushes:
+            found |= {*self._beginnings}
+        return sorted(found)
 
     @cached_property
     def has_nodes(self) -> bool:
@@ -178,6 +195,7 @@ class Program:
 
     def run(self, *values: Array) -> Array:
         """The sums of rows, (R, n) float64 values of one or two operands, as (R,) codes of the result's format."""
+        values = self._read(values)
         rows = values[0].shape[0]
         step = max(TERMS_AT_ONCE // max(self.n, 1), SUMS_AT_ONCE)
         sums = np.zeros(rows)
@@ -187,9 +205,10 @@ class Program:
 
     def run_product(self, a: Array, b: Array) -> Array:
         """The product of matrices of float64 values, (M, n) by (n, N), as (M, N) codes of the result's format."""
+        a, b = self._read((a, b))
         if not self.is_fast and self.has_nodes:
             return self._encoded(self._by_loop(a, b, of_matrices=True))
-        if self.is_fast and not self.formats and self.rule.product is None:
+        if self.is_fast and not self.formats and self.rule.product is None and self._flushes_alike:
             return self._encoded(self._by_products(a, b))
         (m, n), columns = a.shape, b.shape[1]
         sums = np.zeros((m, columns))
@@ -208,10 +227,26 @@ class Program:
         over_spans(len(tiles), work, 1, weight=TERMS_AT_ONCE)
         return self._encoded(sums)
 
+    def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Operands as the additions see them."""
+        least = self.rule.least_inputs
+        return tuple(map(_flushed, values, least)) if least else values
+
+    @cached_property
+    def _flushes_alike(self) -> bool:
+        """Whether the compiled product of matrices flushes what it should: each number that it holds, or none."""
+        flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
+        held = {*self._beginnings} | (set(range(self.n)) - self.exact)
+        return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
+
     def _encoded(self, sums: Array) -> Array:
         if self.rule.zeros == "added":
             sums = sums + 0.0
-        return encode(sums, self.out)
+        codes = encode(sums, self.out)
+        if "results" not in self.rule.flushes:
+            return codes
+        values = decode(codes, self.out, np.float64)
+        return np.where(np.abs(values) < self.out.smallest_normal, encode(np.copysign(0.0, values), self.out), codes)
 
     @property
     def _dtype(self) -> Any:
@@ -233,16 +268,12 @@ class Program:
     def _by_lines(self, lines: list[Array]) -> Array:
         dtype = self._dtype
         lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
-        flushes = self.rule.subnormals != "keep"
-        if self.rule.subnormals == "flush":
-            lines = [_flushed(x) for x in lines]
+        flushes = "sums" in self.rule.flushes
         sums = self._rounded(self._product(lines) if len(lines) == 2 else lines[0].copy())
         if self.rule.zeros == "begin" and len(lines) == 1:
             sums[self._beginnings] += 0
-        if flushes and len(lines) == 2:
-            sums = _flushed(sums)
-        elif self.rule.subnormals == "flush_results":
-            sums[self._beginnings] = _flushed(sums[self._beginnings])
+        if self._flushed_terms:
+            sums[self._flushed_terms] = _flushed(sums[self._flushed_terms], self.rule.fmt.smallest_normal)
         a, b = lines if len(lines) == 2 else (np.zeros((1, 0), dtype),) * 2
         steps = self._steps
         assert steps is not None
@@ -263,11 +294,9 @@ class Program:
         """The product of matrices by the loop that forms its products itself."""
         rule, dtype = self.rule, self._dtype
         a, b = np.ascontiguousarray(a, dtype), np.ascontiguousarray(b, dtype)
-        if rule.subnormals == "flush":
-            a, b = _flushed(a), _flushed(b)
         out = np.zeros((a.shape[0], b.shape[1]), dtype)
         steps, depth = self._products_steps
-        begins, flushes = rule.zeros == "begin", int(rule.subnormals != "keep")
+        begins, flushes = rule.zeros == "begin", int("sums" in rule.flushes)
         mode = FAST.get(rule.fmt, AS_IT_IS)
 
         def work(first: int, stop: int) -> None:
@@ -283,7 +312,7 @@ class Program:
         """The order as steps of `tree_products`, the larger branch of each addition first, and their depth."""
         rule, steps = self.rule, list[tuple[int, int, int]]()
         # products are as they are when they are added
-        plain = rule.subnormals == "keep" and rule.zeros != "begin" and FAST.get(rule.fmt, AS_IT_IS) == AS_IT_IS
+        plain = "sums" not in rule.flushes and rule.zeros != "begin" and FAST.get(rule.fmt, AS_IT_IS) == AS_IT_IS
         todo: list[Branch | tuple[int, int, int]] = [self.order.branch]
         places = [0]  # of the sums that branches make
         while todo:
@@ -375,7 +404,9 @@ class Program:
                 stack[each:] = [self._exact(np.stack(stack[each:], axis=-1))]
             else:
                 term = exact[:, each]
-                stack.append(term if each in self.exact else np.where(np.isinf(term), term, self._once(term)))
+                if each not in self.exact:
+                    term = np.where(np.isinf(term), term, self._once(term))
+                stack.append(_flushed(term, rule.fmt.smallest_normal) if each in self._flushed_terms else term)
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
 
     def _by_cuts(self, terms: Array, exponents: Array) -> Array:
@@ -388,7 +419,7 @@ class Program:
                 stack[each:] = [(total, np.frexp(total)[1] - 1)]
             else:
                 stack.append((terms[:, each], exponents[:, each]))
-        return stack[0][0] if self.order.widest > 1 else self._once(stack[0][0])
+        return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
 
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
         """What terms are aligned by."""
@@ -401,8 +432,13 @@ class Program:
     def _once(self, x: Array) -> Array:
         """Values rounded to the format of the sums."""
         rule = self.rule
-        codes = encode(x, rule.fmt, rounding=rule.rounding, subnormals=self._flush, overflow=rule.overflow)
+        codes = encode(x, rule.fmt, rounding=rule.rounding, overflow=rule.overflow)
         return decode(codes, rule.fmt, np.float64)
+
+    def _summed(self, x: Array) -> Array:
+        """Sums rounded to their format, without subnormals where these are flushed."""
+        rounded = self._once(x)
+        return _flushed(rounded, self.rule.fmt.smallest_normal) if "sums" in self.rule.flushes else rounded
 
     def _exact(self, numbers: Array) -> Array:
         """The exact sum of each row, rounded once."""
@@ -410,14 +446,13 @@ class Program:
         held = decode(encode(numbers, rule.fmt), rule.fmt, np.float64)
         if numbers.shape[-1] == 2 and np.array_equal(held, numbers, equal_nan=True) and rule.fmt != FP64:
             codes = encode(numbers, rule.fmt)
-            total = add(
-                codes[:, 0], codes[:, 1], fmt=rule.fmt, rounding=rule.rounding, subnormals=self._flush,
-                overflow=rule.overflow,
-            )  # fmt: skip
-            return decode(np.asarray(total), rule.fmt, np.float64)
-        how = Exact(rule.fmt, rounding=rule.rounding, subnormals=self._flush, overflow=rule.overflow)
-        total = np.asarray(sum_of(numbers, accumulate=how, axis=-1))
-        return total.astype(np.float64) if rule.fmt.dtype is not None else decode(total, rule.fmt, np.float64)
+            total = add(codes[:, 0], codes[:, 1], fmt=rule.fmt, rounding=rule.rounding, overflow=rule.overflow)
+            sums = decode(np.asarray(total), rule.fmt, np.float64)
+        else:
+            how = Exact(rule.fmt, rounding=rule.rounding, overflow=rule.overflow)
+            total = np.asarray(sum_of(numbers, accumulate=how, axis=-1))
+            sums = total.astype(np.float64) if rule.fmt.dtype is not None else decode(total, rule.fmt, np.float64)
+        return _flushed(sums, rule.fmt.smallest_normal) if "sums" in rule.flushes else sums
 
     def _fused(self, numbers: Array, exponents: Array) -> Array:
         """The sum of each row, cut before it is added."""
@@ -430,12 +465,12 @@ class Program:
         if rule.result_bits is not None:
             scale = np.frexp(total)[1] - 1 - rule.result_bits
             total = np.ldexp(_integers(np.ldexp(total, -scale), rule.rounding), scale)
-        return self._once(total) + 0.0
+        return self._summed(total) + 0.0
 
 
 def _target(fmt: Format, rule: AdditionRule) -> Target:
     """A format that numbers are rounded to, as the loop takes it."""
-    least = 0.0 if rule.subnormals == "keep" else fmt.smallest_normal
+    least = fmt.smallest_normal if rule.flushes else 0.0
     return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)
 
 
@@ -461,6 +496,6 @@ def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
     return fmt.smallest_normal < least and most <= fmt.max and bits <= fmt.precision
 
 
-def _flushed(x: Array) -> Array:
-    """Floats whose subnormals are zeros of their sign."""
-    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+def _flushed(x: Array, least: float) -> Array:
+    """Floats of which those below a magnitude are zeros of their sign."""
+    return np.where(np.abs(x) < least, np.copysign(x.dtype.type(0), x), x)

@@ -11,6 +11,8 @@ from fpsim.probe.program import Program
 from fpsim.schedules.schedule import Lanes
 from fpsim.sums.accumulators import Accumulator
 
+ALL_FLUSHES = ("inputs", "products", "sums")
+
 
 class AdditionTraits(NamedTuple):
     """What a model's additions do; None where it is not known, or differs between what the model may be."""
@@ -22,6 +24,7 @@ class AdditionTraits(NamedTuple):
     accumulator: Format | None = None
     promotion: int | None = None
     flushes_subnormals: bool | None = None
+    flushes: tuple[str, ...] | None = None
     saturates: bool | None = None
 
 
@@ -42,8 +45,16 @@ def _of_program(program: Program) -> AdditionTraits:
     return AdditionTraits(
         program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
         None if program.formats else rule.fmt, parts[0] if even else None,
-        rule.subnormals != "keep", rule.overflow == "saturate",
+        "sums" in rule.flushes, _flushes_of(program), rule.overflow == "saturate",
     )  # fmt: skip
+
+
+def _flushes_of(program: Program) -> tuple[str, ...]:
+    """The numbers of a program whose subnormals become zero."""
+    rule, least = program.rule, program.rule.least_inputs
+    sides = [name for name, x in zip("ab", least, strict=False) if x > 0]
+    inputs = [] if not sides else ["inputs"] if len(sides) == len(least) else [f"inputs of {sides[0]}"]
+    return (*inputs, *(name for name in ("products", "sums", "results") if name in rule.flushes))
 
 
 def _of_candidate(candidate: AdderCandidate) -> AdditionTraits:
@@ -51,11 +62,11 @@ def _of_candidate(candidate: AdderCandidate) -> AdditionTraits:
     if isinstance(how, Accumulator):
         return AdditionTraits(
             1, None, "exact", how.rounding.name.lower(), how.fmt, candidate.promotion, how.subnormals == "flush",
-            how.overflow != "nonfinite",
+            ("sums",) if how.subnormals == "flush" else (), how.overflow != "nonfinite",
         )  # fmt: skip
     if candidate.schedule is not None and isinstance(candidate.schedule.sums, Lanes):
-        return AdditionTraits(1, None, "exact", "nearest_even", FP32, None, False, False)
+        return AdditionTraits(1, None, "exact", "nearest_even", FP32, None, False, (), False)
     return AdditionTraits(
         how.terms, how.fraction_bits or None, ALIGNMENT[how.rule], how.rounding, how.d.fmt, candidate.promotion,
-        how.rule is Rule.FLUSHED_TREE, False,
+        how.rule is Rule.FLUSHED_TREE, ALL_FLUSHES if how.rule is Rule.FLUSHED_TREE else (), False,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -102,7 +102,7 @@ def _arithmetic(model: Described) -> Iterator[str]:
         towards = TOWARDS.get(traits.alignment or "")
         cut = "adds them exactly" if towards is None else f"cuts them at {traits.fraction_bits} fraction bits{towards}"
         takes = f"An addition takes {count} at once, {cut},"
-    flush = "; subnormals become zero" if traits.flushes_subnormals else ""
+    flush = f"; subnormal {_and(traits.flushes)} become zero" if traits.flushes else ""
     flush += "; sums beyond the largest number stay there" if traits.saturates else ""
     rounding = traits.rounding.replace("_", " ")
     yield f"{takes} and rounds {rounding} to {in_words(traits.accumulator)}{flush}."
@@ -110,6 +110,11 @@ def _arithmetic(model: Described) -> Iterator[str]:
         yield from _products(model, program)
     if traits.accumulator != model.out:
         yield f"The result is cast to {in_words(model.out)}."
+
+
+def _and(words: Sequence[str]) -> str:
+    """Words as a sentence lists them."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _products(model: Described, program: Program) -> Iterator[str]:

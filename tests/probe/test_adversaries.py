@@ -159,9 +159,8 @@ def test_traits_that_few_inputs_show_are_told_or_said_to_be_unknown() -> None:
     with np.errstate(all="ignore"):
         sums, terms = fp.probe.sum(with_flushed_sums, 24), fp.probe.sum(with_flushed_terms, 24)
         large = fp.probe.sum(clamped, 24)
-    assert (sums.flushes_subnormals, sums.unknown) == (True, ())
-    assert terms.flushes_subnormals is None
-    assert terms.unknown == ("sums of subnormals: the model gives other bits there, or fn raises",)
+    assert (sums.flushes, sums.flushes_subnormals, sums.unknown) == (("sums",), True, ())
+    assert (terms.flushes, terms.flushes_subnormals, terms.unknown) == (("inputs",), False, ())
     assert (large.saturates, large.unknown) == (True, ())
 
 

@@ -17,7 +17,7 @@ from fpsim.probe.black_box import operand_of
 from fpsim.probe.candidates import AdderCandidate, order_of
 from fpsim.probe.order import Order
 from fpsim.probe.own_unit import own_unit
-from fpsim.probe.program import MODES, AdditionRule, Program, _holds_products
+from fpsim.probe.program import FLUSHES, MODES, AdditionRule, Program, _holds_products
 from fpsim.schedules.schedule import FLAT
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
@@ -48,7 +48,8 @@ def random_program(rng: np.random.Generator, operands: int) -> Program:
     order = Order.of(random_tree(rng, range(n), int(rng.integers(2, 7))))
     fmt = (fp.FP32, fp.BF16, fp.FP16, fp.TF32)[rng.integers(4)]
     rule = AdditionRule(
-        fmt, str(rng.choice(list(MODES))), subnormals=str(rng.choice(["keep", "flush", "flush_results"])),
+        fmt, str(rng.choice(list(MODES))), flushes=tuple(name for name in FLUSHES if rng.random() < 0.4),
+        least_inputs=(2.0**-14, 0.0)[:operands] if rng.random() < 0.3 else (),
         zeros=str(rng.choice(["kept", "added", "begin"])), overflow=str(rng.choice(["nonfinite", "saturate"])),
     )  # fmt: skip
     if rng.random() < 0.5:
@@ -67,8 +68,7 @@ def random_program(rng: np.random.Generator, operands: int) -> Program:
 def specified(program: Program, *values: Array) -> Array:
     """What the specification gives for rows, as codes."""
     with np.errstate(all="ignore"):
-        sums = program._by_nodes(values)
-        return fp.encode(sums + 0.0 if program.rule.zeros == "added" else sums, program.out)
+        return program._encoded(program._by_nodes(program._read(values)))
 
 
 @sweep("seeds", (0,), range(10))
@@ -110,9 +110,12 @@ def test_products_that_a_format_holds_need_no_rounding(
 
 @in_turn("fmt", [fp.FP32, fp.FP64, fp.FP16, fp.BF16])
 @in_turn("kind", KINDS)
-@in_turn("subnormals, zeros", [("keep", "begin"), ("flush", "added"), ("flush_results", "kept")])
+@in_turn("flushes, zeros", [
+    ((), "begin"), (("products", "sums", "starts"), "added"), (("sums", "starts"), "kept"), (("products",), "added"),
+    (("sums",), "added"), (("results",), "kept"),
+])  # fmt: skip
 def test_products_of_matrices_have_the_bits_of_their_rows(
-    fmt: fp.Format, kind: str, subnormals: str, zeros: str
+    fmt: fp.Format, kind: str, flushes: tuple[str, ...], zeros: str
 ) -> None:
     rng = np.random.default_rng(3)
     n = 23
@@ -122,12 +125,14 @@ def test_products_of_matrices_have_the_bits_of_their_rows(
             tree = (k, tree)
         order = Order.of(tree if deep else random_tree(rng, range(n), 2))
         exact = frozenset() if fmt in (fp.FP16, fp.BF16) else frozenset({2, 3, 5, 22})
-        keeps = "keep" if fmt == fp.FP64 else subnormals
-        program = Program(order, AdditionRule(fmt, subnormals=keeps, zeros=zeros), fmt, n, exact)
+        some = () if fmt in (fp.FP64, fp.FP16) else flushes  # which the specification flushes
+        program = Program(order, AdditionRule(fmt, flushes=some, zeros=zeros), fmt, n, exact)
         if not program.is_fast:  # two unrounded products meet
             program = replace(program, exact=frozenset())
         assert program.is_fast
         a, b = drawn(rng, kind, (11, n), np.float16), drawn(rng, kind, (n, 300), np.float16)
+        some_rows = specified(program, np.repeat(a[:2], 9, axis=0), np.tile(b[:, :9].T, (2, 1))).reshape(2, 9)
+        assert_bits_equal(program.run_product(a[:2], b[:, :9]).view(DTYPES[fmt]), some_rows.view(DTYPES[fmt]))
         rows = program.run(np.repeat(a, 300, axis=0), np.tile(b.T, (11, 1)))
         dtype = DTYPES[fmt]
         got, want = (codes.view(dtype) for codes in (program.run_product(a, b), rows.reshape(11, 300)))
