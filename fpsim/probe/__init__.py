@@ -2,8 +2,9 @@
 
 from fpsim.lazy import face
 from fpsim.probe.lengths import Sweep, sweep
-from fpsim.probe.model import Model, load
+from fpsim.probe.model import Model
 from fpsim.probe.probing import dot, matmul, sum
+from fpsim.probe.saved import load
 
 __all__ = ["Model", "Sweep", "dot", "load", "matmul", "sum", "sweep"]
 

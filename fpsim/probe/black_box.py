@@ -14,7 +14,7 @@ from fpsim.arrays import Array, as_array, format_of
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.float_format import DTYPES
-from fpsim.formats.named import E8M0, FP32, TF32, Format
+from fpsim.formats.named import E8M0, FP32, FP64, TF32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import ELEMENTS, SCALES, Element
 
@@ -22,6 +22,7 @@ Function = Callable[..., Any]
 LONGEST = 600.0  # seconds that probing may take by the first call's time
 REPEATS = 3  # calls on the same operands, which must give the same bits
 ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
+INTEGERS = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
 LAYOUTS = ("nn", "nt", "tn", "tt")  # of a and b, in BLAS's letters: n is row-major, t is the transpose of that
 TF32_BITS = np.uint32(0xFFFFE000)  # of a float32, those that TF32 has
 
@@ -29,9 +30,10 @@ TF32_BITS = np.uint32(0xFFFFE000)  # of a float32, those that TF32 has
 class ProbedOperand(NamedTuple):
     """What an operand holds: the format of its values, and how they are passed."""
 
-    fmt: Format
+    fmt: Format  # of floats; FP64 for integers, whose arrays are made elsewhere
     element: str = ""  # its name in units, where it was given so
     tensors: bool = False  # of torch
+    integer: str = ""  # the dtype of integers, such as "int8"
 
     @property
     def exponents(self) -> tuple[int, int]:
@@ -40,6 +42,8 @@ class ProbedOperand(NamedTuple):
 
     def passed(self, values: Array) -> Array:
         """float64 values, which the format holds, as the array that a callable gets."""
+        if self.integer:
+            return np.asarray(values).astype(self.integer)
         if self.fmt == TF32:
             return np.asarray(values, np.float32)
         dtype = DTYPES.get(self.fmt)
@@ -50,6 +54,8 @@ class ProbedOperand(NamedTuple):
 
     def drawn(self, values: Array) -> Array:
         """float64 values rounded to the format, finite ones beyond its range to its largest; Inf stays."""
+        if self.integer:
+            return np.clip(np.rint(values), 0 if self.integer.startswith("u") else -8, 7)
         if self.fmt == TF32:
             with np.errstate(over="ignore"):
                 bits = np.asarray(values, np.float32).view(np.uint32) & TF32_BITS
@@ -65,8 +71,8 @@ class ProbedOperand(NamedTuple):
         return decode(codes, FP32 if self.fmt == TF32 else self.fmt, np.float64)
 
 
-def operand_of(spec: Any, name: str) -> ProbedOperand:
-    """The operand that a format, a dtype of NumPy or torch, or an element of a unit names.
+def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
+    """The operand that a format, a dtype of NumPy or torch, or an element of a unit names; `integers`: theirs too.
 
     Raises:
       ValueError: nothing has that name, or it has no zero to add.
@@ -76,6 +82,9 @@ def operand_of(spec: Any, name: str) -> ProbedOperand:
       >>> operand_of("bf16", "a").fmt.name, operand_of("bf8", "a").fmt.name, operand_of(np.float16, "a").fmt.name
       ('BF16', 'E5M2FNUZ', 'FP16')
     """
+    integer = integer_dtype(spec) if integers else ""
+    if integer:
+        return ProbedOperand(FP64, tensors=str(spec).startswith("torch."), integer=integer)
     if isinstance(spec, Element):
         return ProbedOperand(spec.fmt, spec.name)
     if isinstance(spec, str) and spec.lower() in ELEMENTS:
@@ -85,6 +94,19 @@ def operand_of(spec: Any, name: str) -> ProbedOperand:
     if not fmt.has_zero or fmt == E8M0:
         raise ValueError(f"{name} must be a format with a zero, such as 'bf16'; got {shown(spec)}.")
     return ProbedOperand(fmt, tensors=str(spec).startswith("torch."))
+
+
+def integer_dtype(spec: Any) -> str:
+    """Return the name of an integer dtype of NumPy or torch; "" for everything else, bool too.
+
+    Example:
+      >>> from fpsim.probe.black_box import integer_dtype
+      >>> integer_dtype(np.uint8), integer_dtype("int32"), integer_dtype("e4m3"), integer_dtype(bool)
+      ('uint8', 'int32', '', '')
+    """
+    named = isinstance(spec, (str, type, np.dtype)) or str(spec).startswith("torch.")
+    name = str(spec).removeprefix("torch.") if not isinstance(spec, type) else spec.__name__
+    return name if named and name in INTEGERS else ""
 
 
 def _laid_out(matrix: Array, transposed: bool) -> Array:
@@ -100,9 +122,11 @@ def _laid_out(matrix: Array, transposed: bool) -> Array:
     return held.T if transposed else held
 
 
-def _has_tensors(fmt: Format) -> bool:
-    """Whether torch is loaded, without which nothing takes tensors, and has a dtype for a format."""
-    return "torch" in sys.modules and fmt in DTYPES and hasattr(sys.modules["torch"], DTYPES[fmt].name)
+def _has_tensors(operand: ProbedOperand) -> bool:
+    """Return whether torch is loaded, without which nothing takes tensors, and has a dtype for an operand."""
+    dtype = DTYPES.get(operand.fmt)
+    name = operand.integer or ("" if dtype is None else dtype.name)
+    return bool(name) and "torch" in sys.modules and hasattr(sys.modules["torch"], name)
 
 
 class RaisedError(ValueError):
@@ -195,7 +219,7 @@ class BlackBox:
             return array
         import torch
 
-        if operand.fmt in (find_format("float16"), FP32, find_format("float64")):
+        if operand.integer or operand.fmt in (find_format("float16"), FP32, find_format("float64")):
             return torch.from_numpy(array)
         dtype = getattr(torch, DTYPES[operand.fmt].name)
         return torch.from_numpy(array.view(f"u{array.itemsize}")).view(dtype)
@@ -211,7 +235,10 @@ class BlackBox:
                 f"fn must return {'one number' if not wanted else f'an array of shape {wanted}'}; got shape "
                 f"{array.shape}. {'Return the whole product' if wanted else 'Probe a function of one sum'}."
             )
-        if format_of(array.dtype) is None:
+        of_integers = bool(self.operands[0].integer)
+        if of_integers and array.dtype.kind not in "iu":
+            raise TypeError(f"fn must return integers, as it takes them; got {array.dtype}. Leave scales out of fn.")
+        if not of_integers and format_of(array.dtype) is None:
             raise TypeError(f"fn must return floats, such as float32; got {array.dtype}. Decode its codes in fn.")
         self.dtype = self.dtype or array.dtype
         if array.dtype != self.dtype:
@@ -280,9 +307,7 @@ class BlackBox:
         before = [x.copy() for x in arrays]
         started = time.perf_counter()
         first = self._first(arrays)
-        found = format_of(first.dtype)
-        assert found is not None
-        self.fmt = found
+        self.fmt = format_of(first.dtype) or FP64
         for x, was in zip(arrays, before, strict=True):
             self._refuse_written(x, was.tobytes())
         started = time.perf_counter()
@@ -308,7 +333,7 @@ class BlackBox:
             return self.call(*arrays)
         except RaisedError as refused:
             before = self.operands
-            self.operands = tuple(each._replace(tensors=each.tensors or _has_tensors(each.fmt)) for each in before)
+            self.operands = tuple(each._replace(tensors=each.tensors or _has_tensors(each)) for each in before)
             if self.operands == before:
                 raise
             try:

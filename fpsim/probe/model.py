@@ -12,25 +12,19 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array, code_array, format_of
 from fpsim.casts.cast import decode
-from fpsim.errors import shown
 from fpsim.files import write_whole
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import FP32, TF32, Format
-from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import ProbedOperand, operand_of
+from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import AdderCandidate
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.own_unit import own_unit
 from fpsim.probe.plain_sums import arithmetic_of
-from fpsim.probe.program import AdditionRule, Program
+from fpsim.probe.program import Program
 from fpsim.probe.traits import traits_of
 from fpsim.probe.words import WORDS, called, in_ranges, sentences
-from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.schedule import Schedule
-from fpsim.schedules.written import parsed
-from fpsim.sums.accumulators import Accumulator
 
 # Figures of a model that are not known where it has other bits than the black box.
 FIELDS_OF_EDGES = (
@@ -364,71 +358,3 @@ class Model:
             fields["formats"] = [fmt.name for fmt in self.program.formats]
             fields["unrounded_products"] = in_ranges(self.program.exact)
         write_whole(Path(path), json.dumps(fields, indent=1) + "\n")
-
-
-def load(path: str | Path) -> Model:
-    """Read a model that `Model.save` wrote.
-
-    Args:
-      path: of the file.
-
-    Raises:
-      ValueError: it is no such file.
-
-    Example:
-      >>> import tempfile, fpsim as fp
-      >>> file = tempfile.mktemp(".json")
-      >>> fp.probe.sum(np.sum, 9).save(file)
-      >>> fp.probe.load(file).tree == fp.probe.sum(np.sum, 9).tree
-      True
-    """
-    try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        if fields["what"] != KIND:
-            raise KeyError("what")
-        order = None if fields["order"] is None else Order.parsed(fields["order"])
-        operands = tuple(operand_of(name, "operand") for name in fields["operands"])
-        tensors = fields.get("tensors", [False] * len(operands))
-        operands = tuple(each._replace(tensors=bool(of)) for each, of in zip(operands, tensors, strict=True))
-        out, n = find_format(fields["out"]), int(fields["n"])
-        alike = tuple(AdderCandidate(*_how(*each), out) for each in fields["alike"])
-        program = None
-        if "rule" in fields and order is not None:
-            rule = dict(fields["rule"])
-            rule["fmt"] = find_format(rule["fmt"])
-            rule["product"] = rule["product"] and find_format(rule["product"])
-            rule |= {name: tuple(rule[name]) for name in ("flushes", "least_inputs") if name in rule}
-            if "subnormals" in rule:  # of a model that an older version saved
-                rule |= _flushes_saved_as(rule.pop("subnormals"), operands)
-            rule["operand_exponents"] = rule["operand_exponents"] and tuple(rule["operand_exponents"])
-            exact = frozenset(k for start, stop in fields["unrounded_products"] for k in range(start, stop))
-            formats = tuple(find_format(name) for name in fields["formats"])
-            program = Program(order, AdditionRule(**rule), out, n, exact, formats)
-        return Model(
-            fields["kind"], n, (fields["shape"][0], fields["shape"][1]), operands, out, order=order, alike=alike,
-            program=program, unknown=tuple(fields["unknown"]), calls=fields["calls"], scale=fields["scale"],
-            block=fields["block"], layout=fields.get("layout", "nn"),
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError, IndexError) as reason:
-        raise ValueError(f"path must be a model that Model.save wrote; got {shown(str(path))}: {reason}") from None
-
-
-def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """The fields of a rule that stand for the word that files of older versions have."""
-    if word == "keep":
-        return {}
-    least = tuple(float(each.fmt.smallest_normal) for each in operands) if word == "flush" else ()
-    return {"flushes": ("products", "sums", "starts"), "least_inputs": least}
-
-
-def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
-    """What a saved pair of texts stands for."""
-    if not schedule:
-        found = parsed(name)
-        if not isinstance(found, Accumulator):
-            raise ValueError(f"{name!r} is no accumulator")
-        return found, None
-    how = parsed(schedule)
-    if not isinstance(how, Schedule):
-        raise ValueError(f"{schedule!r} is no schedule")
-    return find_unit(name), next((row for row in ROWS if row == how), how)

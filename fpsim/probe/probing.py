@@ -19,6 +19,7 @@ from fpsim.probe.black_box import BlackBox, Function, ProbedOperand, operand_of
 from fpsim.probe.candidates import AdderCandidate, by_accumulators, by_units, may_have, order_of
 from fpsim.probe.counter import Counter, HiddenOrderError
 from fpsim.probe.draws import EDGES, USUAL, answers, drawn, drawn_scales, same_bits
+from fpsim.probe.integer_model import integer_model
 from fpsim.probe.masks import NoOrderError, revealed
 from fpsim.probe.model import Model
 from fpsim.probe.order import Order
@@ -37,11 +38,12 @@ def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
       fn: fn(x) of an (n,) array -> one float. It must give the same bits for the same operands.
       n: terms.
       dtype: of x: a dtype of NumPy, ml_dtypes or torch (x is a tensor then), or a format by name. A function that
-        raises for arrays gets tensors too, where torch is loaded; `explain` says so.
+        raises for arrays gets tensors too, where torch is loaded; `explain` says so. An integer dtype, such as np.int8,
+        is for exact sums that wrap or saturate; fn returns an integer then.
 
     Returns:
-      A Model that has been held against fresh operands bit for bit; `.tree` is None and `.unknown` says why where
-      nothing fits.
+      A Model that has been compared with fresh operands bit for bit; `.tree` is None and `.unknown` says why where
+      nothing fits. Of integers it is an IntegerModel, whose `.names` say how sums wrap or saturate.
 
     Raises:
       ValueError: fn raises, gives another shape, other bits for the same operands, or writes into them; n below 1.
@@ -57,7 +59,7 @@ def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
       >>> float(model.sum(np.float32([1, 2, 3, 4])))
       10.0
     """
-    return _probed(BlackBox(fn, "sum", n, (operand_of(dtype, "dtype"),)))
+    return _probed(BlackBox(fn, "sum", n, (operand_of(dtype, "dtype", integers=True),)))
 
 
 def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, b: Any = None) -> Model:
@@ -77,7 +79,7 @@ def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, 
       >>> model.tree, model.names
       (((0, 1), 2), ('Pairwise(FP32)',))
     """
-    operands = (operand_of(dtype if a is None else a, "a"), operand_of(dtype if b is None else b, "b"))
+    operands = _operands(dtype if a is None else a, dtype if b is None else b)
     return _probed(BlackBox(fn, "dot", n, operands))
 
 
@@ -110,12 +112,21 @@ def matmul(
     """
     if scale is not None and (not isinstance(scale, str) or scale not in SCALES):
         raise ValueError(f"scale must be 'ue8m0', 'ue4m3' or None; got {shown(scale)}.")
-    operands = (operand_of(a, "a"), operand_of(a if b is None else b, "b"))
+    operands = _operands(a, a if b is None else b)
     return _probed(BlackBox(fn, "matmul", k, operands, (rows, columns), scale or "", block, layout))
+
+
+def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
+    left, right = operand_of(a, "a", integers=True), operand_of(b, "b", integers=True)
+    if bool(left.integer) != bool(right.integer):
+        raise ValueError("a and b must both be integers, or both be floats; got one of each. Cast one of them in fn.")
+    return left, right
 
 
 def _probed(box: BlackBox) -> Model:
     """The model of a black box."""
+    if box.operands[0].integer:
+        return integer_model(box)
     unknown: list[str] = []
     counter, order = _order(box, unknown)
     witness = _Witness(box)

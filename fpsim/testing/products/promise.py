@@ -214,6 +214,10 @@ def _refuse_operands(unit: MatrixUnit, a: ProbedOperand, b: ProbedOperand) -> No
 def _of_model(
     model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_format: Any
 ) -> Promise:  # fmt: skip
+    if model.operands[0].integer:
+        raise ValueError(
+            f"accumulate must be a model of floats; got {model!r}. Compare results with its matmul instead."
+        )
     if schedule is not None or promote is not None or more:
         raise ValueError("a model of fp.probe has its order; got schedule, promote, scales or bias. Leave them out.")
     if model.kind != "matmul" or not model.found:

@@ -1,0 +1,200 @@
+"""Models of sums of integers: exact ones that wrap or saturate, at the end or on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, as_array
+from fpsim.display.wording import plural
+from fpsim.files import write_whole
+from fpsim.formats.named import FP64
+from fpsim.probe.black_box import BlackBox, ProbedOperand, operand_of
+from fpsim.probe.integer_rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
+from fpsim.probe.model import Model
+
+KIND = "fpsim model of a sum of integers"  # of a saved model
+SEEDS = (1, 2, 3)
+MATRICES_AT_ONCE = 1 << 22  # terms of products that are held at a time
+
+
+class IntegerModel(Model):
+    """How a black box adds integers, compared with it bit for bit; `fp.probe` makes it of integer operands.
+
+    It has the attributes of a Model; those of floats, such as `.tree`, `.unit` and `.accumulator`, are None.
+
+    Attributes:
+      dtype: the dtype of the results, such as "int32".
+      rules: the rules that give all bits; none where nothing fits.
+      names: these rules in words.
+      saturates: whether sums beyond the range of the results stay at its ends; None where no operands reach that far.
+      reachable: whether some do.
+    """
+
+    def __init__(
+        self, kind: str, n: int, shape: tuple[int, int], operands: tuple[ProbedOperand, ...], dtype: str, *,
+        rules: tuple[IntegerRule, ...], reachable: bool, unknown: tuple[str, ...] = (), calls: int = 0,
+        layout: str = "nn",
+    ) -> None:  # fmt: skip
+        super().__init__(kind, n, shape, operands, FP64, unknown=unknown, calls=calls, layout=layout)
+        self.dtype, self.rules, self.reachable = dtype, rules, reachable
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a model that runs."""
+        return bool(self.rules)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The rules that give all bits, in words."""
+        return tuple(rule.name if self.reachable else rule.name_within_range for rule in self.rules)
+
+    @property
+    def arithmetic(self) -> str | None:
+        """The first name."""
+        return self.names[0] if self.rules else None
+
+    @property
+    def saturates(self) -> bool | None:
+        """Whether sums beyond the range of the results stay at its ends."""
+        cuts = {rule.saturates for rule in self.rules}
+        return cuts.pop() if self.reachable and len(cuts) == 1 else None
+
+    def explain(self) -> str:
+        """What was found, in a few sentences."""
+        return "\n".join(self._sentences())
+
+    def _sentences(self) -> Iterator[str]:
+        noun = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[self.kind]
+        terms = f"{plural(self.n, 'term')} of {' by '.join(each.integer for each in self.operands)}"
+        yield f"A {noun} of {terms}, seen in {plural(self.calls, 'call')}: {self.arithmetic or 'nothing that fits'}."
+        if len(self.rules) > 1:
+            yield f"The same as {'; '.join(self.names[1:4])}."
+        yield from (f"Unknown: {each}." for each in self.unknown)
+
+    def __repr__(self) -> str:
+        return f"IntegerModel({self.kind} of {self.n} terms: {self.arithmetic or 'nothing that fits'})"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Refuse: exact sums have no order to draw."""
+        raise ValueError("a model of integers adds exactly, in whatever order; there is no tree to draw. Print it.")
+
+    # ---- run
+
+    def sum(self, x: npt.ArrayLike) -> Any:
+        """Return the sums of (..., n) integers along the last axis, in the dtype of the results."""
+        if len(self.operands) == 2:
+            raise ValueError("this is the model of a product, which has two operands. Call its dot or matmul.")
+        return self._run(self._integers(x, 0, "x"))
+
+    def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
+        """Return the dot products of (..., n) integers along the last axis, in the dtype of the results."""
+        self._refuse_sum()
+        return self._run(*np.broadcast_arrays(self._integers(a, 0, "a"), self._integers(b, 1, "b")))
+
+    def matmul(
+        self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
+        scale_b: npt.ArrayLike | None = None,
+    ) -> Array:  # fmt: skip
+        """Return the product of (M, n) and (n, N) integers, in the dtype of the results; there are no scales."""
+        self._refuse_sum()
+        if scale_a is not None or scale_b is not None:
+            raise ValueError("a product of integers has no scales; got some. Leave scale_a and scale_b out.")
+        left, right = self._integers(a, 0, "a"), self._integers(np.asarray(as_array(b, "b")).T, 1, "b").T
+        if left.ndim != 2 or right.ndim != 2:
+            raise ValueError(f"a and b must be matrices; got shapes {left.shape} and {right.shape}.")
+        step = max(MATRICES_AT_ONCE // max(right.size, 1), 1)
+        rule = self.rules[0]
+        parts = [rule.sums(terms_of("matmul", (left[i : i + step], right))) for i in range(0, len(left), step)]
+        return np.concatenate(parts) if parts else np.zeros((0, right.shape[1]), self.dtype)
+
+    def _run(self, *values: Array) -> Any:
+        return self.rules[0].sums(terms_of("dot", values))[()]
+
+    def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
+        self._refuse_nothing()
+        array = as_array(x, name)
+        if array.ndim == 0 or array.shape[-1] != self.n:
+            raise ValueError(
+                f"{name} must have {self.n} terms, for which this model was made; got shape {array.shape}. Probe that "
+                "length."
+            )
+        if str(array.dtype) != self.operands[which].integer:
+            raise ValueError(
+                f"{name} must hold {self.operands[which].integer}, which was probed; got {array.dtype}. Cast it."
+            )
+        return array
+
+    # ---- saved
+
+    def save(self, path: str | Path) -> None:
+        """Write the model as JSON, which `fp.probe.load` reads.
+
+        Raises:
+          ValueError: nothing was found.
+        """
+        self._refuse_nothing()
+        fields = {
+            "what": KIND, "kind": self.kind, "n": self.n, "shape": list(self.shape),
+            "operands": [operand.integer for operand in self.operands],
+            "tensors": [operand.tensors for operand in self.operands], "dtype": self.dtype,
+            "rules": [list(rule) for rule in self.rules], "unknown": list(self.unknown), "calls": self.calls,
+            "layout": self.layout, "reachable": self.reachable,
+        }  # fmt: skip
+        write_whole(Path(path), json.dumps(fields, indent=1) + "\n")
+
+
+def integer_model(box: BlackBox) -> IntegerModel:
+    """Return the model of a black box of integers."""
+    assert box.dtype is not None
+    out = box.dtype.name
+    alike = list(rules(box, out))
+    for seed, kind in product(SEEDS, KINDS):
+        values = drawn_integers(kind, box, seed)
+        results = box.call(*values) if box.kind == "matmul" else box.results(*values)
+        terms = terms_of(box.kind, values)
+        alike = [rule for rule in alike if np.array_equal(rule.sums(terms), results)]
+        if not alike:
+            break
+    low, high = bounds(box)
+    ends = np.iinfo(out)
+    reachable = low < int(ends.min) or high > int(ends.max)
+    unknown = []
+    if not alike:
+        unknown.append(
+            "what it adds up to: no exact sum that wraps or saturates gives its results, at the end, after some terms, "
+            "or in sums of two or four. Scales, zero points and sums in floats are none"
+        )
+    elif not reachable:
+        unknown.append(f"what becomes of sums beyond {out}, which {plural(box.n, 'term')} do not reach")
+    if len(alike) > 1:
+        unknown.append(f"how to tell {alike[0].name} from {alike[1].name}, which gave the same for all that was tried")
+    return IntegerModel(
+        box.kind, box.n, box.shape, box.operands, out, rules=tuple(alike), reachable=reachable, unknown=tuple(unknown),
+        calls=box.calls, layout=box.layout,
+    )  # fmt: skip
+
+
+def loaded(fields: dict[str, Any]) -> IntegerModel:
+    """The model of a saved one's fields.
+
+    Raises:
+      KeyError, TypeError, ValueError: they are none.
+    """
+    pairs = zip(fields["operands"], fields["tensors"], strict=True)
+    operands = tuple(
+        operand_of(name, "operand", integers=True)._replace(tensors=bool(tensors)) for name, tensors in pairs
+    )
+    rules_of_it = tuple(IntegerRule(*each) for each in fields["rules"])
+    rows, columns = (int(size) for size in fields["shape"])
+    return IntegerModel(
+        fields["kind"], int(fields["n"]), (rows, columns), operands, str(fields["dtype"]), rules=rules_of_it,
+        reachable=bool(fields["reachable"]), unknown=tuple(fields["unknown"]), calls=int(fields["calls"]),
+        layout=fields["layout"],
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""Sums of integers: how many products are added before a sum is cut to its bits, and whether it wraps or saturates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.display.wording import plural
+from fpsim.probe.black_box import BlackBox
+
+GROUPS = (1, 2, 4, 8, 16, 32, 64)  # terms after which running sums may saturate
+INNER_GROUPS = (1, 2, 4)  # terms whose sum may have fewer bits than the running one
+INNER = ("int8", "uint8", "int16", "uint16", "int32")
+KINDS = ("small", "uniform", "extremes", "runs", "pairs")  # of operands that are drawn
+ROWS = 48  # sums of a kind, where each is a call
+Shape = tuple[int, ...]
+
+
+class IntegerRule(NamedTuple):
+    """How integers are added: groups of terms exactly, cut to `inner`, and the running sum of groups cut to `out`.
+
+    group: terms of a group; 0 for all of them. inner: the dtype of a group's sum, "" where nothing is cut.
+    saturates: whether the running sum saturates, after each group, or wraps. inner_saturates: the same of groups.
+    backwards: whether the last group comes first.
+    """
+
+    out: str
+    group: int = 0
+    saturates: bool = False
+    inner: str = ""
+    inner_saturates: bool = False
+    backwards: bool = False
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        cut = "saturate" if self.saturates else "wrap"
+        if self.inner:
+            of_groups = "products" if self.group == 1 else f"sums of {self.group} terms"
+            inner = "saturate" if self.inner_saturates else "wrap"
+            return f"{of_groups} that {inner} in {self.inner}, added to sums that {cut} in {self.out}"
+        if not self.group:
+            return f"exact sums that {cut} in {self.out} at the end"
+        turned = ", from the last to the first" if self.backwards else ""
+        terms = "term" if self.group == 1 else plural(self.group, "term")
+        return f"sums that {cut} in {self.out} after every {terms}{turned}"
+
+    @property
+    def name_within_range(self) -> str:
+        """In words, where no sum leaves the range of the results."""
+        if not self.inner:
+            return f"exact sums in {self.out}"
+        return f"{self.name.partition(', added to')[0]}, added up in {self.out}"
+
+    def sums(self, terms: Array) -> Array:
+        """The sums of (..., n) products or terms, int64 or Python's integers, in the dtype of the result."""
+        n = terms.shape[-1]
+        group = self.group or n
+        starts = list(range(0, n, group))
+        total = np.zeros_like(terms[..., 0])
+        for start in starts[::-1] if self.backwards else starts:
+            part = terms[..., start : start + group].sum(axis=-1)
+            if self.inner:
+                part = cut(part, self.inner, self.inner_saturates)
+            total = total + part
+            if self.saturates:
+                total = cut(total, self.out, saturates=True)
+        return np.asarray(cut(total, self.out, self.saturates), self.out)
+
+
+def cut(sums: Array, dtype: str, saturates: bool) -> Array:
+    """Integers in the range of a dtype, clipped or modulo 2^bits, as they came.
+
+    Example:
+      >>> from fpsim.probe.integer_rules import cut
+      >>> cut(np.array([300, -5]), "uint8", True).tolist(), cut(np.array([300, -5]), "uint8", False).tolist()
+      ([255, 0], [44, 251])
+    """
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    wide = sums.astype(object) if high > np.iinfo(np.int64).max or high - low > np.iinfo(np.int64).max else sums
+    if saturates:
+        return np.asarray(np.minimum(np.maximum(wide, low), high))
+    return np.asarray((wide - low) % (high - low + 1) + low)
+
+
+def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
+    """Return the terms of each sum, (..., n); of a product of matrices (M, N, n).
+
+    They are int64 where that holds every sum of them, else Python's integers.
+    """
+    most = [max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)) for x in values]
+    wide = values[0].shape[-1] * prod(most) >= 2**62
+    x, *others = (each.astype(object if wide else np.int64) for each in values)
+    if not others:
+        return x
+    if kind != "matmul":
+        return np.asarray(x * others[0])
+    return np.asarray(x[:, None, :] * others[0].T[None, :, :])
+
+
+def bounds(box: BlackBox) -> tuple[int, int]:
+    """The smallest and the largest sum that operands of the dtypes can have."""
+    ends = [(int(np.iinfo(each.integer).min), int(np.iinfo(each.integer).max)) for each in box.operands]
+    corners = [x * y for x, y in product(*ends)] if len(ends) == 2 else list(ends[0])
+    return box.n * min(corners), box.n * max(corners)
+
+
+def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
+    """Every rule that is tried, the plain ones first."""
+    low, high = bounds(box)
+    ends = np.iinfo(out)
+    reachable = low < int(ends.min) or high > int(ends.max)
+    yield IntegerRule(out)
+    if reachable:
+        yield IntegerRule(out, saturates=True)
+        for group, backwards in product((g for g in GROUPS if g < box.n), (False, True)):
+            yield IntegerRule(out, group, saturates=True, backwards=backwards)
+    low, high = low // box.n, high // box.n
+    for group, inner, saturates in product((g for g in INNER_GROUPS if g <= box.n), INNER, (True, False)):
+        narrow = np.iinfo(inner)
+        same = narrow.bits == ends.bits and not saturates  # as if nothing were cut before the end
+        if narrow.bits <= ends.bits and not same and (low * group < int(narrow.min) or high * group > int(narrow.max)):
+            for outer in (False, True) if reachable else (False,):
+                yield IntegerRule(out, group, outer, inner, saturates)
+
+
+def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
+    """Operands of a kind: a and b of a product, or rows (R, n) of each operand."""
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    values = []
+    for place, operand in enumerate(box.operands):
+        lines = box.shape[place] if box.kind == "matmul" else ROWS
+        x = _lines(rng, kind, np.iinfo(operand.integer), (lines, box.n), place)
+        x = x.astype(operand.integer)
+        values.append(x.T.copy() if box.kind == "matmul" and place == 1 else x)
+    return tuple(values)
+
+
+def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
+    """Lines (L, n) of integers of a dtype."""
+    low, high = int(ends.min), int(ends.max)
+    if kind == "small":
+        return np.asarray(rng.integers(max(low, -4), 5, shape))
+    if kind == "uniform":
+        return np.asarray(rng.integers(low, high, shape, dtype=ends.dtype, endpoint=True))
+    corner = np.array([low, high], ends.dtype)
+    share = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0], (shape[0], 1))
+    lines = corner[(rng.random(shape) < share).astype(int)]
+    if kind == "runs":  # sums that leave the range and come back
+        seam = rng.integers(0, shape[1] + 1, (shape[0], 1))
+        before = np.arange(shape[1]) < seam
+        return np.asarray(np.where(before, corner[1], corner[0] if place == 0 else corner[1]))
+    if kind == "pairs":  # few terms, whose sums need one bit more than they
+        lines = np.where(rng.random(shape) < 4 / shape[1], lines, 0)
+    return np.asarray(lines)
