@@ -149,11 +149,13 @@ class BlackBox:
       shape: rows and columns of a product of matrices.
       scale, block: the element of block scales, and the terms that share one: fn(a, b, scale_a, scale_b) then.
       layout: how the matrices of a product lie in memory, one of LAYOUTS.
+      longest: seconds that probing may take by the first call's time; None for LONGEST.
     """
 
     def __init__(
         self, fn: Function, kind: str, n: int, operands: tuple[ProbedOperand, ...], shape: tuple[int, int] = (1, 1),
         scale: str = "", block: int = 0, layout: str = "nn",
+        longest: float | None = None,
     ) -> None:  # fmt: skip
         if not callable(fn):
             raise TypeError(f"fn must be a function that adds, such as np.sum; got {shown(fn)}.")
@@ -166,7 +168,7 @@ class BlackBox:
         self.shape = (int(shape[0]), int(shape[1]))
         require_word("layout", layout, LAYOUTS)
         self.scale, self.block, self.layout = scale, block, layout
-        self.calls = 0
+        self.calls, self.longest = 0, LONGEST if longest is None else longest
         self.fmt: Format = FP32  # of the result
         self.dtype: np.dtype[Any] | None = None  # of the result, from the first call on
         self._buffers = [self._aligned(operand) for operand in operands]
@@ -321,7 +323,7 @@ class BlackBox:
                 )
         seconds = (time.perf_counter() - started) / REPEATS
         expected = 2 * self.n * max(np.log2(self.n), 1) / self.at_once * seconds
-        if expected > LONGEST:
+        if expected > self.longest:
             raise ValueError(
                 f"fn must be fast enough to be asked some {int(expected / seconds)} times; a call takes "
                 f"{seconds:.2g} s, so that it would take about {expected / 60:.0f} minutes. Probe fewer terms."

@@ -59,7 +59,7 @@ def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
       >>> float(model.sum(np.float32([1, 2, 3, 4])))
       10.0
     """
-    return _probed(BlackBox(fn, "sum", n, (operand_of(dtype, "dtype", integers=True),)))
+    return model_of(BlackBox(fn, "sum", n, (operand_of(dtype, "dtype", integers=True),)))
 
 
 def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, b: Any = None) -> Model:
@@ -80,7 +80,7 @@ def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, 
       (((0, 1), 2), ('Pairwise(FP32)',))
     """
     operands = _operands(dtype if a is None else a, dtype if b is None else b)
-    return _probed(BlackBox(fn, "dot", n, operands))
+    return model_of(BlackBox(fn, "dot", n, operands))
 
 
 def matmul(
@@ -113,7 +113,7 @@ def matmul(
     if scale is not None and (not isinstance(scale, str) or scale not in SCALES):
         raise ValueError(f"scale must be 'ue8m0', 'ue4m3' or None; got {shown(scale)}.")
     operands = _operands(a, a if b is None else b)
-    return _probed(BlackBox(fn, "matmul", k, operands, (rows, columns), scale or "", block, layout))
+    return model_of(BlackBox(fn, "matmul", k, operands, (rows, columns), scale or "", block, layout))
 
 
 def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
@@ -123,7 +123,7 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
     return left, right
 
 
-def _probed(box: BlackBox) -> Model:
+def model_of(box: BlackBox) -> Model:
     """The model of a black box."""
     if box.operands[0].integer:
         return integer_model(box)

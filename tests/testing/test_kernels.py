@@ -223,7 +223,7 @@ def test_a_kernel_whose_order_is_its_own_is_probed(monkeypatch: pytest.MonkeyPat
     report = check_kernel(by_weight, a="fp32", accumulate=fp.Pairwise(fp.FP32), shapes=[(6, 6, 64)], raises=False)
     assert not report.ok
     assert report.model is not None
-    assert "A probe of 64 terms says" in report.explanation
+    assert "A probe of 64 terms, 6 x 6, says" in report.explanation
 
 
 def test_a_search_does_not_count_seconds_of_compiling(monkeypatch: pytest.MonkeyPatch) -> None:

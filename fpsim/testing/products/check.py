@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.probe.probing import matmul as probed
+from fpsim.probe.black_box import BlackBox
+from fpsim.probe.probing import model_of
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.products import envelope as envelopes
@@ -21,7 +22,9 @@ from fpsim.testing.products.variants import PROMISED, Variant
 
 Shape = tuple[int, int, int]
 WORTH = 0.5  # share of the differences that an explanation has to remove to be told
-LONGEST_PROBED = 64  # terms of a kernel that is probed where nothing explains it
+PROBING = 20.0  # seconds that the probe of a kernel may take where nothing explains it
+TOGETHER = 16  # rows and columns from which a shape is probed in few calls
+PROBED = 3  # shapes that are tried, where the probe of one takes longer
 
 
 def check_kernel(
@@ -146,7 +149,7 @@ def _checked(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInpu
     if fewest is not None:
         fields |= _of_terms(fewest, promise, variant)
     if fields["unexplained"] and not broken:
-        fields |= _probed(kernel, promise, fields["explanation"])
+        fields |= _probed(kernel, promise, fields["explanation"], wrong)
     return KernelReport(kernel.name, promised, **fields)
 
 
@@ -229,19 +232,22 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
         return None
 
 
-def _probed(kernel: CalledKernel, promise: Promise, explanation: str) -> dict[str, Any]:
-    """What a probe of the kernel says, where it can be probed."""
+def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
+    """What a probe of the kernel says for a shape in which it is wrong, the longest K first, where it can be probed."""
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}
-    k = LONGEST_PROBED
-    try:
-        model = probed(kernel.as_numpy, k, a=promise.a.element or promise.a.fmt, b=promise.b.element or promise.b.fmt)
-    except (ValueError, TypeError):
-        return {}
-    if not model.found:
-        return {"model": model}
-    said = str(model).splitlines()
-    return {"model": model, "explanation": f"{explanation} A probe of {k} terms says: {' '.join(said[:4])}"}
+    operands = (promise.a, promise.b)
+    shapes = sorted({each.x.shape for each in wrong}, key=lambda shape: (min(*shape[:2], TOGETHER), shape[2]))
+    for m, n, k in shapes[::-1][:PROBED]:
+        try:
+            model = model_of(BlackBox(kernel.as_numpy, "matmul", k, operands, (m, n), longest=PROBING))
+        except (ValueError, TypeError):
+            continue
+        if not model.found:
+            return {"model": model}
+        said = " ".join(str(model).splitlines()[:4])
+        return {"model": model, "explanation": f"{explanation} A probe of {k} terms, {m} x {n}, says: {said}"}
+    return {}
 
 
 # ---- where differences lie
@@ -340,7 +346,11 @@ def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kernel
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Which variant gives what lies outside, where one does."""
+    """Which flush of subnormals has all results in its envelope, or else which variant gives those outside."""
+    for flush in envelopes.FLUSHES:
+        if all(envelopes.within(promise, each.x, values_of(each.got, promise.out), flush) for each in seen):
+            text = f"It {flush.words}: all results are in the envelope of a product that does so."
+            return {"causes": (flush.words,), "explanation": text, "where": where(seen)}
     search = VariantSearch(promise, [each for each in seen if each.count])
     found = search.explain()
     if found.variant == PROMISED or found.differ:

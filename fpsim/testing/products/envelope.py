@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from fpsim.errors import shown
 from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.probe.black_box import ProbedOperand
 from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, operand_values
@@ -51,6 +53,44 @@ def refuse_envelope(promise: Promise) -> None:
     rounding = promise.adding.how.rounding if isinstance(promise.adding.how, Accumulator) else NEAREST
     if rounding is Rounding.STOCHASTIC:
         raise ValueError(f"envelope=True wants a deterministic accumulator; got {shown(promise.adding.how)}.")
+
+
+class SubnormalFlush(NamedTuple):
+    """Subnormals that a kernel may take as zeros: of operands ("a", "b"), and of its sums or of its results."""
+
+    words: str
+    sides: str = ""
+    sums: bool = False
+    results: bool = False
+
+
+INPUTS = {"ab": "both operands", "a": "a", "b": "b"}
+FLUSHES = (
+    *(SubnormalFlush(f"takes subnormals of {words} as zeros", sides) for sides, words in INPUTS.items()),
+    SubnormalFlush("gives zeros for subnormal results", results=True),
+    SubnormalFlush("takes subnormal sums as zeros", sums=True),
+    *(SubnormalFlush(f"takes subnormals of {words} and subnormal sums as zeros", sides, sums=True, results=True)
+      for sides, words in INPUTS.items()),
+)  # fmt: skip
+
+
+def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
+    """Return whether all results, as values, are in the envelope of a product that flushes some subnormals."""
+    sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
+    a, b = (_flushed(codes, operand) if name in flush.sides else codes for name, codes, operand in sides)
+    of = envelope_of(promise, replace(x, a=a, b=b))
+    assert isinstance(promise.adding, Adding)
+    # a product and a sum for each term, each of which loses less than a smallest normal number
+    lost = 2 * x.shape[2] * promise.adding.own_format.smallest_normal if flush.sums else 0.0
+    far = outside(got, of._replace(bound=of.bound + lost))
+    if flush.results:
+        far &= (got != 0) | (np.abs(of.exact) - of.bound - lost >= promise.out.smallest_normal)
+    return not far.any()
+
+
+def _flushed(codes: Array, operand: ProbedOperand) -> Array:
+    values = operand_values(codes, operand)
+    return operand.passed(np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values))
 
 
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:

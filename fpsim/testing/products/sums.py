@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,7 @@ from fpsim.testing.products.promise import (
 )
 
 INTERVALS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
+SEGMENTS = (64, 128, 192, 256, 320, 384, 480, 512, 768, 1024)  # terms of K that processors add in one chain
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 KEPT = 400  # additions whose partial sums are kept
 ARCHES = {"hopper": "sm_90", "blackwell": "sm_100", "ada": "sm_89"}
@@ -53,6 +54,8 @@ class JoinedParts(NamedTuple):
     order: "forward" or "backward", one after the other, or "pairwise".
     strided: part i has the terms k with k mod parts = i.
     twice: sums are rounded to float32 before they are rounded to fmt.
+    rule: a name of RULES, by which K is cut into parts of about `terms`; "" for parts that all have so many.
+    odd_first: of each two neighbours the odd one is added first.
     """
 
     inner: Adding
@@ -64,17 +67,24 @@ class JoinedParts(NamedTuple):
     rounding: str = "nearest_even"
     strided: bool = False
     twice: bool = False
+    rule: str = ""
+    odd_first: bool = False
 
     @property
     def name(self) -> str:
         """In words."""
         sort = f"sums over every {self.parts}th term" if self.strided else "slices of K"
         size = f"{self.parts} {sort}" if self.parts else f"partial sums of {self.terms} terms"
+        size = RULES[self.rule].format(self.terms, 2 * self.terms, 4 * self.terms) if self.rule else size
+        size = "K as a whole" if self.parts == 1 else size
+        size += ", the odd term of each pair first," if self.odd_first else ""
         first = f", the first of {self.first}" if self.first > 0 else " (the last ones longer)" if self.first else ""
         order = {"forward": "", "backward": " from the last to the first", "pairwise": " in pairs",
                  "halves": " by halves"}[self.order]  # fmt: skip
         rounding = "" if self.rounding == "nearest_even" else f", rounded {self.rounding.replace('_', ' ')},"
         twice = "float32, then rounded to " if self.twice else ""
+        if self.parts == 1:
+            return f"{size} by {self.inner.name}"
         return f"{size}{first} by {self.inner.name}, joined{order} in {twice}{self.fmt}{rounding}"
 
     def cuts(self, k: int) -> list[slice]:
@@ -84,9 +94,32 @@ class JoinedParts(NamedTuple):
         if self.first < 0:
             ends = [i * k // self.parts for i in range(self.parts + 1)]
             return [slice(*pair) for pair in pairwise(ends) if pair[0] < pair[1]]
+        if self.rule:
+            ends = list(accumulate(_sizes(self.rule, self.terms, k), initial=0))
+            return [slice(*pair) for pair in pairwise(ends)]
         size = self.terms or max(-(-k // self.parts), 1)
         starts = [0, *range(self.first or size, k, size)]
         return [slice(*pair) for pair in zip(starts, [*starts[1:], k], strict=True)]
+
+
+# How libraries for processors cut K: name -> words, with one, two and four times the terms of a part.
+RULES = {
+    "halved": "K in halves above {0} terms, in parts of {1} from {2} on",
+    "last_halved": "parts of {0} terms, the last {1} or fewer in halves",
+    "doubled": "parts of {0} terms, of {1} where K is above {1}",
+}
+
+
+def _sizes(rule: str, terms: int, k: int) -> list[int]:
+    """The terms of each part of K by a rule of RULES."""
+    if rule == "halved" and terms < k < 4 * terms:
+        return [-(-k // 2), k // 2]
+    if rule == "last_halved":
+        whole = max(k // terms - 1, 0)
+        rest = k - whole * terms
+        return [terms] * whole + ([-(-rest // 2), rest // 2] if rest > terms else [rest])
+    size = {"halved": k if k <= terms else 2 * terms, "doubled": 2 * terms if k > 2 * terms else terms}[rule]
+    return [min(size, k - start) for start in range(0, k, size)]
 
 
 class Dequantised(NamedTuple):
@@ -115,15 +148,15 @@ class PartialSums:
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
         """Sums as float64 or float32, without scales and bias."""
         cuts = how.cuts(x.shape[2])
-        key = id(x.a), id(x.b), how.inner, *((cut.start, cut.stop, cut.step) for cut in cuts)
+        key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)
         if key not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
             bare = replace(x, scale_a=None, scale_b=None, bias=None)
-            parts = [
-                replace(bare, a=np.ascontiguousarray(x.a[:, terms]), b=np.ascontiguousarray(x.b[terms]))
-                for terms in cuts
-            ]
+            places = [np.arange(x.shape[2])[terms] for terms in cuts]
+            places = [_odd_first(terms) if how.odd_first else terms for terms in places]
+            parts = [replace(bare, a=np.ascontiguousarray(x.a[:, terms]), b=np.ascontiguousarray(x.b[terms]))
+                     for terms in places]  # fmt: skip
             sums = [raw_sums(self.promise, part, how.inner).astype(np.float64) for part in parts]
             self._kept[key] = x.a, x.b, sums
         return _joined(self._kept[key][2], how)
@@ -150,6 +183,12 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
     for part in parts:
         total = add(total, part)
     return total
+
+
+def _odd_first(terms: Array) -> Array:
+    """Terms with the second of each two neighbours first."""
+    order = np.arange(terms.size) ^ 1
+    return np.asarray(terms[np.where(order < terms.size, order, terms.size - 1)])
 
 
 def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
@@ -202,6 +241,7 @@ def _additions(promise: Promise) -> Iterator[Addition]:
             if interval % unit.terms == 0 and unit.scale is None:
                 yield Adding(unit, cutlass_2xacc(interval))
     yield from _accumulators(promise)
+    yield from _of_processors()
     yield from _lanes(promise)
     yield from _read_otherwise(promise)
 
@@ -296,6 +336,19 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
     for inner, outer in ((FP32, FP32), (FP16, FP32), (BF16, FP32), (FP16, FP16), (FP32, BF16), (FP32, FP16)):
         for chunk in (2, 4, 8, 16, 32, 64, 128, 256):
             yield Adding(Chunked(inner, chunk, outer))
+
+
+def _of_processors() -> Iterator[Addition]:
+    """Chains in float32 over parts of K, as libraries for processors cut it; of pairs the odd term first, or not."""
+    for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
+        if odd_first:
+            yield JoinedParts(inner, 0, 1, 0, FP32, "forward", odd_first=True)
+        for terms, rule in ((384, "halved"), (384, "last_halved"), (192, "last_halved"), (512, "doubled")):
+            yield JoinedParts(inner, terms, 0, 0, FP32, "forward", rule=rule, odd_first=odd_first)
+        for count in (2, 3, 4):
+            yield JoinedParts(inner, 0, count, 0, FP32, "forward", odd_first=odd_first)
+        for terms in SEGMENTS:
+            yield JoinedParts(inner, terms, 0, 0, FP32, "forward", odd_first=odd_first)
 
 
 def _lanes(promise: Promise) -> Iterator[Addition]:
