@@ -49,6 +49,13 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
             yield Program(order, rule, box.fmt, box.n, frozenset(range(box.n)))
 
 
+def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
+    """Programs that round to nearest even to the usual formats, whatever single sums show."""
+    box = counter.box
+    for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
+        yield from _exact(box, order, AdditionRule(fmt, zeros=zeros))
+
+
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
     """What may be flushed that usual operands show: of formats of few exponents, whose subnormals these reach."""
     least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]

@@ -51,6 +51,7 @@ class Model:
       alignment: "truncate", "floor" or "nearest", or "exact": every sum is the exact one, rounded once.
       rounding: of a sum, as a word of `fp.encode`.
       accumulator: the format of sums; None where additions have formats of their own.
+      factor: what the sum is multiplied by, such as 1/64 of a mean; 1 for a plain sum, None where nothing fits.
       promotion: terms after which partial sums join a total; None where they do not.
       flushes_subnormals: whether subnormal sums become zero.
       flushes: what becomes zero where it is subnormal: "inputs" (or "inputs of a", "inputs of b"), "products" before
@@ -141,6 +142,12 @@ class Model:
     def flushes(self) -> tuple[str, ...] | None:
         """What becomes zero where it is subnormal."""
         return self.traits.flushes
+
+    @property
+    def factor(self) -> float | None:
+        """What the sum is multiplied by."""
+        scale = None if self.program is None else self.program.scale
+        return (1.0 if self.found else None) if scale is None else 1 / scale.by if scale.how == "over" else scale.by
 
     @property
     def saturates(self) -> bool | None:
@@ -355,6 +362,8 @@ class Model:
         if self.program is not None:
             rule = self.program.rule
             fields["rule"] = {**rule.__dict__, "fmt": rule.fmt.name, "product": rule.product and rule.product.name}
+            scale = self.program.scale
+            fields["sum_scale"] = scale and [scale.how, scale.by, scale.fmt.name]
             fields["formats"] = [fmt.name for fmt in self.program.formats]
             fields["unrounded_products"] = in_ranges(self.program.exact)
         write_whole(Path(path), json.dumps(fields, indent=1) + "\n")

@@ -31,7 +31,7 @@ def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandid
         return None
     a, b = (each for each in elements if each is not None)
     cuts = (rule.fmt, rule.rounding, rule.alignment) == (FP32, "toward_zero", "truncate")
-    cuts = cuts and not (rule.flushes or rule.least_inputs)
+    cuts = cuts and not (rule.flushes or rule.least_inputs or program.scale)
     by_operands = rule.operand_exponents == (a.fmt.min_exponent, b.fmt.min_exponent)
     # what a sum beyond float32 becomes is the unit's own affair
     in_range = float(a.fmt.max) * float(b.fmt.max) * program.n < float(FP32.max)

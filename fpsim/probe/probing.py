@@ -24,6 +24,7 @@ from fpsim.probe.masks import NoOrderError, revealed
 from fpsim.probe.model import Model
 from fpsim.probe.order import Order
 from fpsim.probe.program import Program
+from fpsim.probe.scaled_sums import UnscaledBox, factor_of, scaled_programs
 from fpsim.probe.words import WORDS
 from fpsim.schedules.trees.tree import Tree
 
@@ -128,15 +129,18 @@ def model_of(box: BlackBox) -> Model:
     if box.operands[0].integer:
         return integer_model(box)
     unknown: list[str] = []
-    counter, order = _order(box, unknown)
+    factor = factor_of(box)
+    counter, order = _order(box if factor is None else UnscaledBox(box, factor), unknown)
+    if factor is not None and order is None:
+        unknown = [f"{sentence}; a 1 beside zeros gives {factor!r}" for sentence in unknown]
     witness = _Witness(box)
-    alike = _named(box, order, witness)
+    alike = _named(box, order, witness) if factor is None else ()
     program: Program | None = None
     if alike and order is None:
         orders = {_order_for(each, box) for each in alike}
         order = orders.pop() if len(orders) == 1 else None
     if not alike and counter is not None and order is not None:
-        program, missing = _program(counter, order, witness)
+        program, missing = _program(counter, order, witness, factor)
         unknown += missing
         if program is None:
             order = None
@@ -282,12 +286,17 @@ def _flushing(program: Program, witness: _Witness) -> Program:
     return program
 
 
-def _program(counter: Counter, order: Order, witness: _Witness) -> tuple[Program | None, list[str]]:
+def _program(
+    counter: Counter, order: Order, witness: _Witness, factor: float | None
+) -> tuple[Program | None, list[str]]:
     """The first program that gives the black box's bits, and what of its edges it does not."""
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied
     try:
-        for each in chain(programs(counter, order), mixed_programs(counter, order)):
+        tried: Iterable[Program] = chain(programs(counter, order), mixed_programs(counter, order))
+        if factor is not None:
+            tried = scaled_programs(counter, order, tried, factor)
+        for each in tried:
             if not all(witness.agrees(each, kind) for kind in USUAL):
                 continue
             if not all(witness.agrees(each, kind, seed) for seed in FRESH for kind in USUAL):

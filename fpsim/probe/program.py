@@ -88,6 +88,17 @@ class AdditionRule:
     operand_exponents: tuple[int, int] | None = None
 
 
+class SumScale(NamedTuple):
+    """A factor: of the sum ("times", or "over" a divisor), or of each term, of a's in products ("terms").
+
+    The product or quotient is rounded to nearest even to `fmt`, which the sum is rounded to before.
+    """
+
+    how: str
+    by: float
+    fmt: Format
+
+
 class _Steps(NamedTuple):
     """An order as two-operand additions: line into[i] takes line taken[i], or the product of term[i] where >= 0."""
 
@@ -109,6 +120,7 @@ class Program:
       n: terms of a sum, those that nobody adds included.
       formats: of every addition, in the order in which they stand in the program; none where all have the rule's.
         Terms and products are rounded to the rule's then, unless they are exact.
+      scale: a factor of the sum or of its terms; None for a plain sum.
     """
 
     order: Order
@@ -117,6 +129,7 @@ class Program:
     n: int
     exact: frozenset[int] = frozenset()
     formats: tuple[Format, ...] = ()
+    scale: SumScale | None = None
 
     @cached_property
     def is_fast(self) -> bool:
@@ -230,7 +243,10 @@ class Program:
     def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
         """Operands as the additions see them."""
         least = self.rule.least_inputs
-        return tuple(map(_flushed, values, least)) if least else values
+        values = tuple(map(_flushed, values, least)) if least else values
+        if self.scale is None or self.scale.how != "terms":
+            return values
+        return (_to_format(values[0] * self.scale.by, self.scale.fmt), *values[1:])
 
     @cached_property
     def _flushes_alike(self) -> bool:
@@ -242,6 +258,11 @@ class Program:
     def _encoded(self, sums: Array) -> Array:
         if self.rule.zeros == "added":
             sums = sums + 0.0
+        if self.scale is not None and self.scale.how != "terms":
+            with np.errstate(all="ignore"):
+                held = _to_format(sums, self.scale.fmt)
+                scaled = held * self.scale.by if self.scale.how == "times" else held / self.scale.by
+                sums = _to_format(scaled, self.scale.fmt)
         codes = encode(sums, self.out)
         if "results" not in self.rule.flushes:
             return codes
@@ -494,6 +515,11 @@ def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
     spare = [np.bitwise_or.reduce(x.view(np.int64)) for x in sizes]  # bits below the last one that any of them has
     bits = sum(53 - min((int(x) & -int(x)).bit_length() - 1, 52) for x in spare)
     return fmt.smallest_normal < least and most <= fmt.max and bits <= fmt.precision
+
+
+def _to_format(x: Array, fmt: Format) -> Array:
+    """Floats rounded to nearest even to a format, as float64."""
+    return np.asarray(x, np.float64) if fmt == FP64 else decode(encode(np.asarray(x, np.float64), fmt), fmt, np.float64)
 
 
 def _flushed(x: Array, least: float) -> Array:

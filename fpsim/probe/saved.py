@@ -16,7 +16,7 @@ from fpsim.probe.integer_model import KIND as INTEGER_KIND
 from fpsim.probe.integer_model import loaded
 from fpsim.probe.model import KIND, Model
 from fpsim.probe.order import Order
-from fpsim.probe.program import AdditionRule, Program
+from fpsim.probe.program import AdditionRule, Program, SumScale
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
@@ -62,7 +62,9 @@ def load(path: str | Path) -> Model:
             rule["operand_exponents"] = rule["operand_exponents"] and tuple(rule["operand_exponents"])
             exact = frozenset(k for start, stop in fields["unrounded_products"] for k in range(start, stop))
             formats = tuple(find_format(name) for name in fields["formats"])
-            program = Program(order, AdditionRule(**rule), out, n, exact, formats)
+            scale = fields.get("sum_scale")
+            scale = scale and SumScale(scale[0], float(scale[1]), find_format(scale[2]))
+            program = Program(order, AdditionRule(**rule), out, n, exact, formats, scale)
         return Model(
             fields["kind"], n, (fields["shape"][0], fields["shape"][1]), operands, out, order=order, alike=alike,
             program=program, unknown=tuple(fields["unknown"]), calls=fields["calls"], scale=fields["scale"],

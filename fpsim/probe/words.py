@@ -68,13 +68,25 @@ def sentences(model: Described) -> Iterator[str]:
             yield f"The same as {_listed(model.names)}."
         else:
             named = f"equals {_listed(model.names)}" if model.names else "is a tree of its own"
-            yield f"A {noun} of {plural(model.n, 'term')} that {named}, {calls}."
+            yield f"A {noun} of {plural(model.n, 'term')}{_factor(model.program)} that {named}, {calls}."
         yield from _arithmetic(model)
         yield from _lost(model)
         if plain is None:
             yield from _order(model)
     for each in model.unknown:
         yield f"Unknown: {each}."
+
+
+def _factor(program: Program | None) -> str:
+    """The factor of a sum after its noun."""
+    if program is None or program.scale is None:
+        return ""
+    how, by, _ = program.scale
+    if how == "over":
+        return f" divided by {by:.0f}"
+    power = float(1 / by).is_integer() and abs(by) < 1
+    words = f"1/{1 / by:.0f}" if power else repr(float(by))
+    return f" times {words}" if how == "times" else f" that are each multiplied by {words} first,"
 
 
 def called(model: Described) -> str:

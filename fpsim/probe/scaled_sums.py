@@ -1,0 +1,100 @@
+"""Sums that are multiplied by a factor, such as means: the sum is asked for as if there were none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.named import Format
+from fpsim.probe.arithmetic import usual_programs
+from fpsim.probe.black_box import BlackBox
+from fpsim.probe.counter import Counter
+from fpsim.probe.order import Order
+from fpsim.probe.program import Program, SumScale
+
+PLACES = 9  # terms that are asked for the factor
+CLOSE = 2.0**-14  # a relative distance that no two numbers of the fewest bits have
+SMALLEST = 2.0**-40  # factors below it have no divisor
+FEW_BITS = 12  # of the counts that are asked for
+BITS = (FEW_BITS, 24, 53)  # of an unscaled sum, the fewest first that have the result
+
+
+def factor_of(box: BlackBox) -> float | None:
+    """Return the factor that a sum is multiplied by: what one 1 beside zeros gives, wherever it stands.
+
+    None where it is 1, or where terms disagree.
+    """
+    places = np.unique(np.linspace(0, box.n - 1, PLACES).astype(int))
+    alone = box.values(np.eye(box.n)[places] if box.n < PLACES**2 else _units(places, box.n))
+    factors = {float(x) for x in alone if x != 0}
+    factor = factors.pop() if len(factors) == 1 else 1.0
+    return factor if np.isfinite(factor) and factor != 1 else None
+
+
+def _units(places: Array, n: int) -> Array:
+    rows = np.zeros((places.size, n))
+    rows[np.arange(places.size), places] = 1.0
+    return rows
+
+
+def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
+    """Return the integer of which a factor is the reciprocal, rounded to a format: n if possible; None if none is."""
+    nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
+    for divisor in (n, -n, nearest):
+        if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:
+            return divisor
+    return None
+
+
+class UnscaledBox(BlackBox):
+    """A black box whose results are divided by the factor again, in float64: sums of few bits are as before."""
+
+    def __init__(self, box: BlackBox, factor: float) -> None:
+        self.__dict__ |= box.__dict__
+        self.box, self.factor, self.divisor = box, factor, divisor_of(factor, box.fmt, box.n)
+
+    def results(self, *rows: Array) -> Array:
+        """The sums of rows without the factor."""
+        got = self.box.results(*rows)
+        self.calls = self.box.calls
+        with np.errstate(all="ignore"):
+            scaled = got.astype(np.float64)
+            near = scaled / self.factor
+            # sums of terms that were multiplied before have an error of each addition
+            found = _shortened(near, FEW_BITS)
+            close = np.abs(found - near) <= np.abs(near) * min(self.n * 2.0**-self.fmt.precision, CLOSE)
+            waiting = np.isfinite(near) & ~close
+            found = np.where(close, found, near)
+            for bits in BITS:
+                tried = _shortened(near, bits)
+                forms = [tried * self.factor, *([tried / self.divisor] if self.divisor else [])]
+                same = np.any([form.astype(got.dtype).astype(np.float64) == scaled for form in forms], axis=0)
+                found = np.where(waiting & same, tried, found)
+                waiting &= ~same
+        return found
+
+
+def _shortened(x: Array, bits: int) -> Array:
+    mantissas, exponents = np.frexp(x)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits))
+
+
+def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
+    """Programs with a factor of the sum or of the result, and of the terms, whose bits single sums do not show."""
+    for program in plain:
+        yield from _scaled(program, factor)
+    for program in usual_programs(counter, order):
+        yield replace(program, scale=SumScale("terms", factor, program.rule.fmt))
+
+
+def _scaled(program: Program, factor: float) -> Iterator[Program]:
+    divisor = divisor_of(factor, program.out, program.n)
+    exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
+    forms = [("times", factor)] if exact or divisor is None else [("over", float(divisor)), ("times", factor)]
+    for fmt in dict.fromkeys((program.rule.fmt, program.out)):
+        for how, by in forms:
+            yield replace(program, scale=SumScale(how, by, fmt))
