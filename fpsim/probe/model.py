@@ -22,6 +22,7 @@ from fpsim.probe.order import Nested, Order
 from fpsim.probe.own_unit import own_unit
 from fpsim.probe.plain_sums import arithmetic_of
 from fpsim.probe.program import Program
+from fpsim.probe.structure import structure_of
 from fpsim.probe.traits import traits_of
 from fpsim.probe.words import WORDS, called, in_ranges, sentences
 from fpsim.schedules.schedule import Schedule
@@ -45,6 +46,8 @@ class Model:
       layout: how the matrices of the probed product lay in memory: "n" is row-major, "t" transposed.
       out: the format of the results.
       tree: the order of additions as nested tuples of terms, operands by their smallest term; None where none fits.
+      structure: the same in words, such as "two halves of 4 terms; in each the terms are one chain"; None where it
+        needs more than a few.
       lost: terms that nobody adds.
       terms_per_step: products of one addition.
       fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
@@ -95,6 +98,11 @@ class Model:
     def tree(self) -> Nested | None:
         """The order of additions."""
         return None if self.order is None else self.order.nested
+
+    @property
+    def structure(self) -> str | None:
+        """The order of additions in words, such as blocks, lanes and chains; None where it needs many."""
+        return None if self.order is None else structure_of(self.order)
 
     @property
     def lost(self) -> tuple[int, ...]:

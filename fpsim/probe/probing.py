@@ -19,7 +19,7 @@ from fpsim.probe.black_box import BlackBox, Function, ProbedOperand, operand_of
 from fpsim.probe.candidates import AdderCandidate, by_accumulators, by_units, may_have, order_of
 from fpsim.probe.counter import Counter, HiddenOrderError
 from fpsim.probe.draws import EDGES, USUAL, answers, drawn, drawn_scales, same_bits
-from fpsim.probe.integer_model import integer_model
+from fpsim.probe.integers.model import integer_model
 from fpsim.probe.masks import NoOrderError, revealed
 from fpsim.probe.model import Model
 from fpsim.probe.order import Order

@@ -12,8 +12,8 @@ from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.black_box import ProbedOperand, operand_of
 from fpsim.probe.candidates import AdderCandidate
-from fpsim.probe.integer_model import KIND as INTEGER_KIND
-from fpsim.probe.integer_model import loaded
+from fpsim.probe.integers.model import KIND as INTEGER_KIND
+from fpsim.probe.integers.model import loaded
 from fpsim.probe.model import KIND, Model
 from fpsim.probe.order import Order
 from fpsim.probe.program import AdditionRule, Program, SumScale

@@ -13,6 +13,7 @@ from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import spine
 from fpsim.probe.order import Order
 from fpsim.probe.program import Program
+from fpsim.probe.structure import structure_of
 from fpsim.probe.traits import AdditionTraits
 from fpsim.schedules.trees.nodes import in_words
 
@@ -149,6 +150,10 @@ def _order(model: Described) -> Iterator[str]:
     """How the terms are put together."""
     order = model.order
     if order is None:
+        return
+    structure = structure_of(order)
+    if structure is not None and not order.chain and order.widest < order.terms:
+        yield f"{structure[0].upper()}{structure[1:]}."
         return
     parts = spine(order.branch)
     if len(parts) > 1:

@@ -77,7 +77,7 @@ def cut(sums: Array, dtype: str, saturates: bool) -> Array:
     """Integers in the range of a dtype, clipped or modulo 2^bits, as they came.
 
     Example:
-      >>> from fpsim.probe.integer_rules import cut
+      >>> from fpsim.probe.integers.rules import cut
       >>> cut(np.array([300, -5]), "uint8", True).tolist(), cut(np.array([300, -5]), "uint8", False).tolist()
       ([255, 0], [44, 251])
     """

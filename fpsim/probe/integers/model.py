@@ -16,7 +16,7 @@ from fpsim.display.wording import plural
 from fpsim.files import write_whole
 from fpsim.formats.named import FP64
 from fpsim.probe.black_box import BlackBox, ProbedOperand, operand_of
-from fpsim.probe.integer_rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
+from fpsim.probe.integers.rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
 from fpsim.probe.model import Model
 
 KIND = "fpsim model of a sum of integers"  # of a saved model

@@ -1,0 +1,1 @@
+"""Sums of integers as black boxes: rules by which they wrap or saturate, and models of these."""

@@ -1,0 +1,274 @@
+"""The structure of an order of additions in words: blocks, lanes and chains in each other, not a list of terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import gcd
+from typing import NamedTuple
+
+from fpsim.probe.order import Branch, Order, joined
+
+DEEPEST = 4  # structures in each other that words describe
+LISTED = 6  # sizes of unlike parts that a sentence lists
+
+
+class TermRun(NamedTuple):
+    """The terms of a branch: first, last, how many, and the greatest common divisor of their distances."""
+
+    first: int
+    last: int
+    size: int
+    step: int
+
+    @property
+    def stride(self) -> int:
+        """The distance of neighbours where all are the same, 1 for a single term; 0 elsewhere."""
+        return 1 if self.size == 1 else self.step if self.last - self.first == self.step * (self.size - 1) else 0
+
+
+def structure_of(order: Order) -> str | None:
+    """Return the structure of an order in a clause; None where it needs more than a few words.
+
+    Example:
+      >>> from fpsim.probe.order import Order
+      >>> from fpsim.probe.structure import structure_of
+      >>> structure_of(Order.of((((0, 2), (1, 3)), ((4, 6), (5, 7)))))
+      'two halves of 4 terms; in each the terms are added by halves'
+    """
+    return _clause(order.branch, DEEPEST)
+
+
+def _clause(branch: Branch, depth: int) -> str | None:
+    runs = _runs(branch)
+    plain = _plain(_relative(branch, runs[id(branch)])) if runs[id(branch)].stride else None
+    if plain is not None or depth == 0:
+        return plain
+    rest, last = _without_last(branch)
+    if last:
+        words = _clause(rest, depth)
+        which = f"the last {last} are added one by one" if last > 1 else "the last one is added alone"
+        return None if words is None else f"of the first {rest.size} terms {words}; {which}"
+    for of_parts in (_lanes, _blocks):
+        for parts in of_parts(branch, runs):
+            words = _of_parts(branch, parts, runs, depth)
+            if words is not None:
+                return words
+    return None
+
+
+def _without_last(branch: Branch) -> tuple[Branch, int]:
+    """The branch to which its last terms are added one by one, in order, and how many these are."""
+    count, end = 0, branch
+    terms: list[int] = []
+    while len(end.children) == 2 and end.children[0].children and not end.children[1].children:
+        terms.append(end.children[1].lowest)
+        end = end.children[0]
+    for term in terms:  # from the last one
+        if term != branch.lowest + branch.size - 1 - count:
+            return branch, 0
+        count += 1
+    return end, count
+
+
+def _runs(branch: Branch) -> dict[int, TermRun]:
+    """The terms of each node, by its id."""
+    found: dict[int, TermRun] = {}
+    stack: list[tuple[Branch, bool]] = [(branch, False)]
+    while stack:
+        node, ready = stack.pop()
+        if not node.children:
+            found[id(node)] = TermRun(node.lowest, node.lowest, 1, 0)
+        elif ready:
+            found[id(node)] = _together([found[id(child)] for child in node.children])
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in node.children)
+    return found
+
+
+def _together(parts: list[TermRun]) -> TermRun:
+    """The terms of several runs, which no two of them share."""
+    first = min(x.first for x in parts)
+    step = gcd(*(x.first - first for x in parts), *(x.step for x in parts))
+    return TermRun(first, max(x.last for x in parts), sum(x.size for x in parts), step)
+
+
+def _relative(branch: Branch, run: TermRun) -> Order:
+    """The order of a branch whose terms are counted from 0."""
+    program = Order.of(branch).program
+    return Order([each if each < 0 else (each - run.first) // run.stride for each in program])
+
+
+def _plain(order: Order) -> str | None:
+    """One chain, one node, or a tree of pairs."""
+    n, chain = order.terms, order.chain
+    if n == 1:
+        return "there is one term"
+    if order.widest == n > 2:
+        return "one addition takes all terms"
+    if chain and all(x < y for x, y in pairwise(chain)):
+        first, *others = [-each for each in order.program if each < 0]
+        if order.widest == 2:
+            return "the terms are one chain"
+        if all(count == first + 1 for count in others[:-1]) and others[-1] <= first + 1:
+            return f"the terms are one chain of steps of {first} terms"
+    if order.widest > 2:
+        return None
+    if chain and set(chain[:2]) == {n - 1, n - 2} and all(x > y for x, y in pairwise(chain[2:])):
+        return "the terms are one chain from the last to the first"
+    if n > 2 and order == Order.of(_chained([k for i in range(0, n, 2) for k in (i + 1, i) if k < n])):
+        return "the terms are one chain, the odd term of each pair first"
+    joins = _joins(order)
+    return None if joins is None else f"the terms are added {joins}"
+
+
+def _chained(terms: list[int]) -> Branch:
+    total = Branch(terms[0])
+    for term in terms[1:]:
+        total = joined([total, Branch(term)])
+    return total
+
+
+def _joins(order: Order) -> str | None:
+    """How the sums of parts are added; "" for two of them."""
+    n, chain = order.terms, order.chain
+    if n == 2:
+        return ""
+    if order.widest > 2:
+        return "at once" if order.widest == n else None
+    if chain and all(x < y for x, y in pairwise(chain)):
+        return "one after another"
+    if chain and set(chain[:2]) == {n - 1, n - 2} and all(x > y for x, y in pairwise(chain[2:])):
+        return "one after another from the last"
+    level, halves = [Branch(k) for k in range(n)], [Branch(k) for k in range(n)]
+    while len(level) > 1:
+        level = [joined(level[i : i + 2]) for i in range(0, len(level), 2)]
+        half = 1 << (len(halves) - 1).bit_length() - 1
+        halves = [joined([halves[i], *halves[i + half : i + half + 1]]) for i in range(half)]
+    return "in pairs, level by level" if order == Order.of(level[0]) else "by halves" if order == Order.of(
+        halves[0]) else None  # fmt: skip
+
+
+# ---- parts
+
+
+def _path(branch: Branch) -> Iterator[Branch]:
+    """The nodes below a branch that have its first term, the smallest first."""
+    nodes = []
+    while branch.children:
+        branch = next(child for child in branch.children if child.lowest == branch.lowest)
+        nodes.append(branch)
+    yield from nodes[-2::-1]
+
+
+def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
+    """Parts that have every s-th term each."""
+    whole = runs[id(branch)]
+    for node in _path(branch):
+        stride = runs[id(node)].stride
+        lanes = stride // whole.stride if whole.stride else 0
+        if lanes > 1 and runs[id(node)].size == -(-whole.size // lanes):
+
+            def is_lane(run: TermRun, stride: int = stride) -> bool:
+                ends = run.last + stride > whole.last and run.first - stride < whole.first
+                return run.stride in (stride, 1) and ends
+
+            parts = _cut(branch, runs, is_lane)
+            if parts is not None and len(parts) == lanes:
+                yield parts
+
+
+def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
+    """Parts that have terms side by side: as many each, or as they are added one after another."""
+    whole, in_turn = runs[id(branch)], _in_turn(branch, runs)
+    if len(in_turn) > 2:
+        yield in_turn
+    for node in _path(branch):
+        size = runs[id(node)].size
+        if runs[id(node)].stride != whole.stride:
+            continue
+
+        def is_block(run: TermRun, size: int = size) -> bool:
+            starts = (run.first - whole.first) // (whole.stride or 1) % size == 0
+            side_by_side = run.stride == whole.stride or run.size == 1
+            return starts and side_by_side and (run.size == size or (run.last == whole.last and run.size < size))
+
+        parts = _cut(branch, runs, is_block)
+        if parts is not None:
+            yield parts
+    if len(in_turn) == 2:
+        yield in_turn
+
+
+def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
+    """The sums that a total takes one after another, each of several terms side by side; none where some are not."""
+    later, node = [], branch
+    while len(node.children) == 2 and min(child.size for child in node.children) > 1:
+        later.append(node.children[1])
+        node = node.children[0]
+    parts = [node, *reversed(later)]
+    return parts if later and all(runs[id(part)].stride == runs[id(branch)].stride for part in parts) else []
+
+
+def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], bool]) -> list[Branch] | None:
+    """The uppermost nodes below a branch that are parts, by their first terms; None where a term is in none."""
+    parts, stack = [], list(branch.children)
+    while stack:
+        node = stack.pop()
+        if is_part(runs[id(node)]):
+            parts.append(node)
+        elif node.children:
+            stack.extend(node.children)
+        else:
+            return None
+    return sorted(parts, key=lambda part: part.lowest)
+
+
+def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], depth: int) -> str | None:
+    """A clause for parts that are alike, how they are added, and what each of them is."""
+    if any(runs[id(part)].stride == 0 for part in parts):
+        return None
+    joins = _joins(Order.of(_over(branch, {id(part): place for place, part in enumerate(parts)})))
+    sizes = [part.size for part in parts]
+    shapes = {_relative(part, runs[id(part)]) for part in parts if part.size == sizes[0]}
+    even = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
+    inner = {_clause(part, depth - 1) for part in parts} if len(shapes) > 1 or not even else {
+        _clause(parts[0], depth - 1)}  # fmt: skip
+    if joins is None or None in inner or len(inner) > 1:
+        return None
+    each = str(inner.pop())
+    how = f", added {joins}" if joins else ""
+    if runs[id(parts[0])].stride != runs[id(branch)].stride:
+        return _words_of_lanes(len(parts), each, how)
+    if len(parts) == 2 and 0 <= sizes[0] - sizes[1] <= 1:
+        return f"two halves of {sizes[0]} terms{'' if sizes[0] == sizes[1] else f' and {sizes[1]}'}; in each {each}"
+    if even:
+        last = f" (the last of {sizes[-1]})" if sizes[-1] < sizes[0] else ""
+        return f"blocks of {sizes[0]} terms{last}{how}; in each {each}"
+    if len(sizes) > LISTED:
+        return None
+    return f"parts of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} terms{how}; in each {each}"
+
+
+def _words_of_lanes(count: int, each: str, how: str) -> str:
+    if each == "the terms are one chain":
+        return f"the even and the odd terms are chains{how}" if count == 2 else (
+            f"{count} chains of every {count}th term{how}")  # fmt: skip
+    return f"{count} lanes of every {count}th term{how}; in each {each}"
+
+
+def _over(branch: Branch, places: dict[int, int]) -> Branch:
+    """The tree above some parts, each of which is a term; chains above them may be deep."""
+    done: dict[int, Branch] = {}
+    stack: list[tuple[Branch, bool]] = [(branch, False)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in places:
+            done[id(node)] = Branch(places[id(node)])
+        elif ready:
+            done[id(node)] = joined([done[id(child)] for child in node.children])
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in node.children)
+    return done[id(branch)]
