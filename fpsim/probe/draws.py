@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,6 +36,15 @@ class Drawable(Protocol):
 
     @property
     def operands(self) -> tuple[ProbedOperand, ...]: ...
+
+
+class DrawFrame(NamedTuple):
+    """A product of matrices that operands are drawn for, without a function that multiplies them."""
+
+    n: int
+    shape: tuple[int, int]
+    operands: tuple[ProbedOperand, ...]
+    kind: str = "matmul"
 
 
 def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES as SCALE_FORMATS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.black_box import ProbedOperand
-from fpsim.probe.draws import drawn
+from fpsim.probe.draws import DrawFrame, drawn
 from fpsim.probe.model import Model
 from fpsim.probe.words import WORDS
 from fpsim.schedules.call import Call
@@ -52,15 +52,6 @@ SHOWS = {
     "faint": "results at and below the smallest number of their format",
 }
 FINITE = tuple(kind for kind in SHOWS if kind not in ("large", "special", "infinite"))
-
-
-class _Frame(NamedTuple):
-    """What `fpsim.probe.draws.drawn` draws for."""
-
-    n: int
-    shape: tuple[int, int]
-    operands: tuple[ProbedOperand, ProbedOperand]
-    kind: str = "matmul"
 
 
 def discriminating_inputs(
@@ -211,7 +202,7 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
-    frame = _Frame(k, (m, n), (a, b))
+    frame = DrawFrame(k, (m, n), (a, b))
     if kind in OWN:
         x, y = OWN[kind](rng, promise, shape)
         x, y = _held(a, x), _held(b, y)

@@ -1,0 +1,192 @@
+"""Shapes at which a product of matrices changes its arithmetic: a library has other kernels for small products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, pairwise, product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.display.wording import plural
+from fpsim.errors import require_integer
+from fpsim.probe.black_box import BlackBox, Function, operand_of
+from fpsim.probe.draws import DrawFrame, differing, drawn
+
+KINDS = ("cancelling", "layers", "wide", "alike")  # of operands, which tell orders apart
+ELEMENTS = 48  # that are compared at least for two shapes
+SOME = (1, 2, 5, 16)  # rows, or columns, of the lines of shapes that are searched
+Shape = tuple[int, int, int]  # M, N, K
+
+# What a threshold may be of, the likely ones first: words -> its value for a shape.
+MEASURES: dict[str, Callable[[Shape], int]] = {
+    "M": lambda s: s[0], "N": lambda s: s[1], "M x N": lambda s: s[0] * s[1], "M x K": lambda s: s[0] * s[2],
+    "N x K": lambda s: s[1] * s[2], "M x N x K": prod,
+}  # fmt: skip
+
+
+class ShapeEdge(NamedTuple):
+    """Two neighbouring shapes of the same K whose common elements differ in bits."""
+
+    last: Shape
+    first: Shape
+
+
+class ShapeThresholds:
+    """Shapes at which a product changes; `fp.probe.thresholds` finds them.
+
+    Attributes:
+      edges: neighbouring shapes, with one row or column more, between which bits change.
+      measure: what there is a threshold of, such as "M x N x K"; None where nothing fits all edges, or there are none.
+      largest: its largest value before the change.
+      smallest: its smallest value after it; the threshold is below this.
+      single: which of "M" and "N" have another arithmetic at 1, whatever the other sizes.
+      lengths: the K that were tried.
+    """
+
+    def __init__(self, edges: Iterable[ShapeEdge], same: list[ShapeEdge], lengths: tuple[int, ...]) -> None:
+        self.edges, self.lengths = tuple(edges), lengths
+        alone = {name: [edge for edge in self.edges if edge.last[at] == 1 and edge.first[at] == 2]
+                 for at, name in enumerate("MN")}  # fmt: skip
+        fits = self._fitting(list(self.edges), same)
+        self.single: tuple[str, ...] = ()
+        if fits is None:
+            self.single = tuple(name for name, some in alone.items() if some)
+            rest = [edge for edge in self.edges if not any(edge in some for some in alone.values())]
+            fits = self._fitting(rest, [pair for pair in same if 1 not in (*pair[0][:2], *pair[1][:2])])
+        self.measure = None if fits is None else fits[0]
+        self.largest = None if fits is None else fits[1]
+        self.smallest = None if fits is None else fits[2]
+
+    @staticmethod
+    def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
+        """What all edges cross at one value, that no two shapes with the same bits have on both sides."""
+        if not edges:
+            return None
+        for name, of in MEASURES.items():
+            low, high = max(of(edge.last) for edge in edges), min(of(edge.first) for edge in edges)
+            crossed = any(of(x) <= low and of(y) >= high for x, y in same)
+            if low < high and not crossed:
+                return name, low, high
+        return None
+
+    def explain(self) -> str:
+        """What was found, in a few sentences."""
+        tried = f"K = {', '.join(map(str, self.lengths))}"
+        if not self.edges:
+            return f"No shape that was tried changes the bits ({tried})."
+        lines = [f"Products of one {name} add in another way." for name in
+                 ({"M": "row", "N": "column"}[letter] for letter in self.single)]  # fmt: skip
+        if self.measure is not None:
+            exactly = f"<= {self.largest:,}" if self.largest == (self.smallest or 0) - 1 else (
+                f"<= a number from {self.largest:,} to {(self.smallest or 0) - 1:,}")  # fmt: skip
+            lines.append(f"Products with {self.measure} {exactly} add in another way than larger ones ({tried}).")
+        elif not self.single:
+            shown = "; ".join(f"{edge.last} and {edge.first}" for edge in self.edges[:3])
+            lines.append(f"Bits change between {plural(len(self.edges), 'pair')} of shapes, such as {shown} ({tried}).")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def __repr__(self) -> str:
+        return f"ShapeThresholds({self.explain().splitlines()[0]})"
+
+
+def thresholds(
+    fn: Function, lengths: Iterable[int] = (8, 33, 128), *, a: Any = np.float32, b: Any = None, largest: int = 64,
+    layout: str = "nn",
+) -> ShapeThresholds:  # fmt: skip
+    """Find the shapes at which a product of matrices changes its order or arithmetic, without a model of either.
+
+    Elements that two shapes have in common must have the same bits where the same rows and columns are multiplied.
+    Along lines of shapes, M or N is doubled up to `largest`, and the place of a change is found exactly.
+
+    Args:
+      fn: fn(a, b) of (M, K) and (K, N) arrays, of any M and N.
+      lengths: the K that are tried. One K shows no difference between a threshold of N and one of N x K.
+      a, b, layout: as of `fp.probe.matmul`; floats.
+      largest: rows and columns that are tried at most.
+
+    Returns:
+      A ShapeThresholds: `.edges`, and `.measure` such as "M x N x K" with `.largest` and `.smallest`.
+
+    Raises:
+      ValueError, TypeError: as of `fp.probe.matmul`; no lengths.
+
+    Source: docs/probe.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> def fn(a, b):
+      ...     how = fp.Pairwise("fp32") if a.shape[0] * b.shape[1] <= 32 else fp.Sequential("fp32")
+      ...     return fp.matmul(a, b, accumulate=how)
+      >>> print(fp.probe.thresholds(fn, [9, 20]))
+      Products with M x N <= 32 add in another way than larger ones (K = 9, 20).
+    """
+    require_integer("largest", largest, 2)
+    lengths = tuple(dict.fromkeys(lengths))
+    if not lengths:
+        raise ValueError("lengths must have one K at least, such as [8, 128]; got none.")
+    operands = (operand_of(a, "a"), operand_of(a if b is None else b, "b"))
+    boxes = _Boxes(fn, operands, largest, layout)
+    edges: list[ShapeEdge] = []
+    same: list[ShapeEdge] = []
+    for k, other, axis in product(lengths, [size for size in SOME if size <= largest], (1, 0)):
+        for edge, is_change in _changes(boxes, int(k), other, axis, largest):
+            (edges if is_change else same).append(edge)
+    return ShapeThresholds(dict.fromkeys(edges), same, lengths)
+
+
+class _Boxes:
+    """Products of any shape of the same rows and columns."""
+
+    def __init__(self, fn: Function, operands: Any, largest: int, layout: str) -> None:
+        self.fn, self.operands, self.largest, self.layout = fn, operands, largest, layout
+        self._boxes: dict[Shape, BlackBox] = {}
+        self._drawn: dict[tuple[int, str, int], tuple[Array, ...]] = {}
+
+    def differ(self, one: Shape, two: Shape) -> bool:
+        """Return whether two products of the same K have other bits in the elements that both have."""
+        m, n = min(one[0], two[0]), min(one[1], two[1])
+        compared = 0
+        for seed in count():
+            for kind in KINDS:
+                first, second = (self._product(shape, kind, seed)[:m, :n] for shape in (one, two))
+                if differing(np.ascontiguousarray(first), np.ascontiguousarray(second)).any():
+                    return True
+                compared += first.size
+            if compared >= ELEMENTS:
+                return False
+        return False
+
+    def _product(self, shape: Shape, kind: str, seed: int) -> Array:
+        m, n, k = shape
+        if shape not in self._boxes:
+            self._boxes[shape] = BlackBox(self.fn, "matmul", k, self.operands, (m, n), layout=self.layout)
+        key = k, kind, seed
+        if key not in self._drawn:
+            frame = DrawFrame(k, (self.largest, self.largest), self.operands)
+            self._drawn[key] = drawn(kind, frame, seed + 1)
+        a, b = self._drawn[key]
+        return self._boxes[shape].whole(a[:m], b[:, :n])
+
+
+def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
+    """Neighbouring shapes of a line along M or N between which bits change; and those between which they do not."""
+
+    def shape(size: int) -> Shape:
+        return (size, other, k) if axis == 0 else (other, size, k)
+
+    sizes = [*(1 << i for i in range((largest - 1).bit_length())), largest]
+    for start, stop in pairwise(sizes):
+        if not boxes.differ(shape(start), shape(stop)):
+            yield ShapeEdge(shape(start), shape(stop)), False
+            continue
+        low, high = start, stop
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if boxes.differ(shape(start), shape(middle)) else (middle, high)
+        yield ShapeEdge(shape(low), shape(high)), True
