@@ -27,12 +27,17 @@ def check(
     ] = None,
     subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
     scaling: Annotated[str | None, typer.Option(help="A name of fp.scalings, such as MX, if it scales tiles.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="dtype of its inputs, float32 or float64. [default: both, where it takes both]")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Check that a function rounds to a format, bit for bit, and say what it does otherwise; 1 if it does not."""
     fn = function_at(function)
     words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
+    if source is not None:
+        words["source"] = source
     if scaling is not None:
         words["scaling"] = scaling_named(scaling)
     with contextlib.redirect_stdout(sys.stderr):  # what the function prints is no part of the report
@@ -83,6 +88,8 @@ def _fields(report: Any) -> dict[str, Any]:
     """A report as JSON has it: formats and scalings as their names."""
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     fields |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
+    covered = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(report.covered).items()}
+    fields["covered"] = covered | {"shapes": [list(shape) for shape in report.covered.shapes]}
     fields["asked"] = {
         word: value if value is None or isinstance(value, (bool, int, float)) else str(value)
         for word, value in report.asked.items()

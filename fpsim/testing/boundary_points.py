@@ -133,17 +133,18 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
     with np.errstate(all="ignore"):
         spread = np.exp2(rng.uniform(-1, 1, ANY) * (target_fmt.exponent_bits**2 + 4)) * middle
         near = (spread * rng.choice([-1, 1], ANY)).astype(source)
-        ladders = _ladders(target_fmt).astype(source)
+        ladders = _ladders(target_fmt, FORMAT_OF[source]).astype(source)
     return np.concatenate([ladders, -ladders, near, patterns.view(source)])
 
 
-def _ladders(fmt: Format) -> Doubles:
-    """Ties around 1 plus and minus every power of two down to float64's, and the same in the subnormals."""
+def _ladders(fmt: Format, source: Format) -> Doubles:
+    """Return ties around 1 plus and minus every power of two down to the source's, and the same in the subnormals."""
     found = []
+    smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1
     for start in (1.0, fmt.smallest_subnormal):
         unit = fmt.ulp(start)
         for step in range(2):
             tie = start + unit * (step + 0.5)
-            offsets = unit * 2.0 ** -np.arange(2, 24, dtype=np.float64)
+            offsets = unit * 2.0 ** -np.arange(2, smallest, dtype=np.float64)
             found += [tie - offsets, tie + offsets]
     return np.concatenate(found)

@@ -60,10 +60,12 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 def test_a_right_quantizer_ends_with_0(check) -> None:  # type: ignore[no-untyped-def]
-    done = check("right", "--format", "e4m3")
+    done = check("right", "--format", "e4m3", "--source", "float32")
     assert done.code == 0, done.stderr
     assert done.stdout.startswith("right is a quantizer to E4M3")
     assert "noise" not in done.stdout
+    assert "covered: arrays of 1 to 1,049,609 elements" in done.stdout.replace("\n", " ")
+    assert check("right", "--format", "e4m3", "--source", "float64").code == 1
 
 
 def test_a_wrong_one_ends_with_1_and_its_cause(check) -> None:  # type: ignore[no-untyped-def]
@@ -85,8 +87,9 @@ def test_json_is_the_report(check) -> None:  # type: ignore[no-untyped-def]
     assert (done.code, report["ok"], report["fmt"]) == (1, False, "E4M3")
     assert report["causes"] == ["rounds to FP16 first"]
     assert {"input_bits", "got_code", "want_code", "paste"} <= report["broken"][0].keys()
-    right = json.loads(check("right", "-f", "e4m3", "--json").stdout)
+    right = json.loads(check("right", "-f", "e4m3", "--overflow", "ml_dtypes", "--json").stdout)
     assert (right["ok"], right["broken"]) == (True, [])
+    assert [(1 << 20) + 1033] in right["covered"]["shapes"]
 
 
 def test_scales_are_checked_too(check) -> None:  # type: ignore[no-untyped-def]
@@ -101,6 +104,7 @@ def test_what_cannot_be_checked_ends_with_2_and_a_sentence(check) -> None:  # ty
         (("right", "-f", "e4m4"), "Did you mean 'E4M3'?"),
         (("right", "-f", "e4m3", "-r", "nearest"), "rounding must be one of"),
         (("right", "-f", "e4m3", "-r", "stochastic"), "seed"),
+        (("right", "-f", "e4m3", "--source", "bits"), "source must be float32 or float64; got 'bits'"),
         (("right", "-f", "e4m3", "--scaling", "MXX"), "scaling must be one of"),
     ):
         done = check(*words)

@@ -15,6 +15,7 @@ from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP64
+from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.rounder import Words, words_of
 
@@ -49,6 +50,7 @@ class CalledQuantizer:
         self.takes = "numpy"
         self.seconds = 0.0
         self.calls = 0
+        self.covered = CoverageRecord()
         self.name = name_of(fn)
 
     def settle(self, x: Array) -> None:
@@ -87,8 +89,13 @@ class CalledQuantizer:
             few,
         )
 
-    def call(self, x: Array) -> Result:
-        """What fn gives for an array, flat, in C order.
+    def call(self, x: Array, layout: str = "", *, new_values: bool = True) -> Result:
+        """Return what fn gives for an array, flat, in C order.
+
+        Args:
+          x: the array.
+          layout: the name of its memory layout, for the report; "" for C order.
+          new_values: whether earlier calls had other values than these.
 
         Raises:
           QuantizerMisbehaved: it raises, writes into its input, or returns what is no result for it.
@@ -106,7 +113,9 @@ class CalledQuantizer:
         if x.tobytes() != before:  # a tensor shares its memory
             x_before = np.frombuffer(before, x.dtype).reshape(x.shape)
             raise QuantizerMisbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
-        return read(got, x, self.fmt)
+        result = read(got, x, self.fmt)
+        self.covered.note(x, layout, values=new_values)
+        return result
 
     def _as_taken(self, x: Array) -> Any:
         if self.takes == "numpy":

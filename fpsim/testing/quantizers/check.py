@@ -10,8 +10,9 @@ import numpy as np
 
 from fpsim.arrays import FORMAT_OF, Array, distinct, words
 from fpsim.casts.cast import decode, encode
+from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
-from fpsim.formats.float_format import Format
+from fpsim.formats.float_format import Format, dtype_of
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
@@ -20,7 +21,15 @@ from fpsim.testing.boundary_points import further_points, points
 from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, narrowed
 from fpsim.testing.quantizers.family import plain_models
 from fpsim.testing.quantizers.model import model_of
-from fpsim.testing.quantizers.properties import classes, independence, order_and_symmetry
+from fpsim.testing.quantizers.properties import (
+    beyond,
+    chosen,
+    classes,
+    holds_results,
+    independence,
+    order_and_symmetry,
+    wide_inputs,
+)
 from fpsim.testing.quantizers.regions import kinds_of, smallest, where
 from fpsim.testing.quantizers.report import (
     Broken,
@@ -33,6 +42,8 @@ from fpsim.testing.quantizers.report import (
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart, words_of
 from fpsim.testing.quantizers.search import FoundModel, KnownModels, ModelSearch
 
+LIBRARIES = ("ml_dtypes", "torch", "torch<2.12")  # overflow of libraries that round float64 to float32 first
+SEEDED = (257, 4099)  # shape of the large matrix whose stochastic results are compared
 FEW = 4  # results that may be wrong entries of a table
 WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
 
@@ -45,6 +56,7 @@ def check_quantizer(
     overflow: str | None = None,
     subnormals: str = "keep",
     scaling: Scaling | str | None = None,
+    source: Any = None,
     seed: int | None = None,
     raises: bool = True,
 ) -> QuantizerReport:
@@ -61,13 +73,17 @@ def check_quantizer(
       rounding, overflow, subnormals: what it should do, as in `fpsim.encode`; `**fp.policy("torch")` for a library's.
         The default of overflow is "nonfinite", with a scaling that of the scaling.
       scaling: an `fp.Scaling`: fn then takes a matrix and returns an `fp.Scaled`, (codes, scales), or float32 values.
+      source: the dtype of the inputs, "float32" or "float64", that are rounded once. None: float32 (float64 where
+        float32 cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or
+        torch, which round float64 to float32 first; that is then a note.
       seed: of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; without it, use
         `check_stochastic`.
       raises: False returns the report where a property is broken.
 
     Returns:
       A report: `.ok`, `.held`, `.broken` (property, input, both codes, a line to paste), `.diagnosis`, `.causes`,
-      `.excluded` and `.rivals`. NaNs equal each other, whatever their sign and payload.
+      `.excluded`, `.rivals` and `.covered` (shapes, layouts, dtypes and magnitudes of the inputs). NaNs equal each
+      other, whatever their sign and payload.
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
@@ -78,7 +94,7 @@ def check_quantizer(
       >>> import fpsim as fp, ml_dtypes
       >>> from operator import methodcaller
       >>> to_e4m3 = methodcaller("astype", ml_dtypes.float8_e4m3fn)
-      >>> fp.testing.check_quantizer(to_e4m3, "e4m3").ok
+      >>> fp.testing.check_quantizer(to_e4m3, "e4m3", source="float32").ok
       True
       >>> wrong = fp.testing.mutants.QUANTIZERS["through_fp16"].make("e4m3")
       >>> report = fp.testing.check_quantizer(wrong, "e4m3", raises=False)
@@ -92,7 +108,7 @@ def check_quantizer(
         report: QuantizerReport = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
     else:
         options = cast_options(fmt, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
-        report = _checked(fn, options)
+        report = _checked(fn, options, None if source is None else _source_dtype(source, options.fmt))
     if raises and not report.ok:
         raise AssertionError(str(report))
     return report
@@ -147,13 +163,27 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
     )  # fmt: skip
 
 
-def inputs_for(fmt: Format) -> Array:
-    """What a check of a format calls a quantizer with, each pattern once."""
-    dtype = np.float32 if FP32.holds(fmt) and fmt != FP32 else np.float64
+def inputs_for(fmt: Format, source: Any = None) -> Array:
+    """Return the inputs of a check of a format, each pattern once; source: their dtype, None for the usual one."""
+    dtype: Any = source or (np.float32 if FP32.holds(fmt) and fmt != FP32 else np.float64)
     both = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
     bits = both.view(f"u{both.itemsize}")
     first = words(np.array([np.inf, -np.inf], dtype)) + 1  # NaNs that cut bits make Inf, and arithmetic warns of
     return distinct(np.concatenate([bits, first.astype(bits.dtype)])).view(dtype)
+
+
+def _source_dtype(source: Any, fmt: Format) -> np.dtype[Any]:
+    """Return the dtype of inputs that a caller names.
+
+    Raises:
+      ValueError: it is neither float32 nor float64, or does not hold the format.
+    """
+    dtype = dtype_of(source)
+    if dtype is None or dtype not in (np.float32, np.float64):
+        raise ValueError(f"source must be float32 or float64; got {shown(source)}.")
+    if not FORMAT_OF[np.dtype(dtype)].holds(fmt):
+        raise ValueError(f"source must hold {fmt}, which float32 does not; got {shown(source)}. Use float64.")
+    return np.dtype(dtype)
 
 
 def _source_normal(x: Array) -> float:
@@ -169,24 +199,24 @@ def _right(x: Array, options: CastOptions) -> Words:
 
 
 @functools.lru_cache(maxsize=8)
-def _inputs_of(fmt: Format) -> tuple[Array, SplitInputs, KnownModels]:
+def _inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, KnownModels]:
     """Inputs, the same taken apart, and what is known of models with them."""
-    x = inputs_for(fmt)
+    x = inputs_for(fmt) if source is None else inputs_for(fmt, source)
     apart = taken_apart(x)
     return x, apart, KnownModels(apart)
 
 
 @functools.lru_cache(maxsize=8)
-def _right_of(options: CastOptions) -> Words:
+def _right_of(options: CastOptions, source: Any = None) -> Words:
     """The right results of a format's inputs."""
-    return _right(_inputs_of(options.fmt)[0], options)
+    return _right(_inputs_of(options.fmt, source)[0], options)
 
 
-def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
+def _checked(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
     fmt = options.fmt
     box = CalledQuantizer(fn, fmt)
-    x, apart, known = _inputs_of(options.fmt)
-    want = _right_of(options)
+    x, apart, known = _inputs_of(options.fmt, source)
+    want = _right_of(options, source)
     words = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
     try:
         box.settle(x)
@@ -218,9 +248,14 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
                 notes.update({note: None} if note else {})
                 if found is not None or not note:
                     _note(name, found, held, broken)
+        elif same:
+            _note("size", _seeded_size(box, x, options), held, broken)
     except QuantizerMisbehaved as refusal:
         broken.setdefault(refusal.property, _refused(box, refusal))
     fields: dict[str, Any] = {"differ": int(differ.sum()), "of": x.size}
+    if same and not differ.any() and options.rounding is not Rounding.STOCHASTIC and x.dtype == np.float32:
+        once = source is None and options.overflow not in LIBRARIES
+        fields |= _of_float64(box, options, once, broken, notes)
     if not same:
         at = int(np.argmax(got != twice))
         broken["calls"] = broken_at(
@@ -232,14 +267,68 @@ def _checked(fn: Callable[..., Any], options: CastOptions) -> QuantizerReport:
         fields["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
     else:
         search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, known)
-        fields |= _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt)
-    more = [name for name in ("calls", "position", "batch", "layout", "dtype") if name in broken]
-    if more and not fields["differ"]:
+        fields = _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt) | fields
+    more = [name for name in ("calls", "position", "batch", "size", "layout", "dtype") if name in broken]
+    if more and not fields["differ"] and "diagnosis" not in fields:
         fields["diagnosis"] = (
             f"as one array all are right, and results depend on more than the value: {', '.join(more)}"
         )
     order = tuple(name for name in held if name not in broken)
-    return QuantizerReport(box.name, fmt, words, order, tuple(broken.values()), notes=tuple(notes), **fields)
+    return QuantizerReport(
+        box.name, fmt, words, order, tuple(broken.values()), notes=tuple(notes), covered=box.covered.coverage, **fields
+    )  # fmt: skip
+
+
+def _of_float64(
+    box: CalledQuantizer, options: CastOptions, once: bool, broken: dict[str, Broken], notes: dict[str, None]
+) -> dict[str, Any]:
+    """Return fields of a report about float64 inputs, where the function takes these, and note what they break.
+
+    Args:
+      box, options: the function, right for all float32 inputs, and what it should do.
+      once: whether float64 has to be rounded once; else it may be rounded to float32 first.
+      broken, notes: of the report, which are added to.
+    """
+    fmt = options.fmt
+    x = wide_inputs(fmt)
+    try:
+        result = box.call(x.copy())
+    except QuantizerMisbehaved as refusal:
+        if refusal.property != "runs":
+            broken.setdefault(refusal.property, _refused(box, refusal))
+        return {}
+    if not holds_results(fmt, result):
+        return {}
+    apart = taken_apart(x)
+    right = model_of(options, _source_normal(x))
+    want = right.run(apart)
+    differ = result.words != want
+    if not differ.any():
+        return {}
+    with np.errstate(all="ignore"):
+        narrow = x.astype(np.float32)
+    through = model_of(options).run(taken_apart(narrow))
+    if not once and (result.words == through).all():
+        moved = int(((narrow.astype(np.float64) != x) & apart.finite).sum())
+        notes[f"float64 is rounded to float32 first, which moves {moved:,} of {x.size:,} points"] = None
+        return {}
+    at = smallest(apart, differ)
+    one = broken_at(
+        "dtype", x[[at]], result.words[at], want[at], fmt, box.name, count=int(differ.sum()), of=x.size,
+        why="float64 inputs are not rounded once",
+    )  # fmt: skip
+    broken.setdefault("dtype", one)
+    search = ModelSearch(apart, result.words, FORMAT_OF[x.dtype], result.codes, KnownModels(apart))
+    fields = _diagnosis(search.explain(right), search, want, fmt)
+    fields["diagnosis"] = f"float32 inputs are rounded right; of float64 inputs {fields['diagnosis']}"
+    return {name: fields[name] for name in ("diagnosis", "causes", "unexplained") if name in fields}
+
+
+def _seeded_size(box: CalledQuantizer, x: Array, options: CastOptions) -> Broken | None:
+    """Return what breaks where stochastic rounding of a large matrix differs from `fpsim.encode` with the same seed."""
+    values = np.resize(chosen(x), SEEDED)
+    got, want = box.call(values, new_values=False).words, _right(values, options).ravel()
+    return beyond(box, values, got, want)
 
 
 def _note(name: str, found: Broken | None, held: dict[str, None], broken: dict[str, Broken]) -> None:

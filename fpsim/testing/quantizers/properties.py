@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -11,10 +13,9 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, distinct, format_of
 from fpsim.formats.float_format import Format
-from fpsim.formats.named import FP64
-from fpsim.testing.boundary_points import points
+from fpsim.testing.boundary_points import further_points, points
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
+from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, Result
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import NAN_WORD, SplitInputs, Words, taken_apart
@@ -22,6 +23,15 @@ from fpsim.testing.quantizers.rounder import NAN_WORD, SplitInputs, Words, taken
 Flags = npt.NDArray[np.bool_]
 SHOWN = 33  # elements of an array that is shown to be pasted
 MOST = 4096  # inputs of the calls that ask whether anything but the value matters
+SECONDS_OF_A_CALL = 0.1  # that a large array may take
+# Shapes of large arrays, and shorter ones for slow functions: beyond the 16-bit and 20-bit indices of elements, and of
+# rows and columns.
+LARGE: tuple[tuple[tuple[int, ...], ...], ...] = (
+    (((1 << 20) + 1033,), ((1 << 16) + 1033,), ((1 << 14) + 1033,), (4096 + 1033,)),
+    ((521, 509), (67, 131)),
+    ((69_997, 3), (4999, 3)),
+    ((3, 69_997), (3, 4999)),
+)
 SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
 CLASSES = ("values", "ties", "rounding", "zeros", "subnormals", "overflow", "infinity", "NaN")
 
@@ -167,6 +177,7 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
             "",
         )
     yield from _batches(box, few, want)
+    yield from _large(box, few, want)
     yield from _layouts(box, few, want)
     yield from _dtypes(box, x)
 
@@ -210,25 +221,71 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
         yield "batch", _other(box, "batch", x[part].reshape(shape), got, want[part], why), ""
 
 
+def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
+    """Yield whether arrays of up to a million elements give what the same values give in a short one."""
+    box.seconds = 0.0
+    box.call(x.copy(), new_values=False)
+    pace = box.seconds / x.size
+    for shapes in LARGE:
+        shape = next((shape for shape in shapes if math.prod(shape) * pace <= SECONDS_OF_A_CALL), None)
+        if shape is None:
+            yield "size", None, f"it is too slow for an array of {math.prod(shapes[-1]):,} elements"
+            continue
+        places = np.random.default_rng(2).integers(0, x.size, math.prod(shape))
+        values = x[places].reshape(shape)
+        try:
+            got = box.call(values, new_values=False).words
+        except QuantizerMisbehaved as refusal:
+            if refusal.property != "runs":
+                raise
+            yield "size", None, f"it refuses shape {shape}: {refusal.sentence}"
+            continue
+        yield "size", beyond(box, values, got, want[places]), ""
+
+
+def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
+    """Return what breaks on a large array, with the index from which on; None where nothing does."""
+    differ = np.flatnonzero(got != want)
+    if not differ.size:
+        return None
+    first = int(differ[0])
+    value = x.ravel()[first]
+    same = box.call(np.full(x.shape, value), new_values=False).words[first] != want[first]
+    paste = f"{box.name}(np.full({x.shape}, {pasted(value)})).ravel()[{first}]" if same else ""
+    why = f"an array of shape {x.shape} is wrong from index {first:,} on, where short ones are right"
+    return _other(box, "size", x, got, want, why, paste)
+
+
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """A few values first, so that what is shown can be pasted, then all."""
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
     small = box.call(few.copy()).words
     for values, expected in ((few, small), (x[: x.size // 8 * 8], want[: x.size // 8 * 8])):
-        for name, expression, make in LAYOUTS:
-            array = make(values.reshape(4, -1))
+        for name, layout in LAYOUTS.items():
+            shape = {1: (-1,), 2: (4, -1), 3: (2, 2, -1)}[layout.axes]
+            array = layout.make(values.reshape(shape))
             if box.takes == "torch" and min(array.strides) < 0:
-                continue
-            paste = f"{box.name}({expression.format(x=pasted(few.reshape(4, -1)))})" if values is few else ""
+                continue  # tensors have no negative strides
+            pasted_values = f"{pasted(few)}.reshape{shape}" if layout.axes > 1 else pasted(few)
+            paste = f"{box.name}({layout.expression.format(x=pasted_values)})" if values is few else ""
             try:
-                got = box.call(array).words
+                got = box.call(array, name, new_values=False).words
             except QuantizerMisbehaved as refusal:
                 if refusal.property != "runs":
                     raise
-                yield "layout", None, f"it refuses {name}: {refusal.sentence}"
+                yield "layout", None, f"it refuses the layout '{name}': {refusal.sentence}"
                 continue
-            yield "layout", _other(box, "layout", values, got, expected, f"{name} gives other results", paste), ""
+            why = f"an array with the layout '{name}' gives other results than one in C order"
+            yield "layout", _other(box, "layout", values, got, expected, why, paste), ""
+
+
+class MemoryLayout(NamedTuple):
+    """A memory layout that keeps shape and values: the number of axes, an expression to paste, and its function."""
+
+    axes: int
+    expression: str
+    make: Callable[[Array], Array]
 
 
 def _spaced(x: Array) -> Array:
@@ -243,13 +300,38 @@ def _late(x: Array) -> Array:
     return late[1:].reshape(x.shape)
 
 
-LAYOUTS: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
-    ("every third element of an array", "np.stack([{x}] * 3, axis=-1)[..., 1]", _spaced),
-    ("an array that begins one element late", "np.append(0, {x}).astype({x}.dtype)[1:].reshape(4, -1)", _late),
-    ("a transposed array", "np.asfortranarray({x})", lambda x: np.asfortranarray(x)),
-    ("a part of a matrix", "np.pad({x}, 1)[1:-1, 1:-1]", lambda x: np.pad(x, 1)[1:-1, 1:-1]),
-    ("an array that runs backwards", "{x}[::-1].copy()[::-1]", lambda x: x[::-1].copy()[::-1]),
-)
+LAYOUTS: dict[str, MemoryLayout] = {
+    "strided": MemoryLayout(2, "np.stack([{x}] * 3, axis=-1)[..., 1]", _spaced),
+    "offset by one element": MemoryLayout(
+        2, "np.append(0, {x}).astype({x}.dtype)[1:].reshape(4, -1)", _late
+    ),
+    "Fortran order": MemoryLayout(2, "np.asfortranarray({x})", lambda x: np.asfortranarray(x)),
+    "submatrix": MemoryLayout(2, "np.pad({x}, 1)[1:-1, 1:-1]", lambda x: np.pad(x, 1)[1:-1, 1:-1]),
+    "rows reversed": MemoryLayout(2, "{x}[::-1].copy()[::-1]", lambda x: x[::-1].copy()[::-1]),
+    "columns reversed": MemoryLayout(2, "{x}[:, ::-1].copy()[:, ::-1]", lambda x: x[:, ::-1].copy()[:, ::-1]),
+    "both axes reversed": MemoryLayout(
+        2, "{x}[::-1, ::-1].copy()[::-1, ::-1]", lambda x: x[::-1, ::-1].copy()[::-1, ::-1]
+    ),
+    "Fortran order reversed": MemoryLayout(
+        2, "np.asfortranarray({x}[::-1, ::-1])[::-1, ::-1]", lambda x: np.asfortranarray(x[::-1, ::-1])[::-1, ::-1]
+    ),
+    "vector reversed": MemoryLayout(1, "{x}[::-1].copy()[::-1]", lambda x: x[::-1].copy()[::-1]),
+    "vector strided": MemoryLayout(1, "np.repeat({x}, 3)[1::3]", _spaced),
+    "vector strided and reversed": MemoryLayout(
+        1, "np.repeat({x}[::-1], 3)[1::3][::-1]", lambda x: _spaced(x[::-1].copy())[::-1]
+    ),
+    "vector offset by one element": MemoryLayout(1, "np.append(0, {x}).astype({x}.dtype)[1:]", _late),
+    "axes permuted": MemoryLayout(
+        3, "np.moveaxis({x}, 0, -1).copy().transpose(2, 0, 1)",
+        lambda x: np.moveaxis(x, 0, -1).copy().transpose(2, 0, 1),
+    ),
+}  # fmt: skip
+
+
+def holds_results(fmt: Format, result: Result) -> bool:
+    """Return whether results are codes, or values in a dtype that holds the format."""
+    returned = format_of(np.dtype(getattr(ml_dtypes, result.dtype, result.dtype)))
+    return result.codes or (returned is not None and returned.holds(fmt))
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
@@ -269,8 +351,7 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
                 raise
             yield "dtype", None, f"it takes no {other.name}: {refusal.sentence}"
             continue
-        returned = format_of(np.dtype(getattr(ml_dtypes, got.dtype, got.dtype)))
-        if not got.codes and (returned is None or not returned.holds(box.fmt)):
+        if not holds_results(box.fmt, got):
             yield "dtype", None, f"given {other.name}, it returns {got.dtype}, which does not hold {box.fmt}"
             continue
         want = box.call(same.copy()).words
@@ -279,18 +360,8 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
             _other(box, "dtype", narrow, got.words, want, f"as {other.name} the same values give other results"),
             "",
         )
-        if other == np.float64:
-            yield from _rounded_twice(box, x)
 
 
-def _rounded_twice(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """A note where float64 goes through the dtype of x: a convention of many libraries, and not the nearest value."""
-    if box.fmt.bits > 16 or x.dtype != np.float32 or box.fmt == FP64:
-        return
-    wide = chosen(points(box.fmt, np.float64), 1)
-    with np.errstate(all="ignore"):
-        narrow = wide.astype(np.float32)
-    got, through = box.call(wide.copy()).words, box.call(narrow.copy()).words
-    moved = int(((narrow.astype(np.float64) != wide) & np.isfinite(wide)).sum())
-    if (got == through).all():
-        yield "dtype", None, f"float64 is rounded to float32 first, which moves {moved:,} of {wide.size:,} points"
+def wide_inputs(fmt: Format) -> Array:
+    """Return float64 inputs of a function that was checked with float32: points between those of float32 too."""
+    return chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)

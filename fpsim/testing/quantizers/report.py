@@ -10,6 +10,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
 from fpsim.formats.float_format import Format
+from fpsim.testing.coverage import Coverage
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.restricted import Restricted
@@ -120,6 +121,7 @@ class QuantizerReport:
       excluded: how many other policies differ on at least one of the inputs from what the verdict says.
       rivals: those that do not.
       notes: what is no fault, but good to know.
+      covered: the inputs that were compared: `.shapes`, `.sizes`, `.layouts`, `.dtypes`, `.smallest`, `.largest`.
       name, fmt: of the quantizer.
       asked: the keywords.
     """
@@ -137,6 +139,7 @@ class QuantizerReport:
     excluded: int = 0
     rivals: tuple[str, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    covered: Coverage = field(default_factory=Coverage)
 
     @property
     def ok(self) -> bool:
@@ -157,6 +160,7 @@ class QuantizerReport:
             lines.append(certificate(self.excluded, self.rivals))
         lines += [f"  {line}" for one in self.broken for line in str(one).splitlines()]
         lines.append(f"  held: {', '.join(self.held) or 'nothing'}")
+        lines += [f"  covered: {self.covered}"] if self.covered.calls else []
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

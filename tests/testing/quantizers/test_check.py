@@ -270,9 +270,51 @@ def test_a_format_that_holds_all_inputs_needs_no_rounding() -> None:
     assert report(lambda x: x, "fp64").ok
 
 
-def test_a_library_that_goes_through_float32_is_noted_and_no_failure() -> None:
-    assert any("float64 is rounded to float32 first" in note for note in report(lambda x: x.astype(E4M3)).notes)
+def by_float64(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A quantizer to E4M3 that changes float64 inputs first."""
+    return lambda x: fp.encode(change(x) if x.dtype == np.float64 else x, "e4m3")
+
+
+def cut_to_29_bits(x: Array) -> Array:
+    return (x.view(np.uint64) & np.uint64(0xFFFFFFFFFF000000)).view(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda x: x.astype(np.float32), "rounds to FP32 first"),
+        (cut_to_29_bits, "truncates to 29 significand bits first"),
+        (lambda x: x.astype(np.float16), "rounds to FP16 first"),
+        (lambda x: fp.cast(x, "fp32", rounding="toward_zero"), "truncates to FP32 first"),
+    ],
+    ids=["float32", "cut", "float16", "cut to float32"],
+)
+def test_float64_that_is_rounded_twice_or_cut_is_named(change: Callable[[Array], Array], cause: str) -> None:
+    found = report(by_float64(change))
+    assert {one.property for one in found.broken} == {"dtype"}, found
+    assert (found.causes, found.unexplained) == ((cause,), 0), found
+    assert found.diagnosis.startswith("float32 inputs are rounded right; of float64 inputs")
+    assert report(by_float64(lambda x: x)).ok
+    assert "float64" in report(by_float64(lambda x: x)).covered.dtypes
+
+
+def test_float64_through_float32_is_a_note_where_a_library_is_promised_or_float32_alone() -> None:
+    for keywords in ({"overflow": "ml_dtypes"}, {"source": "float32"}):
+        found = report(lambda x: x.astype(E4M3), **keywords)
+        assert found.ok
+        assert any("float64 is rounded to float32 first" in note for note in found.notes)
+    for keywords in ({}, {"source": "float64"}):
+        found = report(lambda x: x.astype(E4M3), **keywords)
+        assert found.causes == ("rounds to FP32 first",), found
+    assert not report(by_float64(cut_to_29_bits), overflow="ml_dtypes").ok
     assert not report(lambda x: fp.encode(x, "e4m3")).notes
+
+
+def test_another_source_than_a_float_that_holds_the_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="source must be float32 or float64; got 'float8'"):
+        report(through_fp16, source="float8")
+    with pytest.raises(ValueError, match=r"source must hold FP64, .* Use float64"):
+        report(through_fp16, "fp64", source="float32")
 
 
 # ---- anything but the value
@@ -292,6 +334,88 @@ def test_a_pasted_layout_shows_the_fault() -> None:
     assert broken.property == "layout"
     x = np.array([[1, 2], [3, 4], [6, 8], [0.5, 1.5]], np.float32)
     assert (eval(broken.paste, {"np": np, "memory_order": mutant}) != x).any()
+
+
+def beyond(first: int, axis: int | None = None) -> Callable[[Array], Array]:
+    """A quantizer to E4M3 that turns signs from an index on, of elements or along an axis."""
+
+    def quantizer(x: Array) -> Array:
+        codes = np.array(fp.encode(x, "e4m3"), order="C")
+        if axis is None:
+            codes.reshape(-1)[first:] ^= 0x80
+        elif codes.ndim == 2:
+            np.moveaxis(codes, axis, 0)[first:] ^= 0x80
+        return codes
+
+    return quantizer
+
+
+@pytest.mark.parametrize(
+    ("first", "axis"), [(4096, None), (1 << 14, None), (1 << 16, None), (1 << 20, None), (1 << 16, 0), (1 << 16, 1)]
+)
+def test_what_is_wrong_beyond_an_index_is_found(first: int, axis: int | None) -> None:
+    found = report(beyond(first, axis))
+    (broken,) = found.broken
+    assert broken.property == "size"
+    index = {None: first, 0: 3 * first, 1: first}[axis]
+    assert f"is wrong from index {index:,} on" in broken.why
+    assert eval(broken.paste, {"np": np, "quantizer": beyond(first, axis)}) == broken.got_code
+    assert found.covered.sizes[1] > 1 << 20
+    assert report(beyond(1 << 40, axis)).ok
+
+
+@pytest.mark.parametrize("first", [4096, 1 << 16, 1 << 20])
+def test_what_is_wrong_beyond_an_index_in_seeded_rounding_is_found(first: int) -> None:
+    def quantizer(x: Array) -> Array:
+        codes = fp.encode(x, "e4m3", rounding="stochastic", seed=7)
+        codes.reshape(-1)[first:] ^= 0x80
+        return codes
+
+    (broken,) = report(quantizer, rounding="stochastic", seed=7).broken
+    assert broken.property == "size"
+
+
+REVERSED: dict[str, tuple[Callable[[Array], bool], Callable[[Array], Array]]] = {
+    "vector reversed": (lambda x: x.ndim == 1 and x.strides[0] < 0, lambda x: x[::-1]),
+    "rows reversed": (lambda x: x.ndim == 2 and x.strides[0] < 0 < x.strides[1], lambda x: x[::-1]),
+    "columns reversed": (lambda x: x.ndim == 2 and x.strides[1] < 0 < x.strides[0], lambda x: x[:, ::-1]),
+    "both axes reversed": (lambda x: x.ndim == 2 and max(x.strides) < 0, lambda x: x[::-1, ::-1]),
+    "Fortran order reversed": (
+        lambda x: x.ndim == 2 and 0 > x.strides[0] > x.strides[1], lambda x: x[::-1, ::-1]
+    ),
+    "axes permuted": (lambda x: x.ndim == 3 and not x.flags.c_contiguous, lambda x: x.swapaxes(0, 1)),
+}  # fmt: skip
+
+
+@in_turn("layout", REVERSED)
+def test_a_layout_that_is_read_wrong_is_named(layout: str) -> None:
+    is_concerned, read = REVERSED[layout]
+
+    def quantizer(x: Array) -> Array:
+        return fp.encode(read(x) if is_concerned(x) else x, "e4m3")
+
+    (broken,) = report(quantizer).broken
+    assert broken.property == "layout"
+    assert f"the layout '{layout}'" in broken.why
+    right = report(lambda x: fp.encode(x, "e4m3"))
+    assert right.ok
+    assert layout in right.covered.layouts
+    wrong = eval(broken.paste, {"np": np, "quantizer": quantizer})
+    assert (wrong.ravel() != fp.encode(np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5]), "e4m3")).any()
+
+
+def test_a_pass_says_what_it_covers() -> None:
+    found = report(lambda x: fp.encode(x, "e4m3"))
+    covered = found.covered
+    assert covered.sizes == (1, (1 << 20) + 1033)
+    assert {len(shape) for shape in covered.shapes} == {1, 2, 3}
+    assert covered.dtypes == ("float32", "float64", "float16", "bfloat16")
+    assert (covered.smallest, covered.largest) == (2.0**-1074, np.finfo(np.float64).max)
+    assert covered.specials == ("zeros", "infinities", "NaNs")
+    assert f"covered: {covered}" in str(found)
+    assert "arrays of 1 to 1,049,609 elements" in str(covered)
+    narrow = report(lambda x: x.astype(E4M3) if x.dtype == np.float32 else 1 / 0)
+    assert narrow.covered.dtypes == ("float32",)
 
 
 def test_a_dtype_of_its_own_rule_is_found() -> None:
