@@ -11,11 +11,12 @@ from fpsim.probe.black_box import BlackBox
 from fpsim.probe.probing import model_of
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.trees.tree import Tree
+from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.products import envelope as envelopes
 from fpsim.testing.products.black_box import CalledKernel, KernelMisbehaved
-from fpsim.testing.products.inputs import inputs_for
+from fpsim.testing.products.inputs import BEYOND, inputs_for
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, promise_of, values_of
-from fpsim.testing.products.report import KernelReport, distance, mismatch
+from fpsim.testing.products.report import KernelReport, ProductCoverage, distance, mismatch
 from fpsim.testing.products.search import FoundVariant, Observation, VariantSearch, tree_of
 from fpsim.testing.products.terms import Fewest, fewest_of, meeting
 from fpsim.testing.products.variants import PROMISED, Variant
@@ -60,7 +61,7 @@ def check_kernel(
       accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
       schedule, promote, out_format: as of `fpsim.matmul`.
       shapes: (M, N, K) to call it with; None for shapes around the boundaries of the schedule, such as K of 1, of one
-        step more or less, and M and N of 1.
+        step more or less, and M and N of 1 to 1,030.
       scale_a, scale_b: "tensor", "row" (one per row of a, or column of b), "1x128", "128x128", or "block" for units
         that take scale codes; shapes as of `fpsim.matmul`.
       bias: whether it takes one, (N,) float32.
@@ -72,7 +73,8 @@ def check_kernel(
 
     Returns:
       A report: `.ok`, `.mismatches`, `.first`, `.max_ulp`, `.explanation`, `.causes`, `.terms` (the fewest terms of K
-      that show the difference), `.trees`, `.excluded` and `.rivals`. NaNs equal each other.
+      that show the difference), `.trees`, `.excluded`, `.rivals` and `.covered` (shapes, kinds of inputs, dtypes and
+      magnitudes). NaNs equal each other.
 
     Raises:
       AssertionError: the kernel is wrong, with the report as its text.
@@ -126,10 +128,12 @@ def _checked(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInpu
     except KernelMisbehaved as refusal:
         broken = (refusal.sentence,)
     fields: dict[str, Any] = {"of": sum(each.got.size for each in seen), "inputs": len(seen), "broken": broken}
+    fields["covered"] = _covered(each.x for each in seen)
     wrong = [each for each in seen if each.count]
     if not wrong:
         if not broken and certify:
-            excluded, same, rivals = VariantSearch(promise, seen).certificate()
+            telling = [each for each in seen if max(each.x.shape[:2]) <= BEYOND] or seen  # more rows tell no more
+            excluded, same, rivals = VariantSearch(promise, telling).certificate()
             fields |= {"excluded": excluded, "same": _names(same), "rivals": _names(rivals)}
         return KernelReport(kernel.name, promised, **fields)
     fields["mismatches"] = sum(each.count for each in wrong)
@@ -151,6 +155,20 @@ def _checked(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInpu
     if fields["unexplained"] and not broken:
         fields |= _probed(kernel, promise, fields["explanation"], wrong)
     return KernelReport(kernel.name, promised, **fields)
+
+
+def _covered(inputs: Iterable[KernelInputs]) -> ProductCoverage:
+    """Return the shapes, kinds, dtypes and magnitudes of inputs."""
+    record = CoverageRecord()
+    shapes: dict[Shape, None] = {}
+    kinds: dict[str, None] = {}
+    for x in inputs:
+        shapes.setdefault(x.shape)
+        kinds.setdefault(x.name)
+        record.note(x.a)
+        record.note(x.b)
+    of = record.coverage
+    return ProductCoverage(tuple(shapes), tuple(kinds), of.dtypes, of.smallest, of.largest, of.specials)
 
 
 def _in_words(promise: Promise) -> str:
@@ -297,6 +315,11 @@ def _lines(bad: list[Observation], axis: int) -> str:
         return f"only in the last {name}"
     if all(found.size == 1 and found[0] == 0 for found in lines):
         return f"only in the first {name}"
+    if all(found.size == 1 and found[0] == lines[0][0] for found in lines):
+        return f"only in {name} {lines[0][0]}"
+    for grain in (1024, 512, 256):
+        if min(sizes) > grain and all((found >= grain).all() for found in lines):
+            return f"only in {name}s from {grain} on"
     for grain in (128, 64, 32, 16, 8, 4):
         whole = [size // grain * grain for size in sizes]
         if all(whole) and all((found >= start).all() for found, start in zip(lines, whole, strict=True)):
@@ -342,6 +365,7 @@ def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kernel
     fields |= {"mismatches": outside, "of": total, "inputs": calls, "first": worst, "max_ulp": ulps, "share": share}
     if outside:
         fields |= _explained_outside(promise, seen)
+    fields["covered"] = _covered(each.x for each in seen)
     return KernelReport(kernel.name, _in_words(promise), broken=broken, notes=tuple(notes), **fields)
 
 

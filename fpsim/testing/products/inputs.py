@@ -28,6 +28,7 @@ from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise,
 Shape = tuple[int, int, int]
 LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
 LONGEST = 2048  # terms of shapes that are chosen here
+BEYOND = 256  # rows or columns; shapes with more have two kinds of inputs and few terms, as their products are large
 FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes beside the main one
 
 SHOWS = {
@@ -90,7 +91,7 @@ def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> I
     for place, shape in enumerate(chosen):
         kinds: Iterable[str] = SHOWS if place == 0 or (shapes is not None and len(chosen) <= 3) else FEW
         for kind in kinds:
-            if kind not in skipped:
+            if kind not in skipped and (max(shape[:2]) <= BEYOND or shapes is not None or kind in FEW[:2]):
                 yield made(promise, kind, shape, seed)
 
 
@@ -131,6 +132,7 @@ def shapes_for(promise: Promise) -> list[Shape]:
         return [(*adding.shape, adding.n)]
     main, terms, _ = lengths(promise)
     few = min(main, 2 * terms[-1] if terms else main)
+    short = next((k for k in terms if k >= 8), few)
     found = [
         (16, 16, main),
         *((5, 7, k) for k in terms),
@@ -139,10 +141,13 @@ def shapes_for(promise: Promise) -> list[Shape]:
         (1, 1, few),
         (130, 66, few),
         (18, 130, few),
+        (258, 258, short),
+        (1030, 66, short),
+        (5, 1030, short),
     ]
     schedule = adding.schedule
     if promise.along_k and promise.unit is not None and promise.unit.scale is None:
-        found[-2] = (130, 130, main)  # several tiles of scales across
+        found[-5] = (130, 130, main)  # several tiles of scales across
     if schedule is None or schedule.library == "fpsim" or not isinstance(adding.how, MatrixUnit):
         return list(dict.fromkeys(found))
     kept = [_taken(schedule, adding.how, shape, promise) for shape in found]

@@ -51,6 +51,34 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
+class ProductCoverage:
+    """The inputs of a kernel whose results were compared.
+
+    Attributes:
+      shapes: (M, N, K), each once.
+      kinds: names of kinds of inputs, such as "cancelling".
+      dtypes: dtypes of the operands.
+      smallest, largest: magnitudes of the smallest and the largest finite operand other than zero.
+      specials: which of "zeros", "infinities" and "NaNs" were among the operands.
+    """
+
+    shapes: tuple[tuple[int, int, int], ...] = ()
+    kinds: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    smallest: float = 0.0
+    largest: float = 0.0
+    specials: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        sides = zip("MNK", zip(*self.shapes, strict=True), strict=True)
+        ranges = [f"{side} {min(sizes):,} to {max(sizes):,}" for side, sizes in sides]
+        parts = [f"{', '.join(ranges)} in {len(self.shapes)} shapes", f"{len(self.kinds)} kinds of inputs"]
+        parts += [f"{' and '.join(self.dtypes)} operands in C order"]
+        parts += [f"magnitudes from {self.smallest:.3g} to {self.largest:.3g}"] if self.largest else []
+        return "; ".join(parts + ([", ".join(self.specials)] if self.specials else []))
+
+
+@dataclass(frozen=True)
 class KernelReport:
     """What `check_kernel` found.
 
@@ -77,6 +105,7 @@ class KernelReport:
       share: the largest share of the envelope that was used, NaN without one.
       derivation: of the envelope.
       notes: what is no fault, but good to know.
+      covered: the inputs that were compared: `.shapes`, `.kinds`, `.dtypes`, `.smallest`, `.largest`, `.specials`.
       name, asked: of the kernel, and what it promised.
     """
 
@@ -106,6 +135,7 @@ class KernelReport:
     share: float = math.nan
     derivation: str = ""
     notes: tuple[str, ...] = ()
+    covered: ProductCoverage = field(default_factory=ProductCoverage)
 
     @property
     def ok(self) -> bool:
@@ -138,6 +168,7 @@ class KernelReport:
         lines += [f"  {side}: {said}" for side, said in zip(("promised", "explained"), self.meet, strict=True) if said]
         if self.mismatches and self.others:
             lines.append(f"  as well explained by: {listed(self.others)}")
+        lines += [f"  covered: {self.covered}"] if self.covered.shapes else []
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
