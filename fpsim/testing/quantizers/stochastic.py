@@ -18,6 +18,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
+from fpsim.testing.coverage import Coverage
 from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.report import Broken, broken_at
@@ -28,7 +29,11 @@ POWER = 0.99  # with which the bias that a report states is seen
 FRACTIONS = (1 / 64, *(k / 16 for k in range(1, 16)), 63 / 64)
 REPEATS, CALLS = 2048, 32  # of each fraction: elements of a call, calls
 OF_LAGS = 8192  # elements of a call that asks for independence
-LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128)
+SHAPES = ((OF_LAGS,), (64, OF_LAGS // 64), (OF_LAGS // 64, 64), (4, 32, OF_LAGS // 128), (2, OF_LAGS // 2))
+OVERLAP = 256  # elements that a part of an array and the same part shifted have in common at least
+SEED_BITS = 63  # of seeds; more are negative numbers to many libraries
+SEEDED = 256  # elements that tell the draws of two seeds apart: they agree by chance once in 2**256 times
+IN_BINADES = (0.25, 0.5, 0.75)  # fractions of a unit in each binade
 AVERAGED = (1, 4, 16, 64)
 ENOUGH = 64  # elements of an array whose mean squared error says something
 OF_RECIPE = 4096  # calls on an array of the caller's
@@ -53,7 +58,10 @@ class StochasticReport:
       means: for each fraction of a unit the share that went away from zero, over all cells.
       bits: -1/2 log2 of the relative squared error of the mean of 1, 4, 16 and 64 calls.
       detects: the smallest bias, in units, that is seen with probability 99 %; 0 where means are exact.
+      detects_in_binades: the same for the means that are taken in every binade, with fewer draws.
       false_alarm: the probability at most that a right function is called wrong.
+      covered: shapes, dtypes and magnitudes of the inputs that were rounded.
+      notes: what is no fault, but good to know.
     """
 
     name: str
@@ -65,6 +73,9 @@ class StochasticReport:
     bits: tuple[float, ...]
     detects: float
     false_alarm: float
+    detects_in_binades: float = 0.0
+    covered: Coverage = field(default_factory=Coverage)
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -78,6 +89,8 @@ class StochasticReport:
         how = "exactly, by its random bits"
         if self.driven not in ("bits", "uniform"):
             how = f"by tests that see a bias of {self.detects:.2g} units with {POWER:.0%}"
+            if self.detects_in_binades:
+                how = f"{how}, and of {self.detects_in_binades:.2g} in every binade"
             how = f"{how}, and give a false alarm with at most {self.false_alarm:.0e}"
         does = "rounds" if self.ok else "does not round"
         lines = [f"{self.name} {does} stochastically to {self.fmt}; checked {how}."]
@@ -86,6 +99,8 @@ class StochasticReport:
             shown_bits = ", ".join(f"{bits:.2f}" for bits in self.bits)
             lines.append(f"  mean of {', '.join(map(str, AVERAGED[: len(self.bits)]))} calls: {shown_bits} bits")
         lines.append(f"  held: {', '.join(self.held) or 'nothing'}")
+        lines += [f"  covered: {self.covered}"] if self.covered.calls else []
+        lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
@@ -122,7 +137,7 @@ def check_stochastic(
       >>> def rounds(x, seed):
       ...     return fp.quantize(x, "e4m3", rounding="stochastic", seed=seed)
       >>> fp.testing.check_stochastic(rounds, "e4m3").held
-      ('exact values', 'neighbours', 'mean', 'elements', 'calls', 'repeats', 'averaging')
+      ('exact values', 'neighbours', 'mean', 'elements', 'calls', 'seeds', 'repeats', 'averaging')
     """
     __tracebackhide__ = True
     target_fmt = find_format(fmt)
@@ -145,7 +160,8 @@ def check_stochastic(
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
     report = StochasticReport(
         box.name, target_fmt, tuple(name for name in held if name not in broken), tuple(broken.values()), driven,
-        found.means, found.bits, found.detects, FALSE_ALARM,
+        found.means, found.bits, found.detects, FALSE_ALARM, found.detects_in_binades, box.covered.coverage,
+        tuple(found.notes),
     )  # fmt: skip
     if raises and not report.ok:
         raise AssertionError(str(report))
@@ -154,11 +170,13 @@ def check_stochastic(
 
 @dataclass
 class StochasticFindings:
-    """What a check measures: means by fraction, bits that averaging gains, and the bias that is seen."""
+    """What a check measures: means by fraction, bits that averaging gains, the biases that are seen, and notes."""
 
     means: dict[float, float]
     bits: tuple[float, ...]
     detects: float
+    detects_in_binades: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
 
 def _note(name: str, failed: Broken | None, held: dict[str, None], broken: dict[str, Broken]) -> None:
@@ -200,7 +218,7 @@ class RandomSource:
         if not self._settled:
             self.box.settle(x if x.size >= 16 else np.resize(x, 16)) if words is None else self.box.call(x.copy())
             self._settled = True
-        return self.box.call(x.copy()).words.view(np.float64)
+        return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
 
     def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
         if self.driven == "own":
@@ -229,16 +247,26 @@ class RandomSource:
 
 
 def _cells(fmt: Format) -> list[tuple[float, float]]:
-    """Pairs of neighbours, smaller magnitude first: subnormal, normal, odd and even, both signs."""
+    """Pairs of neighbours, smaller magnitude first: subnormal, normal, odd and even, the largest two, both signs."""
     one = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
     unit = float(fmt.ulp(one))
     found = [(one, one + unit), (one + unit, one + 2 * unit)] if fmt.mantissa_bits else [(one, 2 * one)]
     if fmt.subnormals:
         low = fmt.smallest_subnormal
         found += [(0.0, low), (fmt.smallest_normal, fmt.smallest_normal + float(fmt.ulp(fmt.smallest_normal)))]
+    found += [(float(fmt.value_of(fmt.max_code - 1)), fmt.max)]
     if fmt.signed:
-        found += [(-found[0][0], -found[0][1])]
-    return found
+        found += [(-found[0][0], -found[0][1]), (-found[-1][0], -found[-1][1])]
+    return list(dict.fromkeys(found))
+
+
+def _binades(fmt: Format) -> list[tuple[float, float]]:
+    """Return pairs of neighbours, smaller magnitude first: one in each binade of each sign, the middle one."""
+    half = 1 << fmt.mantissa_bits >> 1
+    starts = range(0, fmt.max_code, 1 << fmt.mantissa_bits)
+    codes = [min(start + half, fmt.max_code - 1) for start in starts]
+    positive = [(float(fmt.value_of(code)), float(fmt.value_of(code + 1))) for code in codes]
+    return positive + [(-low, -high) for low, high in positive if fmt.signed]
 
 
 def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
@@ -263,10 +291,16 @@ def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Itera
     found.means = {f: float(away[fraction == f].mean()) for f in FRACTIONS if (fraction == f).any()}
     yield "neighbours", neighbours
     yield "mean", _means(source, chosen, away, fraction, detects)
+    yield from _every_binade(source, fmt, found)
     half = np.full(OF_LAGS, cells[0][0] + (cells[0][1] - cells[0][0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cells[0][0]) for number in range(8)]
     yield "elements", _elements(source, half, draws)
+    for shape in SHAPES[1:]:
+        shaped = [np.abs(source(half.reshape(shape), 8 + number)) > abs(cells[0][0]) for number in range(2)]
+        yield "elements", _elements(source, half.reshape(shape), shaped)
     yield "calls", _calls(source, half, draws)
+    if source.driven == "seed":
+        yield "seeds", _seeds(source, half[:SEEDED], found)
     if source.driven != "own":
         again = [source(half[:256], 3) for _ in range(2)]
         same = bool((again[0].view(np.uint64) == again[1].view(np.uint64)).all())
@@ -297,15 +331,47 @@ def _exact(source: RandomSource, fmt: Format) -> Broken | None:
     return None
 
 
-def _drawn(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
+def _every_binade(source: RandomSource, fmt: Format, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
+    """Yield whether means hold in each binade: of a quarter, a half and three quarters of a unit."""
+    cells = np.array(_binades(fmt))
+    low, high = (np.repeat(cells[:, end], len(IN_BINADES)) for end in (0, 1))
+    fraction = np.tile(IN_BINADES, len(cells))
+    x = (low + fraction * (high - low)).astype(np.float32)
+    kept = x.astype(np.float64) == low + fraction * (high - low)
+    x, low, high, fraction = x[kept], low[kept], high[kept], fraction[kept]
+    if source.driven in ("bits", "uniform"):
+        away, stray = _counted(source, x, low, high)
+        wrong = away != fraction
+    else:
+        away, stray = _drawn(source, x, low, high, calls=1)
+        wrong = _unlikely(np.round(away * REPEATS), REPEATS, fraction, x.size)
+        found.detects_in_binades = _detectable(REPEATS, x.size)
+    yield "neighbours", stray
+    broken = None
+    if wrong.any():
+        worst = int(np.argmax(np.where(wrong, np.abs(away - fraction), 0)))
+        one = broken_at("mean", x[[worst]], np.uint64(0), np.uint64(0), source.box.fmt, source.box.name)
+        ends = np.abs(low[wrong])
+        where = f"binades from {ends.min():.6g} to {ends.max():.6g}" if ends.min() < ends.max() else f"{ends.min():.6g}"
+        why = f"it goes away from zero {away[worst]:.6g} of the time, not {fraction[worst]:.6g}; wrong are {where}"
+        broken = Broken(
+            "mean", why, input_bits=one.input_bits, input=one.input, got=f"{away[worst]:.6g}",
+            want=f"{fraction[worst]:.6g}", count=int(wrong.sum()), of=x.size,
+        )  # fmt: skip
+    yield "mean", broken
+
+
+def _drawn(
+    source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
+) -> tuple[Values, Broken | None]:
     """The share of each element that goes away, over many draws."""
     away = np.zeros(x.size)
     bad: Broken | None = None
-    for number in range(CALLS):
+    for number in range(calls):
         got = source(np.repeat(x, REPEATS), number).reshape(x.size, REPEATS)
         bad = bad or _stray(source, x, got, low, high)
         away += (got == high[:, None]).sum(1)
-    return away / (REPEATS * CALLS), bad
+    return away / (REPEATS * calls), bad
 
 
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
@@ -415,31 +481,77 @@ def _random_bits(away: Values, fraction: Values) -> str:
 
 
 def _elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Whether neighbours in an array draw for themselves."""
-    for lag in LAGS:
-        for number, bits in enumerate(draws):
-            same = int((bits[lag:] == bits[:-lag]).sum())
-            of = bits.size - lag
-            if _unlikely(same, of, 0.5, len(LAGS) * len(draws)):
-                why = f"elements {lag} apart went the same way {same:,} of {of:,} times in call {number}; want half"
-                return Broken(
-                    "elements", why, input=f"{source.box.name} on {x.size:,} times {x[0]!r}", count=same, of=of
-                )
+    """Return what breaks where two elements of an array draw alike, at any distance."""
+    for number, bits in enumerate(draws):
+        same, of = _agreements(bits, bits)
+        lag = _most_alike(same, of, 1, len(SHAPES) * len(draws))
+        if lag is not None:
+            times = f"{same[lag]:,} of {of[lag]:,} times in call {number}"
+            alike = "an element and that of the row before" if lag == x.shape[-1] else f"elements {lag} apart"
+            why = f"{alike} went the same way {times}; want half"
+            of_shape = f"an array of shape {x.shape} of {x.flat[0]!r}"
+            return Broken(
+                "elements", why, input=f"{source.box.name} on {of_shape}", got="equal draws", want="independent ones",
+                count=int(same[lag]), of=int(of[lag]),
+            )  # fmt: skip
     return None
 
 
+def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return, for each shift, how often first[i + shift] equals second[i], and of how many pairs."""
+    size = first.size
+    signs = [np.where(draws, 1.0, -1.0) for draws in (first, second)]
+    spectra = [np.fft.rfft(draws, 2 * size) for draws in signs]
+    products = np.rint(np.fft.irfft(spectra[0] * np.conj(spectra[1]), 2 * size)[:size]).astype(np.int64)  # integers
+    of = size - np.arange(size)
+    return (of + products) // 2, of
+
+
+def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
+    """Return the shift, from `first` on, with the most unlikely agreement, None where chance allows all of them.
+
+    same, of: agreements and pairs of each shift; tests: how many such searches a check makes.
+    """
+    same, of = same[first : same.size - OVERLAP], of[first : of.size - OVERLAP]
+    deviations = np.abs(2 * same - of) / np.sqrt(of)
+    shift = int(np.argmax(deviations))
+    return first + shift if _unlikely(same[shift], of[shift], 0.5, tests * same.size) else None
+
+
 def _calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Whether calls draw anew, also where one is the other shifted."""
+    """Return what breaks where two calls draw alike, also where one is the other shifted by any distance."""
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
-    for first, second in pairs:
-        for shift in (0, 1, -1, 4, -4):
-            same = int((draws[first] == np.roll(draws[second], shift)).sum())
-            if _unlikely(same, x.size, 0.5, 5 * len(pairs)):
+    for pair in pairs:
+        for first, second in (pair, pair[::-1]):
+            same, of = _agreements(draws[first], draws[second])
+            shift = _most_alike(same, of, 0, 2 * len(pairs))
+            if shift is not None:
                 apart = f", shifted by {shift}" if shift else ""
-                why = (
-                    f"calls {first} and {second} went the same way {same:,} of {x.size:,} times{apart}; want about half"
-                )
-                return Broken("calls", why, count=same, of=x.size)
+                times = f"{same[shift]:,} of {of[shift]:,} times"
+                why = f"calls {first} and {second} went the same way {times}{apart}; want about half"
+                return Broken("calls", why, count=int(same[shift]), of=int(of[shift]))
+    return None
+
+
+def _seeds(source: RandomSource, x: Array, found: StochasticFindings) -> Broken | None:
+    """Return what breaks where two seeds that differ give the same draws, as seeds that are cut do."""
+    seen: dict[bytes, int] = {}
+    for seed in (0, 1, *(near for bit in range(1, SEED_BITS) for near in (1 << bit, (1 << bit) + 1))):
+        try:
+            draws = source(x, seed).tobytes()
+        except QuantizerMisbehaved as refusal:
+            if refusal.property != "runs" or seed < 1 << 16:
+                raise
+            found.notes.append(f"it refuses seeds from {seed:,} on: {refusal.sentence}")
+            return None
+        other = seen.setdefault(draws, seed)
+        if other != seed:
+            text = f"seeds {other:,} and {seed:,} give the same draws"
+            if max(other, seed) >> 32:
+                found.notes.append(f"{text}: of a seed no more than 32 bits count")
+                return None
+            bits = max(other, seed).bit_length() - 1
+            return Broken("seeds", f"{text}: bit {bits} of a seed does not count", got="equal draws", want="others")
     return None
 
 

@@ -40,9 +40,13 @@ def test_a_seeded_cast_passes_with_its_power_stated() -> None:
     found = check(seeded)
     assert found.ok, found
     assert (found.driven, found.held) == (
-        "seed", ("exact values", "neighbours", "mean", "elements", "calls", "repeats", "averaging"),
+        "seed", ("exact values", "neighbours", "mean", "elements", "calls", "seeds", "repeats", "averaging"),
     )  # fmt: skip
     assert 0 < found.detects < 0.03
+    assert found.detects < found.detects_in_binades < 0.1
+    assert {len(shape) for shape in found.covered.shapes} == {1, 2, 3}
+    assert (found.covered.largest, found.covered.specials) == (448.0, ("zeros",))
+    assert f"covered: {found.covered}" in str(found)
     assert found.false_alarm <= 1e-6
 
 
@@ -97,6 +101,83 @@ def test_one_draw_for_all_elements_is_found() -> None:
         return by_bits(x, np.full(x.shape, np.random.default_rng(seed).integers(1 << 32), np.uint32))
 
     assert "elements" in broken(check(shared))
+
+
+def of_axis(axis: int) -> Any:
+    """Stochastic rounding that draws once for all that is along an axis of an array with several."""
+
+    def rounds(x: Array, seed: int) -> Array:
+        shape = tuple(1 if place == axis and x.ndim > 1 else size for place, size in enumerate(x.shape))
+        words = np.random.default_rng(seed).integers(0, 1 << 32, shape, dtype=np.uint32)
+        return by_bits(x, np.broadcast_to(words, x.shape))
+
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("axis", "why"),
+    [(0, "an element and that of the row before"), (1, "went the same way"), (2, "elements 1 apart"), (5, "")],
+)
+def test_draws_that_are_equal_along_an_axis_are_found(axis: int, why: str) -> None:
+    found = check(of_axis(axis))
+    assert broken(found) == ({"elements"} if why else set()), found
+    assert why in str(found)
+
+
+@pytest.mark.parametrize("period", [200, 1000, 4096])
+def test_draws_that_come_again_after_a_period_are_found(period: int) -> None:
+    def rounds(x: Array, seed: int) -> Array:
+        words = np.random.default_rng(seed).integers(0, 1 << 32, period, dtype=np.uint32)
+        return by_bits(x, np.resize(words, x.shape))
+
+    (one,) = [one for one in check(rounds).broken if one.property == "elements"]
+    assert f"elements {period} apart went the same way" in one.why
+
+
+CUTS: dict[str, Any] = {
+    "4 bits": lambda seed: seed & 0xF, "8 bits": lambda seed: seed & 0xFF, "16 bits": lambda seed: seed & 0xFFFF,
+    "31 bits": lambda seed: seed & 0x7FFFFFFF, "float32": lambda seed: int(np.float32(seed)),
+    "the upper half": lambda seed: seed >> 16 << 16 if seed >> 16 else seed,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_seeds_that_are_cut_are_found(cut: str) -> None:
+    found = check(lambda x, seed: seeded(x, CUTS[cut](seed)))
+    assert "seeds" in broken(found), found
+    assert "give the same draws" in str(found)
+
+
+def test_seeds_of_32_bits_are_a_note_and_refused_ones_too() -> None:
+    found = check(lambda x, seed: seeded(x, seed & 0xFFFFFFFF))
+    assert found.ok
+    assert found.notes == ("seeds 0 and 4,294,967,296 give the same draws: of a seed no more than 32 bits count",)
+
+    def narrow(x: Array, seed: int) -> Array:
+        return seeded(x, int(np.array(seed, np.int32)))
+
+    refused = check(narrow)
+    assert refused.ok
+    assert refused.notes[0].startswith("it refuses seeds from 2,147,483,648 on: fn raised OverflowError")
+
+
+@pytest.mark.parametrize("rounding", ["toward_zero", "nearest_even", "away"])
+@pytest.mark.parametrize(("low", "high"), [(256, 512), (16, 32), (0, 2.0**-6), (2.0**-6, 2.0**-5)])
+def test_a_binade_with_another_rounding_is_found(rounding: str, low: float, high: float) -> None:
+    def rounds(x: Array, seed: int, draws: Any = seeded) -> Array:
+        other = fp.quantize(x, "e4m3", rounding="nearest_even" if rounding == "away" else rounding)
+        other = np.where((rounding == "away") & (np.abs(other) < np.abs(x)), draws(x, seed), other)
+        return np.where((np.abs(x) >= low) & (np.abs(x) < high), other, draws(x, seed)).astype(np.float32)
+
+    assert "mean" in broken(check(rounds))
+    assert "mean" in broken(check(lambda x, words: rounds(x, words, by_bits)))
+
+
+def test_the_largest_binade_of_one_sign_is_checked() -> None:
+    def rounds(x: Array, seed: int) -> Array:
+        return np.where(x <= -256, fp.quantize(x, "e4m3"), seeded(x, seed)).astype(np.float32)
+
+    assert "mean" in broken(check(rounds))
 
 
 def test_the_same_draws_in_every_call_are_found() -> None:
