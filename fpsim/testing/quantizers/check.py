@@ -103,7 +103,7 @@ def check_quantizer(
     """
     __tracebackhide__ = True
     if scaling is not None:
-        from fpsim.testing.quantizers.scaled import check_scaled
+        from fpsim.testing.quantizers.scaled_check import check_scaled
 
         report: QuantizerReport = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
     else:

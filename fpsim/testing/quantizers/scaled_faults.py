@@ -23,6 +23,12 @@ ROUNDINGS = {
     "nearest_away": "takes ties of elements away from zero", "up": "rounds elements up", "down": "rounds elements down",
     "to_odd": "rounds elements to odd",
 }  # fmt: skip
+TIES = {
+    "nearest_zero": "takes ties of elements toward zero", "nearest_up": "takes ties of elements up",
+    "nearest_down": "takes ties of elements down", "nearest_odd": "takes ties of elements to the odd code",
+    "negative_away": "takes ties of negative elements away from zero",
+    "negative_zero": "takes ties of negative elements toward zero",
+}  # fmt: skip
 ADDED = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)
 
@@ -145,7 +151,7 @@ def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
 def _of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Other scales: for elements and in what comes back, or for one of these alone."""
     changes: list[tuple[str, Callable[[RightEncoding, Case], Array]]] = [
-        ("those of the call before", lambda r, c: r.scales(_before(c))),
+        ("those of the call before", _stale),
         ("those of the largest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, 1))),
         ("those of the lowest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, -1))),
     ]
@@ -163,6 +169,7 @@ def _of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     changes += [("that of the first tile for all", lambda r, c: _all_first(r.scales(c.x)))]
     for fmt in (BF16, FP16):
         changes += [(f"those of the input rounded to {fmt}", _of_input(_of(_rounded, fmt)))]
+    changes += [("those of the input without its subnormals", _of_input(_flushed))]
     for added in ADDED:
         changes += [(f"those of amax + {added:g}", _of_input(_of(_enlarged, added)))]
     ratio = _ratio(recipe, cases)
@@ -199,9 +206,11 @@ def _returned(change: Callable[[RightEncoding, Case], Array]) -> Callable[[Right
     return fault
 
 
-def _before(case: Case) -> Array:
-    """The matrix of the call before, where it had as many tiles."""
-    return case.x if case.before is None or case.before.shape != case.x.shape else case.before
+def _stale(recipe: RightEncoding, case: Case) -> Array:
+    """Return the scales of the call before, where it had as many tiles in the same grid."""
+    right = recipe.scales(case.x)
+    before = right if case.before is None else recipe.scales(case.before)
+    return before if before.shape == right.shape else right
 
 
 def _signed(x: Array, sign: int) -> Array:
@@ -266,6 +275,10 @@ def _times(factor: float) -> Callable[[RightEncoding, Case], Array]:
     return lambda recipe, case: np.asarray(recipe.scales(case.x) * np.float32(factor), np.float32)
 
 
+def _flushed(x: Array) -> Array:
+    return np.where(np.abs(x) < np.finfo(np.float32).smallest_normal, np.copysign(np.float32(0), x), x)
+
+
 def _enlarged(x: Array, added: float) -> Array:
     return np.asarray(np.abs(x) + np.float32(added))
 
@@ -305,6 +318,9 @@ def _of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     for word, words in ROUNDINGS.items():
         if word != rounding:
             yield words, _elements(rounding=word)
+    if rounding == "nearest_even":
+        for rule, words in TIES.items():
+            yield words, _ties(rule)
     for fmt in (BF16, FP16):
         yield f"rounds elements to {fmt} before it divides them by their scale", _on_input(fmt)
         yield f"rounds the input to {fmt} first", _first_rounded(fmt)
@@ -315,6 +331,7 @@ def _of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
         limit = _largest(cases)
         if 0 < limit < recipe.fmt.max:
             yield f"limits elements to +-{limit:g}", _clipped(limit)
+    yield "takes subnormals of the input for zeros", _on_flushed
     yield "loses the signs of zeros", _after(lambda v: v + 0.0)
     yield "loses the signs of elements", _after(np.abs)
 
@@ -325,6 +342,33 @@ def _elements(**cast: Any) -> Callable[[RightEncoding, Case], FaultOutcome]:
         return FaultOutcome(_values(recipe, case.x, scales, **cast), scales, scales)
 
     return fault
+
+
+def _ties(rule: str) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    """Return the fault of right elements but for ties, which go to the neighbour that a rule names."""
+
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        scales = recipe.scales(case.x)
+        even = _values(recipe, case.x, scales)
+        low, high = (_values(recipe, case.x, scales, rounding=word) for word in ("down", "up"))
+        quotient = _quotient(recipe, case.x, scales)
+        tie = np.isfinite(quotient) & (low != high) & (quotient == low + (high - low) / 2)
+        odd = np.where(even == low, high, low)
+        zero = np.where(np.signbit(quotient), high, low)
+        negative = np.signbit(quotient)
+        chosen = {
+            "nearest_up": high, "nearest_down": low, "nearest_odd": odd, "nearest_zero": zero,
+            "negative_away": np.where(negative, low, even), "negative_zero": np.where(negative, high, even),
+        }[rule]  # fmt: skip
+        return FaultOutcome(np.where(tie, chosen, even), scales, scales)
+
+    return fault
+
+
+def _quotient(recipe: RightEncoding, x: Array, scales: Array) -> Array:
+    """Return what elements are rounded from, float32."""
+    spread = _spread(scales, x, recipe)
+    return np.asarray(x / spread if recipe.scaling.division == "divide" else x * (np.float32(1) / spread))
 
 
 def _on_input(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
@@ -344,12 +388,16 @@ def _first_rounded(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]
     return fault
 
 
+def _on_flushed(recipe: RightEncoding, case: Case) -> FaultOutcome:
+    x = _flushed(case.x)
+    scales = recipe.scales(x)
+    return FaultOutcome(_values(recipe, x, scales), scales, scales)
+
+
 def _on_quotient(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
-        spread = _spread(scales, case.x, recipe)
-        how = recipe.scaling
-        quotient = case.x / spread if how.division == "divide" else case.x * (np.float32(1) / spread)
+        quotient = _quotient(recipe, case.x, scales)
         ones = np.where(np.isnan(scales), scales, np.float32(1))
         return FaultOutcome(_values(recipe, _rounded(quotient, fmt), ones), scales, scales)
 

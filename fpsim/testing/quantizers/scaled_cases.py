@@ -1,0 +1,164 @@
+"""Matrices that a recipe of scales has to think about: sizes of tiles, ties, zeros, specials, partial tiles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.element import Element
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import tile_sizes, tiling
+
+BRIEF = 1 << 14  # elements of a matrix
+
+
+def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
+    """Matrices that a scaling has to think about, float32."""
+    rng = np.random.default_rng(0)
+    rows, columns = _shape(scaling)
+    plain = rng.standard_normal((rows, columns))
+    tiles = tiling((rows, columns), scaling.block).grid
+    height, width = tile_sizes((rows, columns), scaling.block)
+
+    def for_elements(of_tiles: Any) -> Any:
+        return np.repeat(np.repeat(of_tiles, height, 0), width, 1)[:rows, :columns]
+
+    spread = plain * for_elements(np.exp2(rng.integers(-12, 12, tiles)))
+    largest = np.abs(spread).copy()
+    powers = np.exp2(np.floor(np.log2(largest)))
+    most = _largest_value(fmt)
+    edge = np.where(rng.random(plain.shape) < 0.5, powers, np.nextafter(powers.astype(np.float32), np.float32(0)))
+    full = powers * most / 2.0 ** np.floor(np.log2(most))
+    special = spread.copy()
+    special[:height, :width] = 0
+    special[-1, -1] = -0.0
+    amax = _at_ties(scaling, most, rng, tiles)
+    ties = np.clip(plain / 5, -0.9, 0.9) * for_elements(amax)
+    ties[::height, ::width] = amax * rng.choice([-1, 1], amax.shape)
+    outlier = plain.copy()
+    outlier[min(height, rows) - 1, min(width, columns) - 1] = 3e4
+    seams = _at_element_ties(spread.astype(np.float32), fmt, scaling, rng)
+    with np.errstate(all="ignore"):
+        found = {
+            "ordinary tiles": plain, "tiles of different size": spread, "amax at a power of two": edge,
+            "amax at the largest value times a power of two": full, "a tile of zeros": special,
+            "constant tiles": np.full(plain.shape, 1.7), "an outlier at a tile's edge": outlier,
+            "scales at ties": ties, "elements at ties": seams, "very small values": plain * 2.0**-120,
+            "very large values": plain * 2.0**120,
+            "subnormal values": plain * 2.0**-140,
+            "a largest magnitude of a few subnormals": np.rint(plain * 3) * 2.0**-149,
+        }  # fmt: skip
+        if not scaling.symmetric and isinstance(fmt, IntegerFormat):
+            found["zero points at ties"] = _at_zero_point_ties(plain.shape, scaling, fmt, rng)
+        return {name: np.asarray(x, np.float32) for name, x in found.items()}
+
+
+def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]:
+    """Return matrices whose last tiles are cut short, none where a tile is a whole row and column."""
+    height, width = (max(size, 1) for size in _block(scaling))
+    rows, columns = plain["ordinary tiles"].shape
+    cut = np.s_[: rows - height // 2, : columns - (width // 2 + (width > 2))]
+    if height == width == 1:
+        cut = np.s_[: rows - 3, : columns - 5]
+    names = ("tiles of different size", "elements at ties")
+    return {f"{name}, with partial tiles": np.ascontiguousarray(plain[name][cut]) for name in names}
+
+
+def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFormat, rng: np.random.Generator) -> Any:
+    """Return tiles whose lowest values lie halfway between two integers times a scale, of all or one sign too."""
+    tiles = tiling(shape, scaling.block).grid
+    height, width = tile_sizes(shape, scaling.block)
+    steps = fmt.highest - fmt.lowest
+    low = rng.integers(0, steps, tiles) + rng.choice([0, 0.5], tiles)
+    low = np.where(rng.random(tiles) < 0.2, rng.choice([0, steps], tiles), low)  # nothing below, or nothing above zero
+    scale = np.exp2(rng.integers(-3, 4, tiles))
+    levels = rng.integers(0, 2 * steps + 1, shape) / 2
+    levels[::height, ::width] = 0
+    levels[height - 1 :: height, width - 1 :: width] = steps
+
+    def spread(of_tiles: Any) -> Any:
+        return of_tiles.repeat(height, 0)[: shape[0]].repeat(width, 1)[:, : shape[1]]
+
+    return (levels - spread(low)) * spread(scale)
+
+
+def _at_ties(scaling: Scaling, most: float, rng: np.random.Generator, tiles: tuple[int, ...]) -> Any:
+    """Largest magnitudes of tiles whose scales lie at ties of the scale format, or next to one.
+
+    The first tile has the largest scale, so that a scale of the array is 1.
+    """
+    fmt = scaling.scale_format
+    low, high = max(-6, fmt.min_exponent), min(6, math.frexp(fmt.max)[1] - 1)
+    steps = 1 << min(fmt.mantissa_bits, 4)
+    halves = (2 * np.arange(steps) + 1) / (2 * steps)
+    ties = np.concatenate([(1 + halves) * 2.0**power for power in range(low, high)])
+    if not fmt.mantissa_bits:
+        ties = np.concatenate([ties, ties / 1.5 * 1.75, ties / 1.5 * 1.9375, ties / 1.5 * 1.25])
+    amax = (rng.choice(ties, tiles) * most).astype(np.float32)
+    toward = rng.choice([0, 1, 1, 2], tiles).astype(np.float32)
+    amax = np.nextafter(amax, amax * toward, dtype=np.float32)
+    amax.flat[0] = most * min(fmt.max, 2.0**60)
+    return amax
+
+
+def _largest_value(fmt: Element) -> float:
+    """Return the largest value of an element format; LogFMT has none of its own."""
+    return 127.0 if isinstance(fmt, LogFMT) else fmt.max
+
+
+def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Generator) -> Array:
+    """Ties of elements times scales, so that quotients lie next to ties; each tile keeps its largest magnitude."""
+    height, width = tile_sizes(x.shape, scaling.block)
+    scales = encode_scaled(x, fmt, scaling).scales
+    spread = scales.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
+    values = np.arange(_largest_value(fmt) + 1) if not isinstance(fmt, Format) else fmt.table()[: fmt.max_code + 1]
+    values = np.sort(values[np.isfinite(values) & (values >= 0)])
+    with np.errstate(all="ignore"):
+        found = (rng.choice((values[1:] + values[:-1]) / 2, x.shape) * spread).astype(np.float32)
+    if not isinstance(fmt, Format) or fmt.signed:
+        found *= rng.choice(np.array([-1, 1], np.float32), x.shape)
+    starts = [np.arange(0, size, step) for size, step in zip(x.shape, (height, width), strict=True)]
+    amax = np.maximum.reduceat(np.maximum.reduceat(np.abs(x), starts[0], 0), starts[1], 1)
+    found[::height, ::width] = amax
+    limits = amax.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
+    return np.clip(found, -limits, limits)
+
+
+def _shape(scaling: Scaling) -> tuple[int, int]:
+    """Return rows and columns of whole tiles, several both ways, and as few elements as kernels are cold for.
+
+    A recipe has compiled loops of its own from 2**14 elements on, and hundreds are tried.
+    """
+    height, width = _block(scaling)
+    if height < 2 and width < 2:
+        return 48, 64
+    if min(height, width) > 1:
+        count = 2 if max(height, width) > 32 else 3
+        return count * height, count * width
+    size = max(height, width)
+    along = (3 if size <= 128 else 2) * size
+    across = 16 * max(1, min(3, BRIEF // (16 * along)))
+    return (across, along) if width == size else (along, across)
+
+
+def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
+    """Matrices with an Inf and a NaN, and one that is long where the others are short."""
+    infinite, nan = plain.copy(), plain.copy()
+    infinite[1, 1], nan[2, 2] = np.inf, np.nan
+    height, width = (max(size, 1) for size in _block(scaling))
+    size = max(height, width)
+    turned = (size + 32, width) if height == 1 else (height, size + 32) if width == 1 else (3 * height, width)
+    other = np.resize(plain, plain.shape[::-1] if size == 1 else turned)
+    return {"an Inf": infinite, "a NaN": nan, "a matrix of the other shape": other}
+
+
+def _block(scaling: Scaling) -> tuple[int, int]:
+    block = scaling.block
+    return (1, block[0]) if len(block) == 1 else (block[-2], block[-1])
