@@ -12,6 +12,7 @@ from fpsim.arrays import FORMAT_OF, Array, distinct, words
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.element import element_format
 from fpsim.formats.float_format import Format, dtype_of
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
@@ -56,6 +57,8 @@ def check_quantizer(
     overflow: str | None = None,
     subnormals: str = "keep",
     scaling: Scaling | str | None = None,
+    scale: Any = None,
+    zero_point: Any = None,
     source: Any = None,
     seed: int | None = None,
     raises: bool = True,
@@ -73,9 +76,14 @@ def check_quantizer(
       rounding, overflow, subnormals: what it should do, as in `fpsim.encode`; `**fp.policy("torch")` for a library's.
         The default of overflow is "nonfinite", with a scaling that of the scaling.
       scaling: an `fp.Scaling`: fn then takes a matrix and returns an `fp.Scaled`, (codes, scales), or float32 values.
-      source: the dtype of the inputs, "float32" or "float64", that are rounded once. None: float32 (float64 where
-        float32 cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or
-        torch, which round float64 to float32 first; that is then a note.
+      scale: a positive number, or (n, 1) or (n,) of them for the rows or columns of matrices: fn then returns
+        saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or values, with quotients
+        in float32. It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), as many as it needs.
+      zero_point: integers of the shape of scale; None also allows a symmetric range, such as -127 to 127.
+      source: the dtype of the inputs, float32 or float64, that are rounded once. None: float32 (float64 where float32
+        cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or torch,
+        which round float64 to float32 first; that is then a note. With a scale: float16, bfloat16, float32 or an
+        integer dtype.
       seed: of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; without it, use
         `check_stochastic`.
       raises: False returns the report where a property is broken.
@@ -102,11 +110,28 @@ def check_quantizer(
       (('rounds to FP16 first',), 0)
     """
     __tracebackhide__ = True
-    if scaling is not None:
+    report: QuantizerReport
+    if scale is not None:
+        from fpsim.testing.quantizers.given_scales import check_given_scale
+
+        if scaling is not None:
+            raise ValueError(
+                "check_quantizer takes scaling= or scale=, not both. Use scale= for a scale that is given."
+            )
+        cast = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
+        report = check_given_scale(fn, element_format(fmt), scale, zero_point, source, cast)
+    elif scaling is not None:
         from fpsim.testing.quantizers.scaled_check import check_scaled
 
-        report: QuantizerReport = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
+        report = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
     else:
+        element = element_format(fmt)
+        if not isinstance(element, Format):
+            raise ValueError(
+                f"a quantizer to {element} needs a scale; pass scale=, or scaling= where it finds its own."
+            )
+        if zero_point is not None:
+            raise ValueError("zero_point needs scale=; got a zero_point alone.")
         options = cast_options(fmt, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
         report = _checked(fn, options, None if source is None else _source_dtype(source, options.fmt))
     if raises and not report.ok:

@@ -1,0 +1,183 @@
+"""Quantizers whose scale is given: ONNX's forms pass, and the usual faults are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import fpsim as fp
+from tests.kit.sweeps import in_turn
+
+Array = Any
+
+
+def report(fn: Callable[..., Any], fmt: str, **keywords: Any) -> fp.testing.QuantizerReport:
+    return fp.testing.check_quantizer(fn, fmt, raises=False, **keywords)
+
+
+def linear(x: Array, scale: Any, zero_point: Any = 0, fmt: Any = np.int8) -> Array:
+    """ONNX's QuantizeLinear."""
+    low, high = {"int8": (-128, 127), "uint8": (0, 255), "int4": (-8, 7)}[np.dtype(fmt).name]
+    integers = np.rint(x.astype(np.float32) / np.float32(scale)) + np.float32(zero_point)
+    return np.clip(integers, low, high).astype(fmt)
+
+
+def half_away(x: Array, scale: float) -> Array:
+    quotient = (x / np.float32(scale)).astype(np.float64)
+    return np.clip(np.trunc(quotient + np.copysign(0.5, quotient)), -128, 127).astype(np.int8)
+
+
+SCALES = np.array([0.1, 0.3, 2.0], np.float32)
+RIGHT: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
+    "INT8 by a closure": (lambda x: linear(x, 0.1), "int8", {"scale": 0.1}),
+    "INT8 with a zero point": (lambda x: linear(x, 0.1, -5), "int8", {"scale": 0.1, "zero_point": -5}),
+    "fn(x, scale)": (lambda x, scale: linear(x, scale), "int8", {"scale": 0.3}),
+    "fn(x, scale, zero point)": (
+        lambda x, scale, zero_point: linear(x, scale, zero_point, np.uint8), "uint8", {"scale": 0.1, "zero_point": 127}
+    ),
+    "of columns": (
+        lambda x, s, z: linear(x, s, z, np.uint8), "uint8", {"scale": SCALES, "zero_point": np.array([0, 128, 255])}
+    ),
+    "of rows": (lambda x, s: linear(x, s), "int8", {"scale": SCALES[:, None]}),
+    "int4 of ml_dtypes": (lambda x: linear(x, 0.5, 1, ml_dtypes.int4), "int4", {"scale": 0.5, "zero_point": 1}),
+    "float16": (lambda x: linear(x, 0.1), "int8", {"scale": 0.1, "source": "float16"}),
+    "bfloat16": (lambda x: linear(x, 0.1), "int8", {"scale": 0.1, "source": "bfloat16"}),
+    "int32": (lambda x: linear(x, 3.0), "int8", {"scale": 3.0, "source": "int32"}),
+    "uint8 to INT8": (lambda x: linear(x, 3.0, -7), "int8", {"scale": 3.0, "zero_point": -7, "source": np.uint8}),
+    "E4M3": (
+        lambda x: fp.encode(x / np.float32(0.1), "e4m3", overflow="saturate_finite"), "e4m3", {"scale": 0.1}
+    ),
+    "E5M2 without saturation": (
+        lambda x: fp.encode(x / np.float32(0.1), "e5m2"), "e5m2", {"scale": 0.1, "overflow": "nonfinite"}
+    ),
+    "ties away": (lambda x: half_away(x, 0.5), "int8", {"scale": 0.5, "rounding": "nearest_away"}),
+    "values": (lambda x: linear(x, 0.1) * np.float32(0.1), "int8", {"scale": 0.1, "zero_point": 0}),
+    "torch": (
+        lambda x: torch.clamp(torch.round(x.contiguous() / 0.5) + 3, 0, 255).to(torch.uint8), "uint8",
+        {"scale": 0.5, "zero_point": 3},
+    ),
+}  # fmt: skip
+
+
+@in_turn("form", RIGHT)
+def test_right_quantizers_pass_in_every_form(form: str) -> None:
+    fn, fmt, keywords = RIGHT[form]
+    found = report(fn, fmt, **keywords)
+    assert found.ok, found
+    assert found.covered.sizes[1] > 1 << 20
+    source = keywords.get("source", "float32")
+    assert found.covered.dtypes == (source if isinstance(source, str) else np.dtype(source).name,)
+
+
+def test_codes_packed_two_per_byte_pass() -> None:
+    def packed(x: Array) -> Array:
+        nibbles = linear(x, 0.5, 1, ml_dtypes.int4).astype(np.int8).view(np.uint8) & 15
+        nibbles = np.pad(nibbles, [(0, 0)] * (x.ndim - 1) + [(0, x.shape[-1] % 2)])
+        return nibbles[..., ::2] | nibbles[..., 1::2] << 4
+
+    assert report(packed, "int4", scale=0.5, zero_point=1).ok
+    assert not report(lambda x: packed(x) >> 4 | packed(x) << 4, "int4", scale=0.5, zero_point=1).ok
+
+
+def test_a_symmetric_range_is_a_note_without_a_zero_point_and_a_fault_with_one() -> None:
+    def symmetric(x: Array) -> Array:
+        return np.maximum(linear(x, 0.1), -127)
+
+    assert report(symmetric, "int8", scale=0.1).ok
+    assert report(symmetric, "int8", scale=0.1).notes == ("it saturates at -127, not at -128",)
+    assert report(symmetric, "int8", scale=0.1, zero_point=0).causes == ("saturates at -127",)
+
+
+def wrapping(x: Array) -> Array:
+    whole = np.rint(np.clip(x / np.float32(0.1), -(2.0**31), 2.0**31)).astype(np.int64)
+    return (whole & 255).astype(np.uint8).view(np.int8)
+
+
+def added_before(x: Array) -> Array:
+    return np.clip(np.rint(x / np.float32(0.5) + np.float32(127)), 0, 255).astype(np.uint8)
+
+
+def added_half(x: Array) -> Array:
+    quotient = x / np.float32(0.5)
+    return np.clip(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)), -128, 127).astype(np.int8)
+
+
+def to_int8(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda x: np.clip(change(x), -128, 127).astype(np.int8)
+
+
+POINT = {"scale": 0.5, "zero_point": 127}
+FAULTS: dict[str, tuple[Callable[..., Any], str, dict[str, Any], str]] = {
+    "truncation": (to_int8(lambda x: np.trunc(x / np.float32(0.1))), "int8", {"scale": 0.1}, "rounds toward zero"),
+    "ties away": (lambda x: half_away(x, 0.5), "int8", {"scale": 0.5}, "takes ties away from zero"),
+    "half added": (added_half, "int8", {"scale": 0.5}, "adds half in float32 and truncates"),
+    "floor": (to_int8(lambda x: np.floor(x / np.float32(0.1))), "int8", {"scale": 0.1}, "rounds down, toward -Inf"),
+    "wrap": (wrapping, "int8", {"scale": 0.1}, "wraps around where it should saturate"),
+    "zero point + 1": (
+        lambda x: linear(x, 0.5, 128, np.uint8), "uint8", POINT, "has zero points that are off by +1"
+    ),
+    "zero point - 1": (
+        lambda x: linear(x, 0.5, -6), "int8", {"scale": 0.5, "zero_point": -5}, "has zero points that are off by -1"
+    ),
+    "no zero point": (lambda x: linear(x, 0.5, 0, np.uint8), "uint8", POINT, "leaves out the zero point"),
+    "added before": (added_before, "uint8", POINT, "adds the zero point before it rounds"),
+    "reciprocal": (
+        to_int8(lambda x: np.rint(x * (np.float32(1) / np.float32(0.1)))), "int8", {"scale": 0.1},
+        "multiplies by the reciprocal of the scale",
+    ),
+    "float64": (
+        to_int8(lambda x: np.rint(x.astype(np.float64) / float(np.float32(0.1)))), "int8", {"scale": 0.1},
+        "divides in float64",
+    ),
+    "E4M3": (
+        lambda x: fp.encode(x / np.float32(0.1), "e4m3", rounding="toward_zero", overflow="saturate_finite"), "e4m3",
+        {"scale": 0.1}, "rounds toward zero",
+    ),
+}  # fmt: skip
+
+
+@in_turn("fault", FAULTS)
+def test_faults_are_named(fault: str) -> None:
+    fn, fmt, keywords, cause = FAULTS[fault]
+    found = report(fn, fmt, **keywords)
+    assert (found.causes, found.unexplained) == ((cause,), 0), found
+
+
+@pytest.mark.parametrize("first", [1 << 14, 1 << 20])
+def test_what_is_wrong_beyond_an_index_is_found(first: int) -> None:
+    def fn(x: Array) -> Array:
+        codes = linear(x, 0.1)
+        codes.reshape(-1)[first:] = 3
+        return codes
+
+    (broken,) = report(fn, "int8", scale=0.1).broken
+    assert broken.property == "size"
+
+
+def test_a_reversed_vector_that_is_read_wrong_is_found() -> None:
+    (broken,) = report(lambda x: linear(x[::-1] if x.strides[0] < 0 else x, 0.1), "int8", scale=0.1).broken
+    assert broken.property == "layout"
+    assert "reversed" in broken.why
+
+
+@pytest.mark.parametrize(
+    ("fmt", "keywords", "words"),
+    [
+        ("int8", {}, "a quantizer to INT8 needs a scale; pass scale="),
+        ("int8", {"scale": -1.0}, "scale must be positive and finite"),
+        ("int8", {"scale": 1.0, "zero_point": 200}, r"zero_point must be integers of INT8, -128 \.\. 127; got 200"),
+        ("e4m3", {"scale": 1.0, "zero_point": 1}, "zero_point must be 0 for E4M3"),
+        ("int8", {"scale": 1.0, "source": "float64"}, "source must be float16, bfloat16, float32 or an integer dtype"),
+        ("int8", {"scale": 1.0, "scaling": "ROW"}, "takes scaling= or scale=, not both"),
+        ("int8", {"scale": 1.0, "rounding": "stochastic", "seed": 1}, "scale= needs a deterministic rounding"),
+        ("e4m3", {"zero_point": 1}, "zero_point needs scale="),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(fmt: str, keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        report(lambda x: x, fmt, **keywords)
