@@ -28,7 +28,8 @@ def check(
     subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
     scaling: Annotated[str | None, typer.Option(help="A name of fp.scalings, such as MX, if it scales tiles.")] = None,
     source: Annotated[
-        str | None, typer.Option(help="dtype of its inputs, float32 or float64. [default: both, where it takes both]")
+        str | None,
+        typer.Option(help="dtype of its inputs. [default: float32, and float64 where it takes it]"),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,

@@ -80,10 +80,10 @@ def check_quantizer(
         saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or values, with quotients
         in float32. It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), as many as it needs.
       zero_point: integers of the shape of scale; None also allows a symmetric range, such as -127 to 127.
-      source: the dtype of the inputs, float32 or float64, that are rounded once. None: float32 (float64 where float32
-        cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or torch,
-        which round float64 to float32 first; that is then a note. With a scale: float16, bfloat16, float32 or an
-        integer dtype.
+      source: the dtype of the inputs, that are rounded once: float32, float64 or integers. None: float32 (float64 where
+        float32 cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or
+        torch, which round float64 to float32 first; that is then a note. With a scale: float16, bfloat16, float32 or
+        an integer dtype.
       seed: of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; without it, use
         `check_stochastic`.
       raises: False returns the report where a property is broken.
@@ -133,7 +133,13 @@ def check_quantizer(
         if zero_point is not None:
             raise ValueError("zero_point needs scale=; got a zero_point alone.")
         options = cast_options(fmt, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
-        report = _checked(fn, options, None if source is None else _source_dtype(source, options.fmt))
+        dtype = None if source is None else _source_dtype(source, options.fmt)
+        if dtype is not None and dtype.kind in "iu":
+            from fpsim.testing.quantizers.integer_sources import check_integers
+
+            report = check_integers(fn, options, dtype)
+        else:
+            report = _checked(fn, options, dtype)
     if raises and not report.ok:
         raise AssertionError(str(report))
     return report
@@ -201,11 +207,13 @@ def _source_dtype(source: Any, fmt: Format) -> np.dtype[Any]:
     """Return the dtype of inputs that a caller names.
 
     Raises:
-      ValueError: it is neither float32 nor float64, or does not hold the format.
+      ValueError: it is neither float32, float64 nor integers, or does not hold the format.
     """
     dtype = dtype_of(source)
+    if dtype is not None and np.dtype(dtype).kind in "iu" and np.dtype(dtype).itemsize <= 8 and fmt.bits <= 32:
+        return np.dtype(dtype)
     if dtype is None or dtype not in (np.float32, np.float64):
-        raise ValueError(f"source must be float32 or float64; got {shown(source)}.")
+        raise ValueError(f"source must be float32 or float64, or an integer dtype; got {shown(source)}.")
     if not FORMAT_OF[np.dtype(dtype)].holds(fmt):
         raise ValueError(f"source must hold {fmt}, which float32 does not; got {shown(source)}. Use float64.")
     return np.dtype(dtype)

@@ -311,7 +311,7 @@ def test_float64_through_float32_is_a_note_where_a_library_is_promised_or_float3
 
 
 def test_another_source_than_a_float_that_holds_the_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="source must be float32 or float64; got 'float8'"):
+    with pytest.raises(ValueError, match="source must be float32 or float64, or an integer dtype; got 'float8'"):
         report(through_fp16, source="float8")
     with pytest.raises(ValueError, match=r"source must hold FP64, .* Use float64"):
         report(through_fp16, "fp64", source="float32")
