@@ -19,9 +19,10 @@ from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.boundary_points import further_points, points
+from fpsim.testing.quantizers.arrangement import PROBED, arrangement_of, arrangements, uniform_grid
 from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, narrowed
 from fpsim.testing.quantizers.family import plain_models
-from fpsim.testing.quantizers.model import model_of
+from fpsim.testing.quantizers.model import QuantizerModel, model_of
 from fpsim.testing.quantizers.properties import (
     beyond,
     chosen,
@@ -183,14 +184,46 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
     plain = plain_models(target_fmt, _source_normal(x))
     start = min(plain, key=search.count)
     found = search.explain(start)
-    words = plain[start]
+    more: str | None = None
+    if found.differ:
+        more, search, start, found = _placed(search, plain, start, found)
+        more = more or uniform_grid(box)
+    return _identity(search, plain, start, found, () if more is None else (more,))
+
+
+def _placed(
+    search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, found: FoundModel
+) -> tuple[str | None, ModelSearch, QuantizerModel, FoundModel]:
+    """Return the order of results that makes a policy of them, in words, with that policy; else None and the rest."""
+    for cause, places in arrangements(search.got.size):
+        undone = search.rearranged(places)
+        for model in plain:
+            if undone.gives_all(model):
+                return cause, undone, model, undone.explain(model)
+    return None, search, start, found
+
+
+def _identity(
+    search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, found: FoundModel,
+    more: tuple[str, ...],
+) -> QuantizerIdentity:  # fmt: skip
+    """Return the record of a model; `more` are faults that no model of single values has."""
+    faults = list(found.faults)
+    whole = found.model if isinstance(found.model, QuantizerModel) else None
+    for fault in found.faults if whole is not None else ():  # one that makes another policy of a policy is none
+        if fault.apply(start) in plain:
+            start = fault.apply(start)
+            faults.remove(fault)
+    keywords = plain[start]
+    does = {} if whole is None or found.differ else {"rounding": whole.rounding}
     through = found.model.through
     differ = search.differing(found.model)
     return QuantizerIdentity(
-        fmt=target_fmt, **words, faults=tuple(fault.words for fault in found.faults),
-        intermediate=None if through is None else through.name, exact=found.differ == 0, differ=found.differ,
-        of=x.size, model=found.model, tried=found.tried, excluded=found.excluded, rivals=found.rivals,
-        where=where(apart, differ, target_fmt, result.words) if found.differ else "",
+        fmt=start.fmt, **{**keywords, **does}, keywords=dict(keywords),
+        faults=(*more, *(fault.words for fault in faults)), intermediate=None if through is None else through.name,
+        exact=found.differ == 0, differ=found.differ, of=differ.size, model=found.model, tried=found.tried,
+        excluded=found.excluded, rivals=found.rivals,
+        where=where(search.inputs, differ, start.fmt, search.got) if found.differ else "",
     )  # fmt: skip
 
 
@@ -298,9 +331,16 @@ def _checked(fn: Callable[..., Any], options: CastOptions, source: Any = None) -
         fields["diagnosis"] = f"it is not deterministic. {_changing(apart, got != twice, fmt, got)}"
     elif options.rounding is Rounding.STOCHASTIC:
         fields["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
+    elif differ.any() and (cause := arrangement_of(got, want)) is not None:
+        text = f"all have one cause: it {cause} (0 differ from that)."
+        fields |= {"causes": (cause,), "diagnosis": text}
     else:
         search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, known)
         fields = _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt) | fields
+        grid = uniform_grid(box) if differ.any() and not fields.get("causes") else None
+        if grid is not None:
+            text = f"it {grid}, as {PROBED:,} further inputs of each of two sizes show."
+            fields |= {"causes": (grid,), "unexplained": 0, "diagnosis": text}
     more = [name for name in ("calls", "position", "batch", "size", "layout", "dtype") if name in broken]
     if more and not fields["differ"] and "diagnosis" not in fields:
         fields["diagnosis"] = (

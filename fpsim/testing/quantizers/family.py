@@ -13,8 +13,8 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, NAMED, TF32
 from fpsim.formats.policies import OVERFLOWS, overflow_outcome
 from fpsim.formats.rounding import NAMES
-from fpsim.testing.quantizers.model import Outcome, QuantizerModel, Subnormals, Through, model_of
-from fpsim.testing.quantizers.rounder import RULES, SENTENCES, FractionGrid, grid_of
+from fpsim.testing.quantizers.model import Carry, CarryFault, Outcome, QuantizerModel, Subnormals, Through, model_of
+from fpsim.testing.quantizers.rounder import RULES, FractionGrid, grid_of, magnitude_of, rule_words
 
 FIRST = (FP16, BF16, TF32, FP32, E5M2, E4M3)  # formats that casts go through
 FARTHEST = -1200  # no exponent is lower: a grid with an unbounded one
@@ -52,6 +52,15 @@ ZERO_WORDS = {
     "positive_input": "gives +0 for -0",
     "positive_rounded": "loses the sign of what rounds to zero",
 }
+NO_NEGATIVE_ZERO_WORDS = {
+    "nan_rounded": "gives the code of -0, which is NaN, for negative values that round to zero",
+    "nan_negative": "gives the code of -0, which is NaN, for -0 and for negative values that round to zero",
+}
+CARRY_WORDS: dict[CarryFault, str] = {
+    "lost": "loses the carry of the mantissa into the exponent",
+    "first_bit": "sets the first mantissa bit where the mantissa carries into the exponent",
+    "stays": "keeps the mantissa all ones where it should carry into the exponent",
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
     """
     found = [
         *_policies(model), *_roundings(model), *_first(model, source), *_limits(model), *_overflows(model),
-        *_subnormals(model), *_zeros_and_signs(model), *_shifts(model), *_formats(model, codes),
+        *_subnormals(model), *_carries(model), *_zeros_and_signs(model), *_shifts(model), *_formats(model, codes),
     ]  # fmt: skip
     if not codes and not model.fmt.holds(source):
         found += _unrounded(model, source)
@@ -102,6 +111,12 @@ def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
             yield deviation(
                 f"gives values of {fmt}, which it does not round to {model.fmt}", unrounded=True, through=through
             )
+    bits = model.fmt.mantissa_bits
+    for rule in ("toward_zero", "nearest_away", "nearest_even"):
+        name = f"{bits + 1} significand bits"
+        through = Through(name, FractionGrid(bits, source.min_exponent), rule)  # as masks of the source's bits do
+        words = _through_words(name, rule, False, False).removesuffix(" first")
+        yield deviation(f"{words}, with the exponents of its input", unrounded=True, through=through)
 
 
 def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict[str, Any]]:
@@ -116,13 +131,14 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
     for rule in RULES:
-        yield deviation(SENTENCES[rule], rounding=rule)
+        yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
         if rule != model.rounding:
-            yield deviation(f"{SENTENCES[rule]} where the result is subnormal", subnormal_rule=rule)
-            yield deviation(f"{SENTENCES[rule]} for negative values", negative_rule=rule)
+            words = rule_words(rule, model.rounding)
+            yield deviation(f"{words} where the result is subnormal", subnormal_rule=rule)
+            yield deviation(f"{words} for negative values", negative_rule=rule)
             if model.fmt.smallest_subnormal < 2 * model.source_normal:
-                yield deviation(f"{SENTENCES[rule]} where the input is subnormal", source_rule=rule)
+                yield deviation(f"{words} where the input is subnormal", source_rule=rule)
 
 
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
@@ -135,7 +151,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
                 words = _through_words(fmt.name, rule, saturates, flushes)
                 through = Through(fmt.name, grid_of(fmt), rule, fmt.max_code, saturates, flushes)
                 yield deviation(words, through=through)
-    for bits in range(model.fmt.mantissa_bits + 1, source.mantissa_bits):
+    for bits in range(max(1, model.fmt.mantissa_bits), source.mantissa_bits):
         for rule in ("nearest_even", "toward_zero", "nearest_away"):  # odd is right, with two bits more
             name = f"{bits + 1} significand bits"
             yield deviation(
@@ -205,6 +221,9 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
                 )
     yield deviation("gives Inf or NaN for too large values also where the mode rounds toward zero", inward=False)
     yield deviation("loses the sign of values that are too large", overflow_sign="drop")
+    if fmt.max_code > 1:
+        below = magnitude_of(fmt.max_code - 1, grid_of(fmt))
+        yield deviation(f"never gives its top code: {below:g} takes the place of {fmt.max:g}", unreached=True)
     for step in (1, 2, -1, -2, 1 << fmt.mantissa_bits, -(1 << fmt.mantissa_bits), *_tops(fmt)):
         if 0 < fmt.max_code + step <= fmt.top_magnitude + 1:
             largest = _value(fmt.max_code + step, fmt)
@@ -237,9 +256,27 @@ def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
         yield deviation(SUBNORMAL_WORDS[word], subnormals=word)
 
 
+def _carries(model: QuantizerModel) -> Iterator[Deviation]:
+    if not model.fmt.mantissa_bits:
+        return
+    places = {
+        (True, True): "", (True, False): " among normal values", (False, True): " below the smallest normal value",
+    }  # fmt: skip
+    for (how, words), (affected, where), beyond in itertools.product(
+        CARRY_WORDS.items(), places.items(), (True, False)
+    ):
+        if affected == (False, True) and not (model.fmt.subnormals and beyond):
+            continue
+        kept = "" if beyond else ", but for what is too large"
+        yield deviation(f"{words}{where}{kept}", carry=Carry(how, *affected, beyond))
+
+
 def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
     if model.fmt.negative_zero:
         for word, words in ZERO_WORDS.items():
+            yield deviation(words, zeros=word)
+    elif model.fmt.signed and model.fmt.has_nan:
+        for word, words in NO_NEGATIVE_ZERO_WORDS.items():
             yield deviation(words, zeros=word)
     if model.fmt.signed:
         yield deviation("drops the sign", sign="drop")

@@ -36,8 +36,9 @@ Subnormals = Literal[
     "keep", "flush", "flush_before", "flush_positive", "nearest_normal", "never_zero", "half", "double",
     "ordinary_binade", "smallest_normal",
 ]  # fmt: skip
-Zeros = Literal["keep", "positive", "positive_input", "positive_rounded", "negative_zero_nan"]
+Zeros = Literal["keep", "positive", "positive_input", "positive_rounded", "nan_rounded", "nan_negative"]
 Sign = Literal["keep", "drop", "flip"]
+CarryFault = Literal["lost", "first_bit", "stays"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,34 @@ class Through:
         if self.max_code is not None and not self.saturates and self.rule != "toward_zero":
             values = np.where(codes > self.max_code, np.inf, values)
         return np.where(finite, values, magnitude)
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A fault of results that round up to the next power of two, where the mantissa carries into the exponent.
+
+    Attributes:
+      how: "lost" (the exponent stays, the mantissa is 0), "first_bit" (the exponent goes up, and the first mantissa bit
+        is set) or "stays" (the mantissa stays all ones).
+      normals, subnormals: whether it shows where the smaller neighbour is a normal value, and where it is a subnormal.
+      beyond: whether it shows where the right result is too large for the format.
+    """
+
+    how: CarryFault
+    normals: bool = True
+    subnormals: bool = True
+    beyond: bool = True
+
+    def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
+        """Return the faulty codes for right ones and those of the smaller neighbours."""
+        bits = fmt.mantissa_bits
+        carried = (codes >> bits) > (smaller >> bits)
+        normal = smaller >= 1 << bits if fmt.subnormals else np.ones_like(carried)
+        carried &= (normal & self.normals) | (~normal & self.subnormals)
+        if not self.beyond:
+            carried &= codes <= fmt.max_code
+        faulty = {"lost": codes - (1 << bits), "first_bit": codes | (1 << bits >> 1), "stays": smaller}[self.how]
+        return np.where(carried, faulty, codes)
 
 
 class ReadyInputs(NamedTuple):
@@ -112,11 +141,13 @@ class QuantizerModel:
       subnormal_rule: a rule of its own for subnormal results, or None.
       source_rule: a rule of its own for subnormal inputs, or None.
       negative_rule: a rule of its own for negative values, or None.
+      carry: what becomes of a carry of the mantissa into the exponent, or None for what is right.
       overflow_sign: "drop" where values that are too large lose their sign.
       sign: of every result.
       zeros: the sign of zeros.
       code_shift: added to the magnitude code of every result that is neither zero nor special.
       dropped_bits: low bits of the result's mantissa that become zero.
+      unreached: whether the largest value becomes the one below it.
       limit: a magnitude that results are limited to, or None.
       only: what every result but NaN is, or None.
       read_as: the format that its codes are read in, or None for its own.
@@ -143,11 +174,13 @@ class QuantizerModel:
     subnormal_rule: str | None = None
     source_rule: str | None = None
     negative_rule: str | None = None
+    carry: Carry | None = None
     overflow_sign: Sign = "keep"
     sign: Sign = "keep"
     zeros: Zeros = "keep"
     code_shift: int = 0
     dropped_bits: int = 0
+    unreached: bool = False
     limit: float | None = None
     only: Outcome | None = None
     read_as: Format | None = None
@@ -176,6 +209,8 @@ class QuantizerModel:
         if self.unrounded:
             magnitude = self._before(inputs)
             values = np.where(self._signed(negative, magnitude == 0, inputs), -magnitude, magnitude)
+            if self.source_normal == 2.0**-126:
+                values = _as_float32(values)
             return values if self.limit is None else np.clip(values, -self.limit, self.limit)
         (clipped, finite, infinite, is_nan), codes, values, is_zero = self._rounding_of(inputs)
         if self.code_shift:
@@ -196,12 +231,19 @@ class QuantizerModel:
             values = np.where(infinite, special, values)
         if is_nan is not None:
             values = np.where(is_nan, self._outcome(self.nan, codes, negative), values)
+        if self.unreached:
+            below = magnitude_of(fmt.max_code - 1, grid_of(fmt))
+            values = np.where(np.abs(values) == fmt.max, np.copysign(below, values), values)
         if self.limit is not None:
             values = np.clip(values, -self.limit, self.limit)  # NaN stays
         if self.only is not None:
             only = self._outcome(self.only, codes, negative)
             values = only if is_nan is None else np.where(is_nan, values, only)
         if not fmt.negative_zero:
+            if self.zeros in ("nan_rounded", "nan_negative"):  # the code of -0 is that of NaN
+                gone = is_zero & negative & finite
+                gone &= (inputs.magnitude != 0) | (self.zeros == "nan_negative")
+                values = np.where(gone, np.nan, values)
             values = values + 0.0  # -0 becomes 0
         return self._read(values)
 
@@ -209,13 +251,17 @@ class QuantizerModel:
         """What its steps up to rounding make of inputs, which models that differ in later steps share."""
         parameters = (
             self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
-            *self._parameters_before(),
+            self.carry, *self._parameters_before(),
         )  # fmt: skip
         return inputs.once(parameters, self._rounded_inputs)
 
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
         ready = inputs.once(self._parameters_before(), self._ready)
-        codes = self._small(self._rounded(ready.clipped, inputs.negative), ready.clipped, inputs.negative)
+        codes = self._rounded(ready.clipped, inputs.negative)
+        if self.carry is not None:
+            smaller = round_to_codes(ready.clipped, inputs.negative, grid_of(self.fmt), "toward_zero")
+            codes = self.carry.change(codes, smaller, self.fmt)
+        codes = self._small(codes, ready.clipped, inputs.negative)
         return RoundedInputs(ready, codes, magnitudes_of(codes, grid_of(self.fmt)), (codes == 0) & self.fmt.has_zero)
 
     def _ready(self, inputs: SplitInputs) -> ReadyInputs:
@@ -386,6 +432,14 @@ class QuantizerModel:
         places = np.clip(np.searchsorted(ordered, words_of(values)), 0, ordered.size - 1)
         codes = order[places]
         return np.where(codes < 1 << self.read_as.bits, self.read_as.table()[codes % (1 << self.read_as.bits)], np.nan)
+
+
+def _as_float32(values: Doubles) -> Doubles:
+    """Return what float32 patterns are whose exponents ran over, given as values from 2.0**128 on."""
+    size = np.abs(values)
+    over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
+    over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes on into the sign
+    return np.where(np.isfinite(values) & (size >= 2.0**128), over, values)
 
 
 INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positive, negative), for the rules that it has

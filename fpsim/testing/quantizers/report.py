@@ -61,7 +61,10 @@ class QuantizerIdentity:
 
     Attributes:
       fmt: the format that was asked about.
-      rounding, overflow, subnormals: keywords of `fpsim.encode`, of the nearest policy.
+      rounding: what it does, as a keyword of `fpsim.encode`; where no keyword does it, the name of a rule that one of
+        `faults` describes, such as "nearest_up".
+      overflow, subnormals: keywords of `fpsim.encode`, of the nearest policy.
+      keywords: all keywords of the nearest policy.
       faults: what it does otherwise than that policy, as clauses after "it".
       intermediate: the format that it rounds to first, or None.
       exact: whether policy and faults together give every result.
@@ -77,6 +80,7 @@ class QuantizerIdentity:
     rounding: str
     overflow: str
     subnormals: str
+    keywords: dict[str, Any] = field(repr=False)
     faults: tuple[str, ...]
     intermediate: str | None
     exact: bool
@@ -89,17 +93,12 @@ class QuantizerIdentity:
     where: str
 
     @property
-    def keywords(self) -> dict[str, Any]:
-        """The keywords of `fpsim.encode` for the nearest policy."""
-        return {"rounding": self.rounding, "overflow": self.overflow, "subnormals": self.subnormals}
-
-    @property
     def is_policy(self) -> bool:
         """Whether `fpsim.encode` with these keywords gives the same."""
         return self.exact and not self.faults
 
     def __str__(self) -> str:
-        policy = f"{self.fmt}, rounding={self.rounding!r}, overflow={self.overflow!r}, subnormals={self.subnormals!r}"
+        policy = f"{self.fmt}, {', '.join(f'{word}={value!r}' for word, value in self.keywords.items())}"
         if not self.exact:
             near = f"; the nearest, {policy}{_but(self.faults)}, differs on {self.differ:,}" if self.differ else ""
             return f"None of {self.tried:,} models gives all {self.of:,} results{near}. {self.where}"

@@ -65,27 +65,55 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "even": lambda odd, rest, negative: (rest > 0) & odd,
         "from_quarter": lambda odd, rest, negative: rest >= 0.25,
         "from_three_quarters": lambda odd, rest, negative: rest >= 0.75,
+        # float32 rounds the float below a half, plus a half, to 1
+        "half_added": lambda odd, rest, negative: rest >= 0.5 - 2.0**-25,
+        "half_added_up": lambda odd, rest, negative: np.where(negative, rest > 0.5, rest >= 0.5 - 2.0**-25),
+        "sticky_without_first_bit": lambda odd, rest, negative: (rest >= 0.5) & (odd | (rest % 0.25 > 0)),
+        "sticky_without_two_bits": lambda odd, rest, negative: (rest >= 0.5) & (odd | (rest % 0.125 > 0)),
+        "no_sticky": lambda odd, rest, negative: (rest >= 0.5) & odd,
+        "next_bit_even": lambda odd, rest, negative: (rest > 0.5) | ((rest == 0.5) & odd),
     }
 )
+PARITY_BIT = MappingProxyType({"next_bit_even": 1})  # which bit of a code a rule takes for its lowest one; else bit 0
+TIES = MappingProxyType(
+    {
+        "nearest_even": "to the even code",
+        "nearest_away": "away from zero",
+        "nearest_zero": "toward zero",
+        "nearest_up": "up, toward +Inf",
+        "nearest_down": "down, toward -Inf",
+        "nearest_odd": "to the odd code",
+    }
+)  # where the rules that round to nearest take a tie
 SENTENCES = MappingProxyType(
     {rule: f"rounds as {rule} does" for rule in RULES}
     | {
-        "nearest_even": "takes ties to the even code",
-        "nearest_away": "takes ties away from zero",
         "toward_zero": "rounds toward zero",
         "up": "rounds up, toward +Inf",
         "down": "rounds down, toward -Inf",
         "odd": "rounds to odd",
-        "nearest_zero": "takes ties toward zero",
-        "nearest_up": "takes ties up, toward +Inf",
-        "nearest_down": "takes ties down, toward -Inf",
-        "nearest_odd": "takes ties to the odd code",
         "away": "rounds away from zero",
         "even": "takes of two neighbours the even one, also where the odd one is nearer",
         "from_quarter": "goes to the larger magnitude from a quarter of the way on",
         "from_three_quarters": "goes to the larger magnitude from three quarters of the way on only",
+        "half_added": "adds half a unit in float32 and cuts: takes ties away, and the float below the first one",
+        "half_added_up": "gives floor(y + 0.5) in float32: takes ties up, and the float below the first tie too",
+        "sticky_without_first_bit": "leaves the first bit behind the half out of its sticky bit: 3/4 is a tie",
+        "sticky_without_two_bits": "leaves two bits behind the half out of its sticky bit: 5/8, 3/4 and 7/8 are ties",
+        "no_sticky": "has no sticky bit: takes everything from half of the way on for a tie",
+        "next_bit_even": "takes ties by the bit above the last one, not by the last one",
     }
 )
+
+
+def rule_words(rule: str, promised: str) -> str:
+    """Return what a quantizer that follows a rule does, as a clause after "it".
+
+    promised: the rule that it should follow; of two rules that round to nearest only ties differ.
+    """
+    if rule not in TIES:
+        return SENTENCES[rule]
+    return f"takes ties {TIES[rule]}" if promised in TIES else f"rounds to nearest, ties {TIES[rule]}"
 
 
 class FractionGrid(NamedTuple):
@@ -165,7 +193,7 @@ def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule
     if grid.mantissa_bits == 0 and not grid.ties_to_even_code:
         odd = whole > 0
     else:
-        odd = (codes & 1).astype(np.bool_)
+        odd = (codes >> PARITY_BIT.get(rule, 0) & 1).astype(np.bool_)
     moved: Codes = codes + RULES[rule](odd, scaled - whole, negative)
     return moved
 

@@ -85,6 +85,12 @@ class ModelSearch:
         """How many inputs differ from a model, of all."""
         return int(self.differing(model).sum())
 
+    def rearranged(self, places: npt.NDArray[np.intp]) -> ModelSearch:
+        """Return the search for what results are that were right in other places: number i at places[i]."""
+        got = np.empty_like(self.got)
+        got[places] = self.got
+        return ModelSearch(self.inputs, got, self.source, self.codes, self.known)
+
     def explain(self, start: QuantizerModel) -> FoundModel:
         """The nearest model to what was given, by the fewest faults from one that it should be."""
         differ = self.differing(start)
@@ -166,7 +172,7 @@ class ModelSearch:
     def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
         """How many models around one differ on at least one input, and the names of those that do not, but one."""
         others = {words: other for words, other in rival_models(start, self.source).items() if other != found}
-        rivals = [words for words, other in others.items() if self._gives_all(other)]
+        rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)
 
     def _few(self, model: QuantizerModel) -> int:
@@ -174,7 +180,7 @@ class ModelSearch:
         self.tried += 1
         return int((model.run(self._part) != self._of_part).sum())
 
-    def _gives_all(self, model: QuantizerModel) -> bool:
+    def gives_all(self, model: QuantizerModel) -> bool:
         """Whether nothing differs from a model. Of the many that it does from, a few inputs tell most."""
         self.tried += 1
         if (self.known.first_of(model) != self._of_first).any():

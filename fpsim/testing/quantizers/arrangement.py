@@ -1,0 +1,96 @@
+"""Faults that depend on where an element is, not on its value: results in the wrong places, and uniform grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.formats.float_format import Format
+from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
+
+Places = npt.NDArray[np.intp]
+PROBED = 8192  # inputs that a grid is looked for with
+LEVELS = 5  # positive results that a grid has at least
+EXACT = 2.0**-18  # relative, of results that are products in float32
+
+
+def arrangements(size: int) -> Iterator[tuple[str, Places]]:
+    """Yield the known orders of wrong results, as clauses after "it": result i is the right one of places[i]."""
+    places = np.arange(size)
+    yield "exchanges the two results of each pair, as packed codes in the wrong order", _reversed_groups(size, 2)
+    for group in (4, 8):
+        words = f"reverses each group of {group} results, as bytes of a word in the wrong order"
+        yield words, _reversed_groups(size, group)
+    yield "gives its results from the last to the first", places[::-1]
+    yield "gives each element the result of the one before", np.roll(places, 1)
+    yield "gives each element the result of the one after", np.roll(places, -1)
+    dealt = np.concatenate([places[::2], places[1::2]])
+    yield "gives the results of even places first, then those of odd places", dealt
+    yield "gives the results of its first and second half in turn", np.argsort(dealt)
+
+
+def _reversed_groups(size: int, group: int) -> Places:
+    """Places in which each whole group is reversed, and the rest as it was."""
+    whole = size // group * group
+    places = np.arange(size)
+    return np.concatenate([places[:whole].reshape(-1, group)[:, ::-1].ravel(), places[whole:]])
+
+
+def arrangement_of(got: Any, want: Any) -> str | None:
+    """Return what explains all results as right ones in other places, as a clause after "it", or None."""
+    for words, places in arrangements(want.size):
+        if (got == want[places]).all():
+            return words
+    return None
+
+
+def uniform_grid(box: CalledQuantizer) -> str | None:
+    """Return a clause after "it" for a quantizer that gives evenly spaced values where its format has none, or None.
+
+    It is called with uniform values of two sizes, as the spacing may depend on the largest input.
+    """
+    fmt = box.fmt
+    if fmt.exponent_bits == 1 or fmt.mantissa_bits == 0:
+        return None  # whose own values are evenly spaced, or all powers of two
+    size = min(fmt.max, 2.0**60) / 2
+    try:
+        while size >= 64 * fmt.smallest_normal:
+            first, second = _step(box, size), _step(box, size / 4)
+            if first is not None and second is not None:
+                return _grid_words(size, first, second, fmt)
+            size /= 8
+    except QuantizerMisbehaved:
+        pass
+    return None
+
+
+def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
+    """Return the clause for the steps of values up to a size and up to a quarter of it."""
+    if abs(first / second - 1) < EXACT:
+        return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"
+    if abs(first / second / 4 - 1) > 2 * EXACT:
+        return None
+    count = size / first
+    whole = round(count)
+    return f"rounds to a uniform grid in steps of amax/{whole if abs(count - whole) < 0.01 else count:g}, not to {fmt}"
+
+
+def _step(box: CalledQuantizer, size: float) -> float | None:
+    """Return the distance of results that are evenly spaced and next to inputs of up to a size, or None."""
+    drawn = np.random.default_rng(0).uniform(-1, 1, PROBED)
+    drawn[0] = 1
+    x = (drawn * size).astype(np.float32)
+    got = box.call(x.copy()).words.view(np.float64)
+    sizes = np.unique(np.abs(got))
+    if not np.isfinite(sizes).all() or sizes.size < LEVELS:
+        return None
+    positive = sizes[sizes > 0]
+    numbers = np.rint(positive / positive[0])
+    step = float(positive[-1] / numbers[-1])
+    off = np.abs(positive - numbers * step) > EXACT * positive
+    if off.any() or np.diff(numbers).max() > 2 or numbers.size < 0.9 * numbers[-1]:
+        return None
+    return step if (np.abs(got - x) <= 1.001 * step).all() else None

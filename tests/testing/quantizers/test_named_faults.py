@@ -1,0 +1,260 @@
+"""Faults that people report of casts, planted in NumPy: check_quantizer and identify_quantizer name each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from tests.kit.sweeps import in_turn
+
+Array = Any
+Quantizer = Callable[[Array], Array]
+
+
+def causes(fn: Quantizer, fmt: str, **promise: Any) -> str:
+    """Return the causes that a check names, all of whose differences they explain."""
+    report = fp.testing.check_quantizer(fn, fmt, raises=False, **promise)
+    assert not report.ok
+    assert report.unexplained == 0, report
+    return "; ".join(report.causes)
+
+
+def in_units(x: Array, fmt: fp.Format) -> tuple[Array, Array]:
+    """Return finite magnitudes in units of the last place (0 for Inf and NaN), and these units."""
+    size = np.where(np.isfinite(x), np.abs(x.astype(np.float64)), 0.0)
+    exponent = np.maximum(np.frexp(size)[1] - 1, fmt.min_exponent)
+    unit = np.ldexp(1.0, np.where(size == 0, fmt.min_exponent, exponent) - fmt.mantissa_bits)
+    return size / unit, unit
+
+
+def rounded(fmt: str, choose: Callable[[Array, Array], Array]) -> Quantizer:
+    """Return a quantizer to a format with NaN; choose gives integers for units and signs."""
+    target = fp.format(fmt)
+    beyond = np.inf if target.has_infinity else np.nan
+
+    def quantizer(x: Array) -> Array:
+        units, unit = in_units(x, target)
+        values = choose(units, np.signbit(x)) * unit
+        values = np.where((values > target.max) | np.isinf(x), beyond, values)
+        return np.copysign(np.where(np.isnan(x), np.nan, values), x).astype(np.float32)
+
+    return quantizer
+
+
+def carrying(fmt: str, at: int, faulty: float) -> Quantizer:
+    """Return a quantizer that gives `faulty` times the power of two where it carries to `at` times that power."""
+    power = 1 << fp.format(fmt).mantissa_bits
+
+    def choose(units: Array, negative: Array) -> Array:
+        nearest = np.rint(units)
+        return np.where((nearest == at * power) & (units < at * power), np.trunc(faulty * power), nearest)
+
+    return rounded(fmt, choose)
+
+
+def with_sticky(fmt: str, sticky: Callable[[Array], Array], parity: int = 1) -> Quantizer:
+    """Return a quantizer by guard and sticky bit, with the bit of units that ties go by."""
+
+    def choose(units: Array, negative: Array) -> Array:
+        whole = np.floor(units)
+        rest = units - whole
+        odd = whole.astype(np.int64) & parity != 0
+        return whole + ((rest >= 0.5) & (sticky(rest) | odd))
+
+    return rounded(fmt, choose)
+
+
+def masked(bits: int, added: int = 0) -> Quantizer:
+    """Return a function that keeps some mantissa bits of float32 patterns."""
+
+    def quantizer(x: Array) -> Array:
+        pattern = x.astype(np.float32).view(np.uint32) + np.uint32(added)
+        return (pattern & np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)).view(np.float32)
+
+    return quantizer
+
+
+def tiny_to_nan(fmt: str) -> Quantizer:
+    def encoded(x: Array) -> Array:
+        codes = fp.encode(x, fmt)
+        return np.where((codes == 0) & (x < 0), np.uint8(0x80), codes)
+
+    return encoded
+
+
+def without_top(fmt: str, **policy: Any) -> Quantizer:
+    top = fp.format(fmt).max_code
+
+    def encoded(x: Array) -> Array:
+        codes = fp.encode(x, fmt, **policy)
+        return codes - ((codes & 0x7F) == top).astype(np.uint8)
+
+    return encoded
+
+
+def floor_of_half_more(y: Array, negative: Array) -> Array:
+    return np.abs(np.floor(np.where(negative, -y, y) + 0.5))
+
+
+def floor_in_float32(y: Array, negative: Array) -> Array:
+    return np.abs(np.floor(np.where(negative, -y, y).astype(np.float32) + np.float32(0.5)))
+
+
+NAMED: dict[str, tuple[Quantizer, str, str]] = {
+    "triton 11897: 126.24 is 64": (
+        carrying("e4m3", 2, 1), "e4m3", "loses the carry of the mantissa into the exponent among normal values"),
+    "the same in E5M2": (
+        carrying("e5m2", 2, 1), "e5m2", "loses the carry of the mantissa into the exponent among normal values"),
+    "universal 684: 31 is 48": (
+        carrying("e4m3", 2, 3), "e4m3",
+        "sets the first mantissa bit where the mantissa carries into the exponent among normal values"),
+    "the largest subnormal is 0": (
+        carrying("e4m3", 1, 0), "e4m3",
+        "loses the carry of the mantissa into the exponent below the smallest normal value"),
+    "no carry": (
+        carrying("fp16", 2, 2 - 2**-10), "fp16",
+        "keeps the mantissa all ones where it should carry into the exponent among normal values"),
+    "universal 684: the last sticky bit": (
+        lambda x: fp.quantize(masked(22)(x), "e4m3"), "e4m3", "truncates to 23 significand bits first"),
+    "the first sticky bit": (
+        with_sticky("e4m3", lambda rest: rest % 0.25 > 0), "e4m3",
+        "leaves the first bit behind the half out of its sticky bit: 3/4 is a tie"),
+    "two sticky bits": (
+        with_sticky("e5m2", lambda rest: rest % 0.125 > 0), "e5m2",
+        "leaves two bits behind the half out of its sticky bit: 5/8, 3/4 and 7/8 are ties"),
+    "no sticky bit": (
+        with_sticky("e4m3", lambda rest: rest < 0), "e4m3",
+        "has no sticky bit: takes everything from half of the way on for a tie"),
+    "parity of the bit above": (
+        with_sticky("e4m3", lambda rest: rest != 0.5, parity=2), "e4m3",
+        "takes ties by the bit above the last one, not by the last one"),
+    "floor(y + .5)": (rounded("e4m3", floor_of_half_more), "e4m3", "takes ties up, toward +Inf"),
+    "floor(y + .5) in float32": (
+        rounded("e4m3", floor_in_float32), "e4m3",
+        "gives floor(y + 0.5) in float32: takes ties up, and the float below the first tie too"),
+    "a half added to magnitudes in float32": (
+        rounded("e4m3", lambda y, _: np.floor(y.astype(np.float32) + np.float32(0.5))), "e4m3",
+        "adds half a unit in float32 and cuts: takes ties away, and the float below the first one"),
+    "onnx 5764: -1e-7 is NaN": (
+        tiny_to_nan("e4m3fnuz"), "e4m3fnuz",
+        "gives the code of -0, which is NaN, for negative values that round to zero"),
+    "the same in E5M2FNUZ": (
+        tiny_to_nan("e5m2fnuz"), "e5m2fnuz",
+        "gives the code of -0, which is NaN, for negative values that round to zero"),
+    "no top code": (without_top("e4m3"), "e4m3", "never gives its top code: 416 takes the place of 448"),
+    "no top code of E5M2": (
+        without_top("e5m2"), "e5m2", "never gives its top code: 49152 takes the place of 57344"),
+    "a mask of the format's width": (
+        lambda x: fp.quantize(masked(3)(x), "e4m3"), "e4m3", "truncates to 4 significand bits first"),
+    "that mask alone": (
+        masked(3), "e4m3",
+        "truncates to 4 significand bits, with the exponents of its input; "
+        "gives the number that its bits would be for NaN"),
+    "half a unit and that mask": (
+        masked(3, added=1 << 19), "e4m3",
+        "rounds (ties away) to 4 significand bits, with the exponents of its input; "
+        "gives the number that its bits would be for NaN"),
+}  # fmt: skip
+
+
+@in_turn("name", NAMED)
+def test_a_reported_fault_is_named(name: str) -> None:
+    fn, fmt, words = NAMED[name]
+    assert causes(fn, fmt) == words
+
+
+def test_a_top_code_that_saturation_misses_is_named() -> None:
+    words = "never gives its top code: 416 takes the place of 448"
+    assert causes(without_top("e4m3", overflow="saturate"), "e4m3", overflow="saturate") == words
+
+
+@in_turn("rounding", ("toward_zero", "up", "down", "odd"))
+def test_rounding_to_nearest_is_called_that_where_another_mode_is_promised(rounding: str) -> None:
+    for used, ties in (("nearest_even", "to the even code"), ("nearest_away", "away from zero")):
+        nearest = partial(fp.quantize, fmt="e4m3", rounding=used)
+        assert causes(nearest, "e4m3", rounding=rounding) == f"rounds to nearest, ties {ties}"
+
+
+def test_ties_alone_are_named_where_nearest_is_promised() -> None:
+    words = "takes ties away from zero"
+    assert causes(lambda x: fp.quantize(x, "e4m3", rounding="nearest_away"), "e4m3") == words
+
+
+def test_a_directed_mode_of_one_sign_is_still_said_with_nearest() -> None:
+    def mixed(x: Array) -> Array:
+        return np.where(x < 0, fp.quantize(x, "e4m3"), fp.quantize(x, "e4m3", rounding="down"))
+
+    assert causes(mixed, "e4m3", rounding="down") == "rounds to nearest, ties to the even code for negative values"
+
+
+# ---- results in other places, and no floats
+
+
+def exchanged(x: Array, group: int) -> Array:
+    codes = fp.encode(x, "e2m1").ravel()
+    whole = codes.size // group * group
+    return np.concatenate([codes[:whole].reshape(-1, group)[:, ::-1].ravel(), codes[whole:]]).reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        (2, "exchanges the two results of each pair, as packed codes in the wrong order"),
+        (4, "reverses each group of 4 results, as bytes of a word in the wrong order"),
+    ],
+)
+def test_packed_codes_in_the_wrong_order_are_named(group: int, words: str) -> None:
+    assert causes(lambda x: exchanged(x, group), "e2m1") == words
+    found = fp.testing.identify_quantizer(lambda x: exchanged(x, group), "e2m1")
+    assert (found.faults, found.exact, found.rounding) == ((words,), True, "nearest_even")
+
+
+def on_integers(x: Array) -> Array:
+    """Integers up to 448, scaled by the largest finite magnitude: the simulation of FP8 in many trainers."""
+    finite = np.abs(x[np.isfinite(x)])
+    scale = np.float32(448) / np.max(finite, initial=np.float32(1e-12))
+    return np.clip(np.rint(x * scale), -448, 448) / scale
+
+
+@pytest.mark.parametrize(
+    ("fn", "fmt", "words"),
+    [
+        (on_integers, "e4m3", "rounds to a uniform grid in steps of amax/448, not to E4M3"),
+        (lambda x: np.rint(x * 8) / 8, "e5m2", "rounds to a uniform grid in steps of 0.125, not to E5M2"),
+    ],
+)
+def test_a_uniform_grid_is_not_taken_for_a_float(fn: Quantizer, fmt: str, words: str) -> None:
+    with np.errstate(all="ignore"):
+        assert causes(fn, fmt) == words
+        found = fp.testing.identify_quantizer(fn, fmt)
+    assert found.faults[0] == words
+    assert not found.exact
+
+
+# ---- identities
+
+
+def through_fp16(x: Array) -> Array:
+    return (x.astype(np.float16).view(np.uint16) >> 8).astype(np.uint8)  # E5M2 is the upper byte of FP16
+
+
+def test_rounding_toward_zero_behind_fp16_is_identified_as_that() -> None:
+    found = fp.testing.identify_quantizer(through_fp16, "e5m2")
+    assert (found.rounding, found.intermediate, found.exact) == ("toward_zero", "FP16", True)
+
+
+def test_a_mask_before_the_cast_is_identified_with_the_rounding_of_the_cast() -> None:
+    found = fp.testing.identify_quantizer(lambda x: fp.quantize(masked(3)(x), "e4m3"), "e4m3")
+    assert (found.rounding, found.faults) == ("nearest_even", ("truncates to 4 significand bits first",))
+    assert found.keywords["rounding"] == "nearest_even"
+
+
+def test_floor_of_a_half_more_is_not_identified_as_ties_away() -> None:
+    found = fp.testing.identify_quantizer(rounded("e4m3", floor_of_half_more), "e4m3")
+    assert (found.rounding, found.faults) == ("nearest_up", ("takes ties up, toward +Inf",))
+    assert found.keywords["rounding"] in ("nearest_even", "nearest_away")  # of the nearest policy
