@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,16 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import BF16, E4M3, E8M0, FP32
+from fpsim.formats.rounding import Rounding
 from fpsim.scaling.recipes import ROWS
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling, scaling_fields
+from fpsim.scaling.tiling import tiling
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.quantizers.black_box import QuantizerMisbehaved
 from fpsim.testing.quantizers.rounder import Words, words_of
-from fpsim.testing.quantizers.scaled_results import ReturnedParts
+from fpsim.testing.quantizers.scaled_faults import Case, RightEncoding, explained
+from fpsim.testing.quantizers.scaled_results import ReturnedParts, values_of
 
 LISTED = 8  # rivals that a report keeps
 FINALISTS = 32  # recipes that are held against every matrix
@@ -55,6 +58,7 @@ class ScalingIdentity:
       exact: whether it gives all; differ, of: how many codes and scales it does not give, of how many.
       layout: "tiles" (one scale per tile in the shape of the grid), "transposed", "reciprocal" (scales that multiply),
         both joined by " ", or "values" where only values came back.
+      faults: what it does beside that recipe, as clauses after "it", where that gives all; else empty.
       rivals: other scalings that this array does not tell from it.
       excluded: how many of those tried differ.
     """
@@ -67,6 +71,7 @@ class ScalingIdentity:
     layout: str
     rivals: tuple[Scaling, ...] = field(repr=False)
     excluded: int = 0
+    faults: tuple[str, ...] = ()
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -80,6 +85,8 @@ class ScalingIdentity:
 
     def __str__(self) -> str:
         name = f"fp.scalings.{self.names[0]}" if self.names else repr(self.scaling)
+        if not self.exact and self.faults:
+            return f"{name}, scales as {self.layout}, but it {'; it '.join(self.faults)}."
         if not self.exact:
             return (
                 f"None of {self.excluded:,} recipes; nearest {name}, which differs in {self.differ:,} of {self.of:,}."
@@ -194,7 +201,21 @@ def identify_scaling(fn: Callable[..., Any], fmt: Any, x: Any, **cast: Any) -> S
     except QuantizerMisbehaved as refusal:
         raise ValueError(refusal.sentence) from refusal
     affine = parts.zero_points is not None or (isinstance(element, IntegerFormat) and not element.signed)
-    return identified([(array, parts)], element, cast, affine)
+    found = identified([(array, parts)], element, cast, affine)
+    if found.exact or unrounded([(array, parts)]):
+        return found
+    fitting = [row for row in ROWS.values() if parts.scales is None or _fits(parts.scales, array, row)]
+    for scaling in dict.fromkeys([found.scaling, *fitting]):
+        fields = fault_beside([(array, parts)], element, [scaling], cast)
+        if fields:
+            names = tuple(name for name, row in ROWS.items() if row == scaling)
+            return replace(found, scaling=scaling, names=names, faults=fields["causes"])
+    return found
+
+
+def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
+    """Return whether scales are as many as a scaling has for a matrix."""
+    return any(layout == "tiles" for layout, _ in layouts_of(scales, tiling(x.shape, scaling.block).grid))
 
 
 def identified(
@@ -203,14 +224,14 @@ def identified(
     """Return the recipe of cases; affine: whether zero points are promised."""
     seen: dict[Scaling, tuple[int, int, str]] = {}
     first = cases[1:2] or cases  # tells most recipes apart
-    roughly = {scaling: _differing(first, fmt, scaling, cast)[0] for scaling in _candidates_for(fmt, affine)}
+    roughly = {scaling: differing(first, fmt, scaling, cast)[0] for scaling in _candidates_for(fmt, affine)}
 
     telling = cases[::-1]  # those with NaN, Inf and ties tell more recipes from the best than the first ones
     least: list[int] = []  # of what was seen, as many as are carried on
 
     def score(scaling: Scaling) -> None:
         if scaling not in seen:
-            seen[scaling] = _differing(telling, fmt, scaling, cast, least[-1] if len(least) == CARRIED else None)
+            seen[scaling] = differing(telling, fmt, scaling, cast, least[-1] if len(least) == CARRIED else None)
             least[:] = sorted([*least, seen[scaling][0]])[:CARRIED]
 
     for scaling in sorted(roughly, key=lambda scaling: roughly[scaling])[:FINALISTS]:
@@ -273,7 +294,7 @@ def _choices(scaling: Scaling) -> Iterator[Scaling]:
                 continue
 
 
-def _differing(
+def differing(
     cases: list[tuple[Array, ReturnedParts]], fmt: Element, scaling: Scaling, cast: dict[str, Any],
     enough: int | None = None,
 ) -> tuple[int, int, str]:  # fmt: skip
@@ -304,3 +325,60 @@ def _differing(
         layouts.add(layout)
     layouts -= {"tiles"} if len(layouts) > 1 else set()
     return total, of, " or ".join(sorted(layouts))
+
+
+def unrounded(cases: list[tuple[Array, ReturnedParts]]) -> bool:
+    """Whether what came back is always the input."""
+    return all(parts.scales is None and (parts.elements == values_of(x, x)).all() for x, parts in cases)
+
+
+def fault_beside(
+    cases: list[tuple[Array, ReturnedParts]], fmt: Element, scalings: list[Scaling], cast: dict[str, Any]
+) -> dict[str, Any]:
+    """The fault beside a recipe that explains everything, where one does."""
+    seen: list[Case] = []
+    for number, (x, parts) in enumerate(cases):
+        scales = parts.scales
+        if scales is not None:
+            readings = dict(layouts_of(scales, tiling(x.shape, scalings[0].block).grid))
+            if "tiles" not in readings:
+                return {}
+            scales = readings["tiles"]
+        seen.append(Case(x, parts.elements, scales, cases[number - 1][0] if number else None))
+    for scaling in dict.fromkeys(scalings):
+        if seen[0].scales is not None and tiling(seen[0].x.shape, scaling.block).grid != seen[0].scales.shape:
+            continue
+        found = explained(seen, RightEncoding(fmt, scaling, cast))
+        if found:
+            (words, treated), *others = found
+            causes = (words, *difference(treated, scalings[0]))
+            whole = "all have one cause" if len(causes) == 1 else f"{len(causes)} causes together explain all"
+            more = f" So would: it {'; it '.join(other for other, _ in others[:2])}." if others else ""
+            text = f"{whole}: it {'; it '.join(causes)} (0 differ from that).{more}"
+            rivals = tuple(other for other, _ in others)
+            return {"causes": causes, "diagnosis": text, "unexplained": 0, "rivals": rivals}
+    return {}
+
+
+SAID = {
+    ("division", "multiply"): ": it multiplies by the rounded reciprocal of the scale",
+    ("quotient", "amax*(1/max)"): ": it multiplies amax by the rounded reciprocal of max",
+    ("quotient", "1/(max/amax)"): ": its scale is the rounded reciprocal of max/amax",
+}  # of fields in which scalings differ, what the value means
+
+
+def difference(found: Scaling, promised: Scaling) -> list[str]:
+    """The fields in which a scaling differs from another, as clauses after "it"."""
+    fields = (
+        "block", "scale_format", "symmetric", "scale_rule", "scale_rounding", *CHOICES, "quotient", "tensor_scale",
+    )  # fmt: skip
+    return [
+        f"has {name}={_short(getattr(found, name))}, not {_short(getattr(promised, name))}"
+        f"{SAID.get((name, getattr(found, name)), '')}"
+        for name in dict.fromkeys(fields)
+        if getattr(found, name) != getattr(promised, name)
+    ]
+
+
+def _short(value: Any) -> str:
+    return value.name if isinstance(value, (Format, Rounding)) else repr(value)

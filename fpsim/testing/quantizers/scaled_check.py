@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from fpsim.casts.cast import decode
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
-from fpsim.formats.named import FP32
+from fpsim.formats.named import E8M0, FP32
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaled import encode_scaled
@@ -30,17 +30,23 @@ from fpsim.testing.quantizers.rounder import Words, words_of
 from fpsim.testing.quantizers.scaled import (
     CHOICES,
     LISTED,
+    RULES,
     ScalingIdentity,
     called,
+    difference,
+    differing,
+    fault_beside,
     identified,
     layouts_of,
     same_scales,
+    unrounded,
     words_of_codes,
 )
 from fpsim.testing.quantizers.scaled_cases import cases_for, partial_cases, special_cases
-from fpsim.testing.quantizers.scaled_faults import Case, RightEncoding, explained
-from fpsim.testing.quantizers.scaled_results import ReturnedParts, values_of
+from fpsim.testing.quantizers.scaled_results import ReturnedParts
 
+UNUSUAL = ("an Inf", "a NaN")  # matrices that recipes treat each in their own way
+EXTREME = ("a tile of zeros", "very small values", "very large values")  # further ones
 LARGE = (1 << 20, 1 << 17, 1 << 15)  # elements of a large one, as many as a function has time for
 
 
@@ -77,17 +83,19 @@ def check_scaled(
         found = identified(cases, element, kept, not scaling.symmetric)
         others = tuple(repr(rival) for rival in found.rivals if rival != scaling)
         fields |= {"excluded": found.excluded, "rivals": others[:LISTED], "unexplained": found.differ if wrong else 0}
-        if wrong and _unrounded(cases):
+        if wrong and unrounded(cases):
             fields |= {"causes": (UNROUNDED,), "unexplained": 0}
             fields["diagnosis"] = f"all have one cause: it {UNROUNDED} (0 differ from that)"
         elif wrong:
             fields |= _cause(found, scaling)
             if not found.exact:
-                fields |= _fault(cases, element, [scaling, found.scaling], cast)
+                whole = fault_beside(cases, element, [scaling, *_akin(scaling), found.scaling], cast)
+                matrices = dict(zip(check.counts, cases, strict=True))
+                fields |= whole or _usual_fault(matrices, check.counts, element, scaling, cast)
         if wrong and not fields.get("causes"):
             fields |= _cause_of_codes(cases, element, scaling, cast)
     elif "calls" in broken:
-        fields |= _fault(cases, element, [scaling], cast)
+        fields |= fault_beside(cases, element, [scaling], cast)
     if broken and not wrong and not fields.get("diagnosis"):
         fields["diagnosis"] = f"what came for small matrices in C order is right; wrong is: {', '.join(broken)}"
     order = tuple(name for name in held if name not in broken)
@@ -112,6 +120,7 @@ class ScaledCheck:
         self.notes: dict[str, None] = {}
         self.cases: list[tuple[Array, ReturnedParts]] = []
         self.wrong, self.of = 0, 0
+        self.counts: dict[str, int] = {}  # of what differs, by matrix
         self.covered = CoverageRecord()
 
     def call(self, x: Array, layout: str = "") -> ReturnedParts:
@@ -134,6 +143,7 @@ class ScaledCheck:
         right = RightParts.of(x, self.fmt, self.scaling, self.cast)
         here, size = _compare(self.name, case, x, parts, right, self.held, self.broken)
         self.wrong, self.of = self.wrong + here, self.of + size
+        self.counts[case] = here
 
     def compare_layouts(self, x: Array) -> None:
         """Compare the results for the same matrix in other memory layouts."""
@@ -306,15 +316,10 @@ def _elements(
     )  # fmt: skip
 
 
-def _unrounded(cases: list[tuple[Array, ReturnedParts]]) -> bool:
-    """Whether what came back is always the input."""
-    return all(parts.scales is None and (parts.elements == values_of(x, x)).all() for x, parts in cases)
-
-
 def _cause(found: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
     if not found.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {found}"}
-    causes = _difference(found.scaling, scaling)
+    causes = difference(found.scaling, scaling)
     if found.layout not in ("tiles", "values"):
         causes.append(f"lays its scales out as {found.layout}")
     name = f" = fp.scalings.{found.names[0]}" if found.names else ""
@@ -376,34 +381,6 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
     return shift if ((came == np.clip(moved, fmt.lowest, fmt.highest)) | (came == moved)).all() else None
 
 
-def _fault(
-    cases: list[tuple[Array, ReturnedParts]], fmt: Element, scalings: list[Scaling], cast: dict[str, Any]
-) -> dict[str, Any]:
-    """The fault beside a recipe that explains everything, where one does."""
-    seen: list[Case] = []
-    for number, (x, parts) in enumerate(cases):
-        scales = parts.scales
-        if scales is not None:
-            readings = dict(layouts_of(scales, tiling(x.shape, scalings[0].block).grid))
-            if "tiles" not in readings:
-                return {}
-            scales = readings["tiles"]
-        seen.append(Case(x, parts.elements, scales, cases[number - 1][0] if number else None))
-    for scaling in dict.fromkeys(scalings):
-        if seen[0].scales is not None and tiling(seen[0].x.shape, scaling.block).grid != seen[0].scales.shape:
-            continue
-        found = explained(seen, RightEncoding(fmt, scaling, cast))
-        if found:
-            (words, treated), *others = found
-            causes = (words, *_difference(treated, scalings[0]))
-            whole = "all have one cause" if len(causes) == 1 else f"{len(causes)} causes together explain all"
-            more = f" So would: it {'; it '.join(other for other, _ in others[:2])}." if others else ""
-            text = f"{whole}: it {'; it '.join(causes)} (0 differ from that).{more}"
-            rivals = tuple(other for other, _ in others)
-            return {"causes": causes, "diagnosis": text, "unexplained": 0, "rivals": rivals}
-    return {}
-
-
 def _same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
     if (one.elements != other.elements).any() or one.tensor_scale != other.tensor_scale:
         return False
@@ -415,24 +392,61 @@ def _same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
     return one.scales.shape == other.scales.shape and bool(same_scales(one.scales, other.scales).all())
 
 
-def _difference(found: Scaling, promised: Scaling) -> list[str]:
-    """The fields in which a scaling differs from another, as clauses after "it"."""
-    fields = (
-        "block",
-        "scale_format",
-        "symmetric",
-        "scale_rule",
-        "scale_rounding",
-        *CHOICES,
-        "quotient",
-        "tensor_scale",
-    )
-    return [
-        f"has {name}={_short(getattr(found, name))}, not {_short(getattr(promised, name))}"
-        for name in dict.fromkeys(fields)
-        if getattr(found, name) != getattr(promised, name)
-    ]
+def _usual_fault(
+    cases: dict[str, tuple[Array, ReturnedParts]], counts: dict[str, int], fmt: Element, scaling: Scaling,
+    cast: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the cause of what differs in matrices of usual values, where those with Inf and NaN have another one.
+
+    counts: how many results of each matrix differ.
+    """
+    usual = {name: cast[name] for name in ("rounding", "subnormals", "seed")}
+    for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
+        kept = [case for name, case in cases.items() if name not in unusual]
+        found = identified(kept, fmt, usual, not scaling.symmetric)
+        if found.exact:
+            found = dataclasses.replace(found, scaling=_nearest(kept, fmt, found.scaling, scaling, usual), names=())
+        apart = [name for name in unusual if counts.get(name)]
+        left, where = sum(counts[name] for name in apart), " and ".join(apart)
+        fields = (
+            _cause(found, scaling)
+            if found.exact
+            else fault_beside(kept, fmt, [scaling, *_akin(scaling), found.scaling], cast)
+        )
+        if not fields:
+            continue
+        if not fields["causes"]:
+            causes: tuple[str, ...] = (f"treats matrices with {where} as no recipe that was tried does",)
+            return {"causes": causes, "diagnosis": f"it {causes[0]} ({left:,} differ)", "unexplained": left}
+        text = f"{fields['diagnosis'].rstrip('.')}. With {where}, which are left out of that, {left:,} differ."
+        return {**fields, "diagnosis": text, "unexplained": left}
+    return {}
 
 
-def _short(value: Any) -> str:
-    return value.name if isinstance(value, (Format, Rounding)) else repr(value)
+def _nearest(
+    cases: list[tuple[Array, ReturnedParts]], fmt: Element, found: Scaling, promised: Scaling, cast: dict[str, Any]
+) -> Scaling:
+    """Return a scaling that gives all too, with as many fields of the promised one as possible."""
+    for name in CHOICES:
+        try:
+            other = found.replace(**{name: getattr(promised, name)})
+        except ValueError:
+            continue  # no such combination
+        if other != found and differing(cases, fmt, other, cast)[0] == 0:
+            found = other
+    return found
+
+
+def _akin(scaling: Scaling) -> Iterator[Scaling]:
+    """Yield a scaling with each other rule for its scales."""
+    for rule in dict.fromkeys(row["scale_rule"] for row in RULES if "scale_rule" in row):
+        other = None if scaling.scale_format != E8M0 else _changed_rule(scaling, rule)
+        if other is not None and other != scaling:
+            yield other
+
+
+def _changed_rule(scaling: Scaling, rule: str) -> Scaling | None:
+    try:
+        return scaling.replace(scale_rule=rule, scale_rounding=None)
+    except ValueError:
+        return None  # no such combination

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,25 +11,31 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
 from fpsim.errors import shown
+from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
-from fpsim.formats.named import BF16, FP16
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import BF16, E4M3, E5M2, E8M0, FP16, FP32
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling.recipes import BLOCK_128X128, MX, MX_CEIL, NVFP4, ROW, ROWS, TENSOR, TILE_1X128
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes
-from fpsim.testing.quantizers.rounder import Words, words_of
+from fpsim.testing.quantizers.family import deviations
+from fpsim.testing.quantizers.model import QuantizerModel, model_of
+from fpsim.testing.quantizers.rounder import TIES, SplitInputs, Words, taken_apart, words_of
 
-ROUNDINGS = {
-    "nearest_even": "takes ties of elements to the even code", "toward_zero": "rounds elements toward zero",
-    "nearest_away": "takes ties of elements away from zero", "up": "rounds elements up", "down": "rounds elements down",
-    "to_odd": "rounds elements to odd",
+DIRECTED = {
+    "toward_zero": "rounds elements toward zero", "up": "rounds elements up", "down": "rounds elements down",
+    "odd": "rounds elements to odd",
 }  # fmt: skip
-TIES = {
+ELEMENT_TIES = {
     "nearest_zero": "takes ties of elements toward zero", "nearest_up": "takes ties of elements up",
     "nearest_down": "takes ties of elements down", "nearest_odd": "takes ties of elements to the odd code",
     "negative_away": "takes ties of negative elements away from zero",
     "negative_zero": "takes ties of negative elements toward zero",
 }  # fmt: skip
+FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes of a first quantisation
 ADDED = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)
 
@@ -120,6 +127,9 @@ def _spread(scales: Array, x: Array, recipe: RightEncoding) -> Array:
 
 def _values(recipe: RightEncoding, x: Array, scales: Array, **cast: Any) -> Array:
     """The elements that given scales lead to, as float64."""
+    if (scales < 0).any():
+        flipped = _spread(scales < 0, x, recipe)
+        return _values(recipe, np.where(flipped, -x, x), np.abs(scales), **cast)
     endless = np.isinf(scales)  # which are no scales to give
     finite = np.where(endless, np.float32(1), scales)
     q = encode_scaled(x, recipe.fmt, recipe.scaling, scales=finite, **{**recipe.cast, **cast})
@@ -154,6 +164,8 @@ def _of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
         ("those of the call before", _stale),
         ("those of the largest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, 1))),
         ("those of the lowest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, -1))),
+        ("those of the largest value with its sign, not the largest magnitude", _with_sign),
+        ("powers of two nearest in the logarithm (2**round(log2(amax / max)))", _nearest_logarithm),
     ]
     for axis, along in ((1, "row"), (0, "column")):
         for by, where in ((1, "before"), (-1, "after")):
@@ -172,6 +184,13 @@ def _of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     changes += [("those of the input without its subnormals", _of_input(_flushed))]
     for added in ADDED:
         changes += [(f"those of amax + {added:g}", _of_input(_of(_enlarged, added)))]
+    if recipe.scaling.scale_format != FP32 or recipe.scaling.scale_rule != "amax":
+        changes += [("those before they are rounded", _exact)]
+    for fmt, (mode, how) in itertools.product(
+        (E8M0, E4M3, BF16, FP16), (("nearest_even", "to"), ("up", "up to"), ("down", "down to"))
+    ):
+        if fmt != recipe.scaling.scale_format:
+            changes += [(f"the right ones rounded {how} {fmt}", _rounded_scales(fmt, mode))]
     ratio = _ratio(recipe, cases)
     for factor in dict.fromkeys([*([ratio] if ratio else []), 2.0, 0.5]):
         times = f"{factor:g} times the right ones"
@@ -222,6 +241,34 @@ def _moved(by: int, axis: int) -> Callable[[RightEncoding, Case], Array]:
     def scales(recipe: RightEncoding, case: Case) -> Array:
         right = recipe.scales(case.x)
         return right.take(np.clip(np.arange(right.shape[axis]) - by, 0, right.shape[axis] - 1), axis)
+
+    return scales
+
+
+def _with_sign(recipe: RightEncoding, case: Case) -> Array:
+    """The scales of the largest value of each tile, negative where all values are."""
+    x = case.x
+    height, width = tile_sizes(x.shape, recipe.scaling.block)
+    starts = [np.arange(0, size, step) for size, step in zip(x.shape, (height, width), strict=True)]
+    largest = np.maximum.reduceat(np.maximum.reduceat(x, starts[0], 0), starts[1], 1)
+    same = recipe.scales(_spread(np.abs(largest), x, recipe))
+    return np.where(largest < 0, -same, same)
+
+
+def _exact(recipe: RightEncoding, case: Case) -> Array:
+    """The scales of the same tiles as quotients in float32."""
+    fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
+    return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
+
+
+def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
+    exponents = np.clip(np.rint(np.log2(_exact(recipe, case).astype(np.float64))), -127, 127)
+    return np.asarray(np.exp2(exponents), np.float32)
+
+
+def _rounded_scales(fmt: Format, mode: str) -> Callable[[RightEncoding, Case], Array]:
+    def scales(recipe: RightEncoding, case: Case) -> Array:
+        return np.asarray(quantize(recipe.scales(case.x), fmt, rounding=mode, overflow="saturate_finite"), np.float32)
 
     return scales
 
@@ -314,12 +361,13 @@ def _plain(ratio: float) -> float:
 
 def _of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Right scales, and other elements."""
-    rounding = str(recipe.cast.get("rounding") or "nearest_even").lower()
-    for word, words in ROUNDINGS.items():
+    rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
+    for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
         if word != rounding:
-            yield words, _elements(rounding=word)
+            ties = "takes ties of elements" if rounding in TIES else "rounds elements to nearest, ties"
+            yield DIRECTED.get(word) or f"{ties} {TIES[word]}", _elements(rounding=word)
     if rounding == "nearest_even":
-        for rule, words in TIES.items():
+        for rule, words in ELEMENT_TIES.items():
             yield words, _ties(rule)
     for fmt in (BF16, FP16):
         yield f"rounds elements to {fmt} before it divides them by their scale", _on_input(fmt)
@@ -334,6 +382,92 @@ def _of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     yield "takes subnormals of the input for zeros", _on_flushed
     yield "loses the signs of zeros", _after(lambda v: v + 0.0)
     yield "loses the signs of elements", _after(np.abs)
+    for axis, along in ((1, "row"), (0, "column")):
+        for group, said in ((2, "exchanges the two elements of each pair"), (8, "reverses each group of 8 elements")):
+            yield f"{said} along the {along}, as packed codes in the wrong order", _after(_reversed(group, axis))
+    for scaling in dict.fromkeys((recipe.scaling, *FIRST)):
+        for first in dict.fromkeys((recipe.fmt, E4M3, E5M2)):
+            name = _name(scaling)
+            yield f"quantises twice, first to {first} by {name}", _twice(RightEncoding(first, scaling, {}))
+    cast = {name: value for name, value in recipe.cast.items() if value is not None}
+    if isinstance(recipe.fmt, Format):
+        largest = float(recipe.fmt.max)
+        yield f"rounds elements to integers, which are evenly spaced, not to {recipe.fmt}", _to_integers(largest)
+        yield from _of_model(model_of(cast_options(recipe.fmt, **{"overflow": recipe.scaling.overflow, **cast})))
+    elif isinstance(recipe.fmt, IntegerFormat):
+        yield from _of_model(QuantizerModel(recipe.fmt.magnitudes, rounding, "max", "max"))
+
+
+def _name(scaling: Scaling) -> str:
+    names = [name for name, row in ROWS.items() if row == scaling]
+    return f"fp.scalings.{names[0]}" if names else repr(scaling)
+
+
+def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
+    def change(values: Array) -> Array:
+        places = np.arange(values.shape[axis])
+        whole = places.size // group * group
+        places[:whole] = places[:whole].reshape(-1, group)[:, ::-1].ravel()
+        return values.take(places, axis)
+
+    return change
+
+
+def _twice(first: RightEncoding) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        x = np.asarray(encode_scaled(case.x, first.fmt, first.scaling).decode(), np.float32)
+        scales = recipe.scales(x)
+        return FaultOutcome(_values(recipe, x, scales), scales, scales)
+
+    return fault
+
+
+def _of_model(model: QuantizerModel) -> Iterator[Fault]:
+    """The faults of a cast, in that of quotients to elements."""
+    shared = SharedQuotients()
+    for one in deviations(model, FP32, False):
+        yield f"{one.words}, in its elements", shared.changed(one.apply(model))
+
+
+def _to_integers(largest: float) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        scales = recipe.scales(case.x)
+        integers = np.rint(_quotients(recipe, case.x, scales)).astype(np.float64)
+        return FaultOutcome(np.clip(integers, -largest, largest), scales, scales)
+
+    return fault
+
+
+class SharedQuotients:
+    """Scales and quotients of matrices, which all faults share that change elements alone."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, Scaling], tuple[Array, Array, Array, SplitInputs]] = {}
+
+    def changed(self, model: QuantizerModel) -> Callable[[RightEncoding, Case], FaultOutcome]:
+        """Return the fault whose elements are what a model makes of quotients."""
+
+        def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+            scales, quotients, apart = self.of(recipe, case)
+            values = model.values(apart).reshape(quotients.shape)
+            return FaultOutcome(values if isinstance(recipe.fmt, Format) else values + 0.0, scales, scales)
+
+        return fault
+
+    def of(self, recipe: RightEncoding, case: Case) -> tuple[Array, Array, SplitInputs]:
+        """Return scales and quotients, these also taken apart."""
+        key = id(case.x), recipe.scaling
+        if key not in self._kept:
+            scales = recipe.scales(case.x)
+            quotients = _quotients(recipe, case.x, scales)
+            self._kept[key] = case.x, scales, quotients, taken_apart(quotients).with_steps()  # x keeps its id taken
+        return self._kept[key][1:]
+
+
+def _quotients(recipe: RightEncoding, x: Array, scales: Array) -> Array:
+    spread = _spread(scales, x, recipe)
+    divides = recipe.scaling.division == "divide"
+    return np.asarray(x / spread if divides else x * (np.float32(1) / spread), np.float32)
 
 
 def _elements(**cast: Any) -> Callable[[RightEncoding, Case], FaultOutcome]:
@@ -351,7 +485,7 @@ def _ties(rule: str) -> Callable[[RightEncoding, Case], FaultOutcome]:
         scales = recipe.scales(case.x)
         even = _values(recipe, case.x, scales)
         low, high = (_values(recipe, case.x, scales, rounding=word) for word in ("down", "up"))
-        quotient = _quotient(recipe, case.x, scales)
+        quotient = _quotients(recipe, case.x, scales)
         tie = np.isfinite(quotient) & (low != high) & (quotient == low + (high - low) / 2)
         odd = np.where(even == low, high, low)
         zero = np.where(np.signbit(quotient), high, low)
@@ -363,12 +497,6 @@ def _ties(rule: str) -> Callable[[RightEncoding, Case], FaultOutcome]:
         return FaultOutcome(np.where(tie, chosen, even), scales, scales)
 
     return fault
-
-
-def _quotient(recipe: RightEncoding, x: Array, scales: Array) -> Array:
-    """Return what elements are rounded from, float32."""
-    spread = _spread(scales, x, recipe)
-    return np.asarray(x / spread if recipe.scaling.division == "divide" else x * (np.float32(1) / spread))
 
 
 def _on_input(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
@@ -397,7 +525,7 @@ def _on_flushed(recipe: RightEncoding, case: Case) -> FaultOutcome:
 def _on_quotient(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
-        quotient = _quotient(recipe, case.x, scales)
+        quotient = _quotients(recipe, case.x, scales)
         ones = np.where(np.isnan(scales), scales, np.float32(1))
         return FaultOutcome(_values(recipe, _rounded(quotient, fmt), ones), scales, scales)
 

@@ -190,10 +190,13 @@ def test_scales_of_the_call_before_are_named() -> None:
     assert found.causes == ("has as scales those of the call before",), found
 
 
+RECIPROCAL = ": it multiplies by the rounded reciprocal of the scale"
+
+
 @pytest.mark.parametrize(
     ("scaling", "changes", "cause"),
     [
-        (TILES, {"division": "multiply"}, "has division='multiply', not 'divide'"),
+        (TILES, {"division": "multiply"}, f"has division='multiply', not 'divide'{RECIPROCAL}"),
         (S.NVFP4, {"scale_rounding": "nearest_away"}, "has scale_rounding=NEAREST_AWAY, not None"),
         (S.NVFP4, {"tensor_scale": False}, "has tensor_scale=False, not True"),
     ],

@@ -1,0 +1,177 @@
+"""Reported faults of quantizers with scales, planted in NumPy, are named, whatever these do with Inf and NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from tests.kit.sweeps import in_turn
+
+Array = Any
+S = fp.scalings
+TILES = S.TILE_1X128.replace(block=(1, 16))
+INT8 = S.ROW
+
+
+def tiles_of(x: Array, width: int, fill: float = 0) -> Array:
+    rows, columns = x.shape
+    padded = np.full((rows, -(-columns // width) * width), np.float32(fill))
+    padded[:, :columns] = x
+    return padded.reshape(rows, -1, width)
+
+
+def spread(scales: Array, x: Array, width: int) -> Array:
+    return scales.repeat(width, 1)[:, : x.shape[1]]
+
+
+def usable(scales: Array) -> Array:
+    return np.where(scales == 0, 1, scales).astype(np.float32)
+
+
+def codes(quotients: Array) -> Array:
+    return fp.encode(quotients.astype(np.float32), "e4m3", overflow="saturate_finite")
+
+
+def scales_of(x: Array) -> Array:
+    return usable(np.abs(tiles_of(x, 16)).max(2) / np.float32(448))
+
+
+def reciprocal(x: Array) -> Any:
+    scales = scales_of(x)
+    return codes(x * spread(np.float32(1) / scales, x, 16)), scales
+
+
+def reciprocal_of_largest(x: Array) -> Any:
+    scales = usable(np.abs(tiles_of(x, 16)).max(2) * (np.float32(1) / np.float32(448)))
+    return codes(x / spread(scales, x, 16)), scales
+
+
+def signed(x: Array) -> Any:
+    scales = usable(tiles_of(x, 16, -np.inf).max(2) / np.float32(448))
+    return codes(x / spread(scales, x, 16)), scales
+
+
+def integers(x: Array) -> Any:
+    scales = scales_of(x)
+    return (np.clip(np.rint(x / spread(scales, x, 16)), -448, 448) * spread(scales, x, 16)).astype(np.float32)
+
+
+def right(x: Array) -> Any:
+    scales = scales_of(x)
+    return codes(x / spread(scales, x, 16)), scales
+
+
+def logarithm(x: Array) -> Any:
+    """The exponent of mlx 4353."""
+    amax = np.abs(tiles_of(x, 32)).max(2).astype(np.float64)
+    exponents = np.where(amax > 0, np.rint(np.log2(np.where(amax > 0, amax, 1) / 448)), -127)
+    scales = np.exp2(np.clip(exponents, -127, 127)).astype(np.float32)
+    return codes(x / spread(scales, x, 32)), scales
+
+
+def rounded_late(x: Array) -> Any:
+    """sglang 28307: elements have the exact scale, which is rounded to E8M0 afterwards."""
+    exact = usable(np.abs(tiles_of(x, 32)).max(2) / np.float32(448))
+    return codes(x / spread(exact, x, 32)), np.exp2(np.ceil(np.log2(exact.astype(np.float64)))).astype(np.float32)
+
+
+def requantised(x: Array) -> Any:
+    """vllm 58157."""
+    first = fp.encode_scaled(x, "e4m3", S.BLOCK_128X128)
+    return fp.encode_scaled(np.asarray(first.decode(), np.float32), "e4m3", S.MX_CEIL)
+
+
+def exchanged(x: Array) -> Any:
+    encoded = fp.encode_scaled(x, "e2m1", S.NVFP4)
+    places = np.arange(x.shape[1])
+    whole = places.size // 2 * 2
+    places[:whole] = places[:whole] ^ 1
+    return encoded.codes[:, places], encoded.scales
+
+
+def by_row(choose: Callable[[Array], Array]) -> Callable[[Array], Any]:
+    def quantizer(x: Array) -> Any:
+        scales = usable(np.abs(x).max(1, keepdims=True) / np.float32(127))
+        return np.clip(choose(x / scales), -127, 127).astype(np.int8), scales
+
+    return quantizer
+
+
+def away(y: Array) -> Array:
+    return np.copysign(np.floor(np.abs(y) + np.float32(0.5)), y)
+
+
+NAMED: dict[str, tuple[Callable[[Array], Any], str, fp.Scaling, str]] = {
+    "reciprocal scales": (
+        reciprocal, "e4m3", TILES,
+        "has division='multiply', not 'divide': it multiplies by the rounded reciprocal of the scale"),
+    "reciprocal of the largest value": (
+        reciprocal_of_largest, "e4m3", TILES,
+        "has quotient='amax*(1/max)', not 'amax/max': it multiplies amax by the rounded reciprocal of max"),
+    "amax without abs": (
+        signed, "e4m3", TILES, "has as scales those of the largest value with its sign, not the largest magnitude"),
+    "integers for a float": (
+        integers, "e4m3", TILES, "rounds elements to integers, which are evenly spaced, not to E4M3"),
+    "mlx 4353": (
+        logarithm, "e4m3", S.MX,
+        "has as scales powers of two nearest in the logarithm (2**round(log2(amax / max)))"),
+    "a scale that is rounded after use": (
+        rounded_late, "e4m3", S.MX_RCEIL,
+        "scales elements by those before they are rounded, and returns the right scales"),
+    "quantised twice": (
+        requantised, "e4m3", S.MX_CEIL, "quantises twice, first to E4M3 by fp.scalings.BLOCK_128X128"),
+    "exchanged nibbles": (
+        exchanged, "e2m1", S.NVFP4,
+        "exchanges the two elements of each pair along the row, as packed codes in the wrong order"),
+    "aiter 4637: truncation": (by_row(np.trunc), "int8", INT8, "rounds elements toward zero"),
+    "tract 2850: ties away": (by_row(away), "int8", INT8, "takes ties of elements away from zero"),
+    "tt-metal 56525: floor(y + .5)": (
+        by_row(lambda y: np.floor(y + np.float32(0.5))), "int8", INT8,
+        "takes ties up, toward +Inf, in its elements"),
+}  # fmt: skip
+
+
+def report(fn: Callable[[Array], Any], fmt: str, scaling: fp.Scaling, **cast: Any) -> fp.testing.QuantizerReport:
+    with np.errstate(all="ignore"):
+        return fp.testing.check_quantizer(fn, fmt, scaling=scaling, raises=False, **cast)
+
+
+@in_turn("name", NAMED)
+def test_a_reported_fault_is_named(name: str) -> None:
+    fn, fmt, scaling, words = NAMED[name]
+    found = report(fn, fmt, scaling)
+    assert found.causes[0] == words, found
+    assert not found.ok
+    assert found.unexplained < found.differ  # what is left are an Inf, a NaN and what float32 cannot scale
+    if found.unexplained:
+        assert "which are left out of that" in found.diagnosis
+
+
+def test_a_right_quantizer_with_its_own_inf_and_nan_is_called_that() -> None:
+    found = report(right, "e4m3", TILES)
+    assert len(found.causes) == 1
+    assert found.causes[0].startswith("treats matrices with an Inf and ")
+    assert found.causes[0].endswith("as no recipe that was tried does")
+    assert found.unexplained == found.differ > 0
+
+
+def test_rounding_to_nearest_is_called_that_where_truncation_is_promised() -> None:
+    found = report(lambda x: fp.encode_scaled(x, "e4m3", TILES), "e4m3", TILES, rounding="toward_zero")
+    assert found.causes == ("rounds elements to nearest, ties to the even code",)
+
+
+@pytest.mark.parametrize("name", ["mlx 4353", "amax without abs", "integers for a float", "quantised twice"])
+def test_a_fault_beside_a_recipe_is_part_of_its_identity(name: str) -> None:
+    fn, fmt, _, words = NAMED[name]
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((40, 260)) * np.exp2(rng.integers(-9, 9, (40, 1)))).astype(np.float32)
+    x[3, :16] = -np.abs(x[3, :16])  # a tile without a positive value
+    with np.errstate(all="ignore"):
+        found = fp.testing.identify_scaling(fn, fmt, x)
+    assert found.faults == (words,)
+    assert not found.exact
+    assert words in str(found)
