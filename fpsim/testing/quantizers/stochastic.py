@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
+from fpsim.casts.cast import encode
 from fpsim.errors import require_word
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
@@ -23,11 +24,13 @@ from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbeha
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import taken_apart, words_of
+from fpsim.testing.quantizers.shares import Shares, causes_of, random_bits
 
 FALSE_ALARM = 1e-6  # of a whole check of a right function
 POWER = 0.99  # with which the bias that a report states is seen
 FRACTIONS = (1 / 64, *(k / 16 for k in range(1, 16)), 63 / 64)
 REPEATS, CALLS = 2048, 32  # of each fraction: elements of a call, calls
+LADDER = 1 << 13  # elements of a call for each fraction of one bit
 OF_LAGS = 8192  # elements of a call that asks for independence
 SHAPES = ((OF_LAGS,), (64, OF_LAGS // 64), (OF_LAGS // 64, 64), (4, 32, OF_LAGS // 128), (2, OF_LAGS // 2))
 OVERLAP = 256  # elements that a part of an array and the same part shifted have in common at least
@@ -38,6 +41,11 @@ AVERAGED = (1, 4, 16, 64)
 ENOUGH = 64  # elements of an array whose mean squared error says something
 OF_RECIPE = 4096  # calls on an array of the caller's
 WORD_BITS = 32
+PLAIN_CAUSES = {
+    "neighbours": "gives results that are neither neighbour of their input",
+    "mean": "is biased",
+    "averaging": "gains less from averaging than independent results do",
+}  # of properties that nothing more exact explains
 DRIVEN = {
     "seed": ("seed", "key"),
     "generator": ("rng", "generator"),
@@ -62,6 +70,9 @@ class StochasticReport:
       false_alarm: the probability at most that a right function is called wrong.
       covered: shapes, dtypes and magnitudes of the inputs that were rounded.
       notes: what is no fault, but good to know.
+      causes: what it does otherwise, as clauses after "it"; empty where all holds, or nothing known explains it.
+      random_bits: how many bits of the dropped fraction decide, which is how many random bits it compares; None with x.
+      more_bits: whether it may be more: with seeds, fractions below 2**-13 are too rare to be told.
     """
 
     name: str
@@ -76,6 +87,9 @@ class StochasticReport:
     detects_in_binades: float = 0.0
     covered: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    random_bits: int | None = None
+    more_bits: bool = False
 
     @property
     def ok(self) -> bool:
@@ -94,6 +108,10 @@ class StochasticReport:
             how = f"{how}, and give a false alarm with at most {self.false_alarm:.0e}"
         does = "rounds" if self.ok else "does not round"
         lines = [f"{self.name} {does} stochastically to {self.fmt}; checked {how}."]
+        if self.causes:
+            lines.append(f"It {'; it '.join(self.causes)}.")
+        if self.random_bits is not None:
+            lines.append(f"  random bits that decide: {'at least ' if self.more_bits else ''}{self.random_bits}")
         lines += [f"  {line}" for one in self.broken for line in str(one).splitlines()]
         if self.bits:
             shown_bits = ", ".join(f"{bits:.2f}" for bits in self.bits)
@@ -158,10 +176,11 @@ def check_stochastic(
                 _note(name, failed, held, broken)
     except QuantizerMisbehaved as refusal:
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
+    plain = [PLAIN_CAUSES[name] for name in broken if name in PLAIN_CAUSES][:1] if not found.causes else []
     report = StochasticReport(
         box.name, target_fmt, tuple(name for name in held if name not in broken), tuple(broken.values()), driven,
         found.means, found.bits, found.detects, FALSE_ALARM, found.detects_in_binades, box.covered.coverage,
-        tuple(found.notes),
+        tuple(found.notes), (*found.causes, *plain) if broken else (), found.random_bits, found.more_bits,
     )  # fmt: skip
     if raises and not report.ok:
         raise AssertionError(str(report))
@@ -170,13 +189,16 @@ def check_stochastic(
 
 @dataclass
 class StochasticFindings:
-    """What a check measures: means by fraction, bits that averaging gains, the biases that are seen, and notes."""
+    """The measurements of a check: means by fraction, bits that averaging gains, the biases that are seen, and causes."""
 
     means: dict[float, float]
     bits: tuple[float, ...]
     detects: float
     detects_in_binades: float = 0.0
     notes: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    random_bits: int | None = None
+    more_bits: bool = False
 
 
 def _note(name: str, failed: Broken | None, held: dict[str, None], broken: dict[str, Broken]) -> None:
@@ -272,7 +294,8 @@ def _binades(fmt: Format) -> list[tuple[float, float]]:
 def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
     if not FP32.holds(fmt) or fmt.bits > 16:
         raise ValueError(f"check_stochastic takes formats of up to 16 bits that float32 holds; got {fmt}.")
-    yield "exact values", _exact(source, fmt)
+    moves = _exact(source, fmt)
+    yield "exact values", moves
     cells = _cells(fmt)
     x = np.array([[low + f * (high - low) for f in FRACTIONS] for low, high in cells])
     narrow = x.astype(np.float32)
@@ -290,21 +313,33 @@ def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Itera
     found.detects = detects
     found.means = {f: float(away[fraction == f].mean()) for f in FRACTIONS if (fraction == f).any()}
     yield "neighbours", neighbours
-    yield "mean", _means(source, chosen, away, fraction, detects)
+    biased = _means(source, chosen, away, fraction, detects)
+    yield "mean", biased
     yield from _every_binade(source, fmt, found)
+    shares = _shares(away, fraction, chosen, low, fmt)
+    if biased is not None or neighbours is not None:
+        found.causes += causes_of(shares, _fitting(source.driven))
+    if moves is not None:
+        found.causes.append("moves values of the format")
+    found.random_bits, found.more_bits = _random_bits(source, cells, fmt)
     half = np.full(OF_LAGS, cells[0][0] + (cells[0][1] - cells[0][0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cells[0][0]) for number in range(8)]
-    yield "elements", _elements(source, half, draws)
+    fixed = all((bits == draws[0][0]).all() for bits in draws)  # as a share of 0 or 1 would be
+    for name, failed in (("elements", _elements(source, half, draws)), ("calls", _calls(source, half, draws))):
+        if failed is not None and not (fixed and found.causes):
+            found.causes += _dependence(name, draws)
+        yield name, failed
     for shape in SHAPES[1:]:
         shaped = [np.abs(source(half.reshape(shape), 8 + number)) > abs(cells[0][0]) for number in range(2)]
         yield "elements", _elements(source, half.reshape(shape), shaped)
-    yield "calls", _calls(source, half, draws)
     if source.driven == "seed":
         yield "seeds", _seeds(source, half[:SEEDED], found)
     if source.driven != "own":
         again = [source(half[:256], 3) for _ in range(2)]
         same = bool((again[0].view(np.uint64) == again[1].view(np.uint64)).all())
         why = "the same randomness gives other results the second time"
+        if not same:
+            found.causes.append(f"draws random numbers beside those of its {source.driven}")
         yield "repeats", None if same else Broken("repeats", why)
     spread = np.random.default_rng(5).uniform(1, 2, 4096) * cells[0][0]
     bits, failed = _averaging(source, spread.astype(np.float32))
@@ -449,11 +484,10 @@ def _means(source: RandomSource, x: Array, away: Values, fraction: Values, detec
     if not wrong.any():
         return None if detects == 0 else _all_means(away, fraction)
     worst = int(np.argmax(np.where(wrong, np.abs(away - fraction), 0)))
-    few = _random_bits(away, fraction) if source.driven in ("bits", "uniform") else ""
     one = broken_at("mean", x[[worst]], np.uint64(0), np.uint64(0), source.box.fmt, source.box.name)
     return Broken(
         "mean",
-        f"it goes away from zero {away[worst]:.6g} of the time {how}, not {fraction[worst]:.6g}{few}",
+        f"it goes away from zero {away[worst]:.6g} of the time {how}, not {fraction[worst]:.6g}",
         input_bits=one.input_bits, input=one.input, got=f"{away[worst]:.6g}", want=f"{fraction[worst]:.6g}",
         count=int(wrong.sum()), of=x.size,
     )  # fmt: skip
@@ -471,13 +505,76 @@ def _all_means(away: Values, fraction: Values) -> Broken | None:
     return Broken("mean", f"{why}, {abs(off) / spread:.0f} standard deviations")
 
 
-def _random_bits(away: Values, fraction: Values) -> str:
-    """Whether the shares are the fractions cut or rounded to a few bits."""
-    for bits in range(1, 7):
-        scale = 2.0**bits
-        if (away == np.floor(fraction * scale) / scale).all():
-            return f": it compares {bits} random bits"
-    return ""
+def _shares(away: Values, fraction: Values, x: Array, low: Values, fmt: Format) -> Shares:
+    subnormal = np.abs(low) < fmt.smallest_normal
+    odd = (encode(low, fmt) & 1).astype(np.bool_)
+    return Shares(away, fraction, np.signbit(x), subnormal, odd)
+
+
+def _fitting(driven: str) -> Callable[[Shares, Values], bool]:
+    """Return the test of whether measured shares may be given ones."""
+    if driven in ("bits", "uniform"):
+        return lambda shares, share: bool((shares.away == share).all())
+    draws = REPEATS * CALLS
+
+    def fits(shares: Shares, share: Values) -> bool:
+        counts = np.round(shares.away * draws)
+        return not _unlikely(counts, draws, np.clip(share, 0, 1), max(share.size, 1)).any()
+
+    return fits
+
+
+def _random_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: Format) -> tuple[int, bool]:
+    """Return how many random bits decide, and whether it may be more, from fractions of one bit each."""
+    low, high = cells[0]
+    places = np.arange(1, FP32.mantissa_bits - fmt.mantissa_bits + 1)
+    if source.driven in ("bits", "uniform"):
+        bits, more = random_bits(places, _of_one_bit(source, low, high, places), int(places[-1]))
+        subnormal = next(((zero, smallest) for zero, smallest in cells if zero == 0), None)
+        if more and subnormal is not None:  # whose fractions have more bits
+            places = np.arange(1, min(WORD_BITS, 149 + int(math.log2(subnormal[1]))) + 1)
+            further, beyond = random_bits(places, _of_one_bit(source, *subnormal, places), int(places[-1]))
+            if further > bits:
+                bits, more = further, beyond and further < WORD_BITS
+        return bits, more
+    draws = LADDER * CALLS
+    x = (low + (high - low) * 2.0**-places).astype(np.float32)
+    count = np.zeros(places.size)
+    for number in range(CALLS):
+        got = source(np.repeat(x, LADDER), 5000 + number).reshape(x.size, LADDER)
+        count += (got == high).sum(1)
+    told = int(np.log2(draws / -math.log(_level(places.size) / 2)))  # beyond, none at all would be no wonder
+    return random_bits(places, _unlikely(count, draws, 2.0**-places, places.size), told)
+
+
+def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
+    """Return for which places j the share of 2**-j of a unit is another."""
+    x = (low + (high - low) * 2.0**-places).astype(np.float32)
+    away, _ = _counted(source, x, np.full(x.shape, low), np.full(x.shape, high))
+    return away != 2.0**-places
+
+
+def _dependence(name: str, draws: list[Any]) -> list[str]:
+    """Return which random numbers are used again, as clauses after "it"."""
+    alike = all(bits.all() or not bits.any() for bits in draws)
+    if name == "elements":
+        if alike:
+            return ["uses one random number for all elements of a call"]
+        for lag in LAGS:
+            if all((bits[lag:] == bits[:-lag]).all() for bits in draws):
+                return [f"uses the same random numbers again after {lag} elements"]
+        for group in reversed(LAGS):
+            groups = [bits[: bits.size // group * group].reshape(-1, group) for bits in draws]
+            if all((bits == bits[:, :1]).all() for bits in groups):
+                return [f"uses one random number for each {group} elements"]
+        return ["uses random numbers that depend on each other from element to element"]
+    first = draws[0]
+    if all((first == bits).all() for bits in draws[1:]):
+        return ["uses the same random numbers in every call"]
+    for later, bits in enumerate(draws[1:], 1):
+        if (first == bits).all() and not alike:
+            return [f"uses the random numbers of a call again in the {'next one' if later == 1 else f'{later}th next'}"]
+    return [] if alike else ["uses random numbers that depend on each other from call to call"]
 
 
 def _elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 
 Array = Any
 
@@ -77,7 +77,105 @@ def test_random_bits_give_exact_means() -> None:
 def test_too_few_random_bits_are_counted() -> None:
     found = check(lambda x, words: by_bits(x, words & np.uint32(0xE0000000)))
     assert "mean" in broken(found)
-    assert "it compares 3 random bits" in str(found)
+    assert found.causes == ("compares 3 random bits: it cuts the fraction to them",)
+    assert (found.random_bits, found.more_bits) == (3, False)
+    assert "It compares 3 random bits" in str(found)
+
+
+@pytest.mark.parametrize("bits", [1, 3, 8, 10, 12])
+def test_random_bits_are_counted_from_seeds_too(bits: int) -> None:
+    found = check(lambda x, seed: fp.quantize(x, "e4m3", rounding="stochastic", seed=seed, random_bits=bits))
+    assert (found.random_bits, found.more_bits) == (bits, False)
+    assert f"random bits that decide: {bits}" in str(found)
+
+
+def test_bits_that_seeds_cannot_tell_are_not_claimed() -> None:
+    found = check(seeded)
+    assert (found.random_bits, found.more_bits) == (13, True)
+    assert "random bits that decide: at least 13" in str(found)
+    exact = check(by_bits)
+    assert (exact.random_bits, exact.more_bits) == (32, False)
+
+
+def chosen(goes: Any, fmt: str = "e4m3") -> Any:
+    """A quantizer that goes away from zero where goes(dropped share, uniform number, input) says."""
+
+    def quantizer(x: Array, seed: int) -> Array:
+        low = fp.quantize(x, fmt, rounding="toward_zero").astype(np.float64)
+        up, down = (fp.quantize(x, fmt, rounding=mode).astype(np.float64) for mode in ("up", "down"))
+        high = np.where(np.signbit(x), down, up)
+        with np.errstate(all="ignore"):
+            share = np.where(high != low, (x - low) / (high - low), 0)
+        u = np.random.default_rng(seed).random(x.shape)
+        return np.where(goes(share, u, x) & (share > 0), high, low).astype(np.float32)
+
+    return quantizer
+
+
+def of_words(goes: Any) -> Any:
+    return lambda x, words: chosen(lambda share, _, x: goes(share, words.astype(np.float64)))(x, 0)
+
+
+def shared_by(group: int) -> Any:
+    def goes(share: Array, u: Array, x: Array) -> Array:
+        return u.ravel()[: -(-u.size // group)].repeat(group)[: u.size].reshape(u.shape) < share
+
+    return chosen(goes)
+
+
+CAUSES: dict[str, tuple[Any, str, str]] = {
+    "oneDNN 2903": (
+        chosen(lambda share, u, _: share + u / 2 >= 1, "e5m2"), "e5m2",
+        "adds its random bits 1 place too low: fractions up to 0.5 never go away from zero"),
+    "3 places, by words": (
+        of_words(lambda share, words: share + words * 2.0**-35 >= 1), "e4m3",
+        "adds its random bits 3 places too low: fractions up to 0.875 never go away from zero"),
+    "no randomness": (
+        lambda x, seed: fp.quantize(x, "e4m3"), "e4m3", "is not random: it rounds to nearest, ties to the even code"),
+    "truncation": (
+        lambda x: fp.quantize(x, "e4m3", rounding="toward_zero"), "e4m3", "is not random: it rounds toward zero"),
+    "a coin": (
+        chosen(lambda share, u, _: u < 0.5), "e4m3", "goes either way half of the time, whatever the fraction"),
+    "the other side": (
+        chosen(lambda share, u, _: u > share), "e4m3",
+        "goes away from zero with the probability of the other neighbour"),
+    "toward +Inf": (
+        chosen(lambda share, u, x: np.where(x < 0, u > share, u < share)), "e4m3",
+        "goes up with the probability with which it should go away from zero"),
+    "a sign": (
+        chosen(lambda share, u, x: (x > 0) & (u < share)), "e4m3",
+        "is not random: it rounds toward zero, for negative values"),
+    "subnormals": (
+        chosen(lambda share, u, x: np.where(np.abs(x) < 2.0**-6, share > 0.5, u < share)), "e4m3",
+        "is not random: it rounds to nearest, ties to the even code, where the result is subnormal"),
+    "rounding up to 4 bits": (
+        of_words(lambda share, words: np.floor(words * 2.0**-28) < np.ceil(share * 16)), "e4m3",
+        "compares 4 random bits: it rounds the fraction up to them"),
+    "<=": (
+        of_words(lambda share, words: words <= share * 2.0**32), "e4m3",
+        "compares 32 random bits by <=, not by <: it goes away 2**-32 too often"),
+    "BF16 first": (
+        lambda x, seed: seeded(fp.quantize(x, "bf16"), seed), "e4m3",
+        "rounds the fraction to 4 bits first, where the result is a normal value"),
+    "one number": (
+        chosen(lambda share, u, _: u.ravel()[0] < share), "e4m3", "uses one random number for all elements of a call"),
+    "one number for four": (shared_by(4), "e4m3", "uses one random number for each 4 elements"),
+    "one seed": (lambda x, seed: seeded(x, 0), "e4m3", "uses the same random numbers in every call"),
+    "half the seeds": (
+        lambda x, seed: seeded(x, seed // 2), "e4m3", "uses the random numbers of a call again in the next one"),
+}  # fmt: skip
+
+
+@in_turn("name", CAUSES)
+def test_what_stochastic_rounding_does_wrong_is_named(name: str) -> None:
+    fn, fmt, cause = CAUSES[name]
+    found = check(fn, fmt)
+    assert found.causes == (cause,), found
+    assert f"It {cause}." in str(found)
+
+
+def test_a_right_function_has_no_cause() -> None:
+    assert check(seeded).causes == ()
 
 
 def test_a_bit_more_comes_with_each_four_calls() -> None:
