@@ -19,7 +19,7 @@ from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.testing.products.changes import of_epilogue, of_operands, of_results, of_scales, of_terms
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise
-from fpsim.testing.products.sums import additions
+from fpsim.testing.products.sums import JoinedParts, additions, promoted_parts
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
 SECONDS = 10.0  # of a search, without compiling kernels; what has been found by then is told
@@ -278,9 +278,11 @@ class _Trees:
             lengths = {k for _, k in self.shapes}
             moved = any((variant.terms.apply(k)[0][:k] != np.arange(k)).any() for k in lengths)
             return moved and all(self._same_steps(variant, k) for k in lengths)
-        if not isinstance(variant.addition, Adding) or variant.addition.codes:
-            return False
         if not isinstance(self.promise.adding, Adding):
+            return False
+        if isinstance(variant.addition, JoinedParts):
+            return self._same_parts(variant.addition, promoted_parts(self.promise.adding))
+        if not isinstance(variant.addition, Adding) or variant.addition.codes:
             return False
         try:
             return all(
@@ -289,6 +291,17 @@ class _Trees:
             )
         except ValueError:
             return False
+
+    def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
+        """Whether slices of K end where promised partial sums do, for these lengths, and are joined as these are."""
+        if promised is None:
+            return False
+        sized = parts._replace(terms=promised.terms, parts=0, cut=promised.cut, grain=promised.grain)
+        if parts.inner == self.promise.adding:  # which promotes once in each of these slices
+            sized = sized._replace(inner=promised.inner)
+        if sized != promised:
+            return False
+        return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
         """Whether only terms change places that a unit adds in one step, whose order it does not see."""

@@ -46,11 +46,38 @@ KEPT = 400  # additions whose partial sums are kept
 ARCHES = {"hopper": "sm_90", "blackwell": "sm_100", "ada": "sm_89"}
 
 
+CUTS = {
+    "ceiling": "",
+    "last_longer": " (the last ones longer)",
+    "first_longer": " (the first ones longer)",
+    "rounded_up": " (of equal length, rounded up)",
+    "halving": " (halved again and again)",
+}  # how K is cut into slices, as a part of their name
+
+
+def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
+    """Return where slices of K end, before they are limited to K."""
+    if cut == "ceiling":
+        size = -(-max(-(-k // parts), 1) // grain) * grain
+        return [i * size for i in range(1, parts + 1)]
+    if cut == "last_longer":
+        return [i * k // parts // grain * grain for i in range(1, parts)]
+    if cut == "rounded_up":
+        return [-(-(i * k // parts) // grain) * grain for i in range(1, parts)]
+    if cut == "first_longer":
+        return [i * (k // parts) + min(i, k % parts) for i in range(1, parts)]
+    ends = [0, k]  # halving
+    while len(ends) <= parts:
+        middles = [(start + end) // 2 for start, end in pairwise(ends)]
+        ends = sorted(ends + middles)
+    return ends
+
+
 class JoinedParts(NamedTuple):
     """Partial sums of a unit or an accumulator, joined as no schedule does it.
 
-    terms: of a part; 0 for so many `parts`. first: terms of the first part, where it has fewer; -1 for parts that are
-    cut at i * K // parts, so that the last ones are longer. fmt: of the total.
+    terms: of a part; 0 for so many `parts`. first: terms of the first part, where it has fewer. fmt: of the total.
+    cut: how K is cut into `parts`, see CUTS; grain: ends are multiples of it.
     order: "forward" or "backward", one after the other, or "pairwise".
     strided: part i has the terms k with k mod parts = i.
     twice: sums are rounded to float32 before they are rounded to fmt.
@@ -69,6 +96,8 @@ class JoinedParts(NamedTuple):
     twice: bool = False
     rule: str = ""
     odd_first: bool = False
+    cut: str = "ceiling"
+    grain: int = 1
 
     @property
     def name(self) -> str:
@@ -78,7 +107,8 @@ class JoinedParts(NamedTuple):
         size = RULES[self.rule].format(self.terms, 2 * self.terms, 4 * self.terms) if self.rule else size
         size = "K as a whole" if self.parts == 1 else size
         size += ", the odd term of each pair first," if self.odd_first else ""
-        first = f", the first of {self.first}" if self.first > 0 else " (the last ones longer)" if self.first else ""
+        first = f", the first of {self.first}" if self.first > 0 else CUTS[self.cut]
+        first += f" in multiples of {self.grain}" if self.grain > 1 else ""
         order = {"forward": "", "backward": " from the last to the first", "pairwise": " in pairs",
                  "halves": " by halves"}[self.order]  # fmt: skip
         rounding = "" if self.rounding == "nearest_even" else f", rounded {self.rounding.replace('_', ' ')},"
@@ -91,15 +121,14 @@ class JoinedParts(NamedTuple):
         """The terms of every part."""
         if self.strided:
             return [slice(i, k, self.parts) for i in range(min(self.parts, k))]
-        if self.first < 0:
-            ends = [i * k // self.parts for i in range(self.parts + 1)]
-            return [slice(*pair) for pair in pairwise(ends) if pair[0] < pair[1]]
         if self.rule:
             ends = list(accumulate(_sizes(self.rule, self.terms, k), initial=0))
             return [slice(*pair) for pair in pairwise(ends)]
-        size = self.terms or max(-(-k // self.parts), 1)
-        starts = [0, *range(self.first or size, k, size)]
-        return [slice(*pair) for pair in zip(starts, [*starts[1:], k], strict=True)]
+        if self.terms:
+            starts = [0, *range(self.first or self.terms, k, self.terms)]
+            return [slice(*pair) for pair in pairwise([*starts, k])]
+        ends = sorted({0, *(min(end, k) for end in _ends(k, self.parts, self.cut, self.grain)), k})
+        return [slice(*pair) for pair in pairwise(ends)]
 
 
 # How libraries for processors cut K: name -> words, with one, two and four times the terms of a part.
@@ -284,11 +313,10 @@ def _beside(promise: Promise) -> Iterator[Addition]:
                     yield JoinedParts(inner, terms, 0, 0, fmt, order)
             for count in (2, 3, 4, 8):
                 yield JoinedParts(adding, 0, count, 0, fmt, order)
-                if fmt == FP32 and order == "forward":
-                    yield JoinedParts(adding, 0, count, -1, fmt, order)
                 yield JoinedParts(inner, 0, count, 0, fmt, order)
                 if fmt in (BF16, FP16) and order != "pairwise":
                     yield JoinedParts(inner, 0, count, 0, fmt, order, twice=True)
+    yield from _sliced(inner, adding)
     for terms in dict.fromkeys((interval, 32, 64, 128)):
         for fmt in (BF16, FP16):
             if terms and terms >= step:
@@ -299,6 +327,28 @@ def _beside(promise: Promise) -> Iterator[Addition]:
                 yield JoinedParts(inner, interval, 0, first, FP32, "forward")
         for rounding in ("toward_zero", "nearest_away", "up", "down"):
             yield JoinedParts(inner, interval, 0, 0, FP32, "forward", rounding)
+
+
+def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
+    """Sums of slices of K in float32: cut by other rules than schedules have, or merged in another order."""
+    cuts = [
+        *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),
+        ("first_longer", 1), *(("rounded_up", grain) for grain in (16, 32, 64)), ("halving", 1),
+    ]  # fmt: skip
+    for inner in dict.fromkeys(chains):
+        for count in (2, 3, 4, 8):
+            for cut, grain in cuts:
+                if cut != "halving" or count in (4, 8):
+                    for order in ("forward", "backward", "pairwise"):
+                        yield JoinedParts(inner, 0, count, 0, FP32, order, cut=cut, grain=grain)
+
+
+def promoted_parts(adding: Adding) -> JoinedParts | None:
+    """Return the partial sums that a promise promotes, or None where it promotes none."""
+    interval = _interval(adding)
+    if not interval or not isinstance(adding.how, MatrixUnit):
+        return None
+    return JoinedParts(Adding(adding.how), interval, 0, 0, FP32, "forward")
 
 
 def _interval(adding: Adding) -> int:

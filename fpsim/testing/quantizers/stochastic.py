@@ -32,6 +32,7 @@ FRACTIONS = (1 / 64, *(k / 16 for k in range(1, 16)), 63 / 64)
 REPEATS, CALLS = 2048, 32  # of each fraction: elements of a call, calls
 LADDER = 1 << 13  # elements of a call for each fraction of one bit
 OF_LAGS = 8192  # elements of a call that asks for independence
+LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128)  # elements after which equal numbers are named
 SHAPES = ((OF_LAGS,), (64, OF_LAGS // 64), (OF_LAGS // 64, 64), (4, 32, OF_LAGS // 128), (2, OF_LAGS // 2))
 OVERLAP = 256  # elements that a part of an array and the same part shifted have in common at least
 SEED_BITS = 63  # of seeds; more are negative numbers to many libraries
@@ -189,7 +190,7 @@ def check_stochastic(
 
 @dataclass
 class StochasticFindings:
-    """The measurements of a check: means by fraction, bits that averaging gains, the biases that are seen, and causes."""
+    """The measurements of a check: means by fraction, bits that averaging gains, biases that are seen, and causes."""
 
     means: dict[float, float]
     bits: tuple[float, ...]
