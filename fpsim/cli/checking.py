@@ -68,7 +68,9 @@ def check_vectors(
     run: Annotated[
         str | None, typer.Option("--run", help="Program that reads lines of inputs and writes lines of outputs.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this kind, such as cast; repeat.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only this kind, such as cast or cast:E5M2; repeat.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that the program may take.")] = 600.0,
 ) -> None:
     """Compute the vectors of a file again, and compare what another program gives for them; 1 where some differ."""

@@ -68,7 +68,7 @@ class ConformanceReport:
 
 
 def make(path: str | os.PathLike[str]) -> None:
-    """Write the vectors of this fpsim into a file: 470 KB of text, or .npz.
+    """Write the vectors of this fpsim into a file: 540 KB of text, or .npz.
 
     Args:
       path: ends in .txt or .npz; a file of that name is replaced.
@@ -101,7 +101,8 @@ def check(
       path: a file that `make` wrote.
       command: a program with arguments, as for a shell, that reads lines of inputs and writes lines of outputs
         (docs/conformance.md); None compares fpsim alone.
-      only: kinds of sets, such as ["cast", "add"]; None for all.
+      only: kinds of sets, such as ["cast", "add"], or kinds with the value of one word, such as a format, unit or
+        rounding: ["cast:E5M2", "dot_add:hopper_e4m3_f32"]; None for all.
       timeout: seconds that the command may take.
 
     Returns:
@@ -120,10 +121,7 @@ def check(
     """
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise ValueError(f"timeout must be seconds above 0; got {shown(timeout)}.")
-    for kind in only or ():
-        if kind not in KINDS:
-            raise unknown("only", kind, list(KINDS))
-    sets = [vectors for vectors in load(path) if only is None or vectors.kind in only]
+    sets = _selected(load(path), only)
     own_report = _report(
         FPSIM, sets, [(_computed(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
     )
@@ -136,6 +134,28 @@ def check(
             f"first {first.first}. Make the file again."
         )
     return _report(command, sets, answers(sets, command, timeout))
+
+
+def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
+    """Return the sets of some kinds, or of kinds with the value of a word.
+
+    Raises:
+      ValueError: an unknown kind, or a value that no set of the kind has.
+    """
+    if only is None:
+        return sets
+    chosen_sets: dict[int, None] = {}
+    for asked in only:
+        kind, colon, value = asked.partition(":")
+        if kind not in KINDS:
+            raise unknown("only", kind, list(KINDS))
+        of_kind = [place for place, vectors in enumerate(sets) if vectors.kind == kind]
+        values = {word.casefold(): word for place in of_kind for word in sets[place].words.values()}
+        if colon and of_kind and value.casefold() not in values:
+            raise unknown(f"what follows {kind}:", value, list(values.values()))
+        word = values.get(value.casefold())
+        chosen_sets.update((place, None) for place in of_kind if not colon or word in sets[place].words.values())
+    return [sets[place] for place in sorted(chosen_sets)]
 
 
 def _computed(vectors: Vectors, path: object) -> Words:

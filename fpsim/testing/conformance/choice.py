@@ -35,7 +35,7 @@ TILE, ROWS_OF_TILES, MATRICES = 32, 2, 6
 
 def chosen() -> list[Vectors]:
     """Every set with its inputs and outputs."""
-    empty = [*_casts(), *_arithmetic(), *_dots(), *_products(), *_tiles(), *_stochastic(), *_matrices()]
+    empty = [*_casts(), *_decodings(), *_arithmetic(), *_dots(), *_products(), *_tiles(), *_stochastic(), *_matrices()]
     return [each._replace(outputs=computed(each)) for each in empty]
 
 
@@ -67,6 +67,17 @@ def _casts() -> Iterator[Vectors]:
         words = {"format": fmt.name, "from": source.name, "rounding": "nearest_even", "overflow": "nonfinite"}
         inputs = _cast_inputs(fmt, source, "flush")
         yield _set("cast", words | {"subnormals": "flush"}, (Field(source, 1),), (Field(fmt, 1),), inputs)
+
+
+def _decodings() -> Iterator[Vectors]:
+    """Every code of the formats of up to 8 bits."""
+    for fmt in NAMED.values():
+        if fmt.bits <= 8:
+            yield _set("decode", {"format": fmt.name}, (Field(fmt, 1),), (Field(FP32, 1),), _every_code(fmt))
+
+
+def _every_code(fmt: Format) -> Words:
+    return np.arange(1 << fmt.bits, dtype=np.uint64)[:, None]
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
@@ -102,7 +113,10 @@ def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArra
         size = np.abs(x.astype(np.float64))
         ends = np.isin(size, [fmt.max, tie, fmt.smallest_normal, fmt.smallest_subnormal / 2, 0.0, np.inf])
     patterns = x.view(source.storage)
-    return patterns, np.concatenate([patterns[ends], patterns[np.isnan(size)][:1]])
+    infinity = source.infinity_code
+    assert infinity is not None
+    signalling = np.array([infinity + 1, infinity + 1 | source.sign_bit], source.storage)
+    return patterns, np.concatenate([patterns[ends], patterns[np.isnan(size)][:1], signalling])
 
 
 # ---- arithmetic
@@ -116,6 +130,8 @@ def _arithmetic() -> Iterator[Vectors]:
                 count = {"sqrt": 1, "fma": 3}.get(operation, 2)
                 rng = _rng(operation, fmt.name, rounding)
                 operands = [_hard_codes(rng, fmt, PAIRS) for _ in range(count)]
+                if count == 1 and fmt.bits <= 8:
+                    operands = [np.arange(1 << fmt.bits)]
                 fields = (Field(fmt, 1),) * count
                 yield _set(operation, words, fields, (Field(fmt, 1),), np.stack(operands, axis=1))
 

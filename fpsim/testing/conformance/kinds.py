@@ -87,6 +87,10 @@ def _cast(vectors: Vectors, columns: Columns) -> Columns:
     return [encode(x, _format(vectors), **_policy(vectors))]
 
 
+def _decode(vectors: Vectors, columns: Columns) -> Columns:
+    return [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)]
+
+
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
@@ -214,6 +218,7 @@ def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
 Read = Callable[[Vectors], tuple[Field, ...]]
 KINDS: dict[str, tuple[Read, Read, Callable[[Vectors, Columns], Columns]]] = {
     "cast": (lambda vectors: (Field(_source(vectors), 1),), lambda vectors: (Field(_format(vectors), 1),), _cast),
+    "decode": (lambda vectors: (Field(_format(vectors), 1),), lambda vectors: (Field(FP32, 1),), _decode),
     **dict.fromkeys(OPERATIONS, (_operands, lambda vectors: (Field(_format(vectors), 1),), _operate)),
     "dot_add": (_unit_takes, _unit_gives, _dot_add),
     "matmul": (_matmul_takes, _matmul_gives, _matmul),
