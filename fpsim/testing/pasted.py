@@ -11,7 +11,9 @@ from fpsim.arrays import Array, format_of, words
 
 
 def pasted(x: Array | np.generic) -> str:
-    """Floats as an expression of their patterns, -0 and every NaN included; anything else as `repr` has it.
+    """Return floats as an expression of their patterns, -0 and every NaN included, and codes in hexadecimal.
+
+    Codes are unsigned integers; anything else is printed as `repr` has it.
 
     Args:
       x: array or number of NumPy; floats may be ml_dtypes' too.
@@ -27,8 +29,15 @@ def pasted(x: Array | np.generic) -> str:
       np.full((2, 3), 0x0000, np.uint16).view(ml_dtypes.bfloat16)
       >>> print(pasted(np.float64(1)), pasted(np.arange(3)))
       np.uint64(0x3FF0000000000000).view(np.float64) array([0, 1, 2])
+      >>> print(pasted(np.uint8([[56, 128]])))
+      np.array([[0x38, 0x80]], np.uint8)
     """
     array = np.asarray(x)
+    if array.dtype.kind == "u":
+        dtype = _dtype(array.dtype)
+        if not array.size:
+            return f"np.zeros({array.shape}, {dtype})"
+        return f"{dtype}({_hex(x)})" if isinstance(x, np.generic) else f"np.array({_nested(array)}, {dtype})"
     if format_of(array.dtype) is None:
         return repr(x)
     patterns = words(array)

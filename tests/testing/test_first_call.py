@@ -80,6 +80,15 @@ def test_pasted_floats_have_the_same_bits(dtype: Any) -> None:
     assert one.view(word) == patterns[0]
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_pasted_codes_are_hexadecimal_and_the_same(dtype: Any) -> None:
+    for shape in ((5,), (2, 3), (), (0, 2)):
+        codes = np.arange(np.prod(shape, dtype=int)).astype(dtype).reshape(shape) + dtype(0x38)
+        back = eval(pasted(codes), {"np": np})
+        assert (back.dtype, back.shape, back.tolist()) == (codes.dtype, codes.shape, codes.tolist())
+    assert pasted(np.array([[0x38, 0x80]], dtype)).startswith(f"np.array([[0x{0x38:0{2 * np.dtype(dtype).itemsize}X}, ")
+
+
 @pytest.mark.parametrize(
     "x", [np.zeros((0, 3), np.float32), np.full((2, 2), np.float32(-0.0)), np.array(1.5), np.arange(3, dtype=">f4")]
 )

@@ -166,7 +166,8 @@ def scaled_arrays(
       specials: whether tiles may hold Inf and NaN.
 
     Returns:
-      A strategy of float32 matrices of whole and cut tiles, each of a kind of `TILES`. They shrink to one tile of ones.
+      A strategy of float32 matrices of whole and cut tiles, each of a kind of `TILES`. They shrink to
+      one element, of value 1; without `ragged` to one tile of ones.
 
     Raises:
       TypeError: no Scaling.
@@ -177,7 +178,7 @@ def scaled_arrays(
       >>> import fpsim as fp
       >>> x = find(fp.testing.strategies.scaled_arrays(fp.scalings.MX), lambda x: not x[0].all())
       >>> x.shape, x.any()
-      ((1, 32), np.False_)
+      ((1, 1), np.False_)
     """
     scaling = scaling_of(scaling)
     if len(scaling.block) != 2:
@@ -197,5 +198,6 @@ def _scaled_array(
     rows = [[TILES[kind](np.random.default_rng(seed), height, width) for kind, seed in row] for row in drawn]
     x = np.block(rows).astype(np.float32)
     if ragged:
-        x = x[: x.shape[0] - draw(st.integers(0, height - 1)), : x.shape[1] - draw(st.integers(0, width - 1))]
+        last = [min(draw(st.integers(1, 2 * size)), size) for size in (height, width)]  # half of them are whole
+        x = x[: x.shape[0] - height + last[0], : x.shape[1] - width + last[1]]
     return np.ascontiguousarray(x)

@@ -69,7 +69,9 @@ def values(fmt: FormatLike, *, allow_nan: bool = True, allow_infinity: bool = Tr
         return bool(np.isfinite(x)) or (allow_nan if np.isnan(x) else allow_infinity)
 
     if target_fmt.bits <= TABLE_BITS:
-        return st.sampled_from(_floats(x for x in simplest_values(target_fmt) if allowed(x)))
+        ordered = _floats(x for x in simplest_values(target_fmt) if allowed(x))
+        often = [x for x in ordered if x == 0 or np.isnan(x)]  # -0 and NaN, which one in hundreds would be
+        return st.sampled_from(ordered) | st.sampled_from(often or ordered[:1])
     edges = [target_fmt.max, target_fmt.smallest_normal, target_fmt.smallest_subnormal]
     wide = st.floats(allow_nan=allow_nan, allow_infinity=allow_infinity)
     rounded = wide.map(lambda x: float(quantize(x, target_fmt, overflow="saturate_finite")))
@@ -170,7 +172,8 @@ def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchS
         inside = (np.abs(ordered) > target_fmt.smallest_normal) & (np.abs(ordered) < target_fmt.max)
     seams = near_overflow(target_fmt, dtype=source) | subnormal_seam(target_fmt, dtype=source)
     any_float = float32_bits().map(_of_bits) if source == np.float32 else st.floats().map(HexFloat)
-    return _one_of(ordered) | _one_of(ordered[~inside]) | seams | any_float
+    zeros = st.sampled_from([HexFloat(0.0), HexFloat(-0.0)])
+    return _one_of(ordered) | _one_of(ordered[~inside]) | seams | any_float | zeros
 
 
 def float32_bits() -> st.SearchStrategy[int]:

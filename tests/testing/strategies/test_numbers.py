@@ -77,6 +77,12 @@ def test_small_formats_are_drawn_whole(fmts: list[fp.Format]) -> None:
             assert len(patterns) == np.unique(fmt.table()[~np.isnan(fmt.table())].view(np.uint64)).size
 
 
+def test_negative_zeros_are_drawn_often() -> None:
+    for strategy in (strategies.values("e4m3"), strategies.values("bf16"), strategies.inputs("e4m3")):
+        zeros = [x for x in drawn(strategy, 1000) if x == 0 and math.copysign(1, x) < 0]
+        assert len(zeros) >= 40
+
+
 def test_specials_are_left_out_on_request() -> None:
     for fmt in (fp.E5M2, fp.FP32):
         assert all(map(math.isfinite, drawn(strategies.values(fmt, allow_nan=False, allow_infinity=False), 300)))

@@ -69,12 +69,13 @@ def test_arrays_to_scale_hold_every_kind_of_tile() -> None:
     assert ((amax > 0) & (amax < 2.0**-126)).any()
 
 
-def test_arrays_to_scale_shrink_to_one_tile() -> None:
-    x = shrunk(strategies.scaled_arrays(fp.scalings.MX), lambda x: True)
-    assert x.shape == (1, 32)
-    assert (x == x[0, 0]).all()
-    ragged = shrunk(strategies.scaled_arrays(fp.scalings.MX), lambda x: x.shape[1] % 32)
-    assert ragged.size < 32
+def test_arrays_to_scale_shrink_to_small_ones() -> None:
+    for scaling in (fp.scalings.MX, fp.scalings.BLOCK_128X128):
+        x = shrunk(strategies.scaled_arrays(scaling), lambda x: True)
+        assert x.tolist() == [[1]]
+    whole = shrunk(strategies.scaled_arrays(fp.scalings.MX, ragged=False), lambda x: True)
+    assert whole.shape == (1, 32)
+    assert (whole == 1).all()
     with_inf = shrunk(strategies.scaled_arrays(fp.scalings.MX), lambda x: np.isinf(x).any())
     assert with_inf.shape[1] <= 32
     assert with_inf.shape[0] <= 2
@@ -105,6 +106,11 @@ def test_operands_cancel_and_reach_any_code() -> None:
     assert sum(largest > 1000 and abs(total) < largest / 100 for total, largest in sums) >= 4
     codes = np.unique(np.concatenate([np.append(a, b) for a, b in pairs]))
     assert codes.size >= 250
+
+
+def test_whole_and_cut_tiles_are_drawn_alike_often() -> None:
+    widths = np.array([x.shape[1] % 32 for x in drawn(strategies.scaled_arrays(fp.scalings.MX), 300)])
+    assert 60 < (widths == 0).sum() < 240
 
 
 def test_operands_shrink_to_ones_beside_what_matters() -> None:
