@@ -85,6 +85,7 @@ TIES = MappingProxyType(
         "nearest_odd": "to the odd code",
     }
 )  # where the rules that round to nearest take a tie
+NEAREST = frozenset(TIES) | {mode.name.lower() for mode in Rounding if mode.is_nearest}
 SENTENCES = MappingProxyType(
     {rule: f"rounds as {rule} does" for rule in RULES}
     | {
@@ -113,7 +114,7 @@ def rule_words(rule: str, promised: str) -> str:
     """
     if rule not in TIES:
         return SENTENCES[rule]
-    return f"takes ties {TIES[rule]}" if promised in TIES else f"rounds to nearest, ties {TIES[rule]}"
+    return f"takes ties {TIES[rule]}" if promised in NEAREST else f"rounds to nearest, ties {TIES[rule]}"
 
 
 class FractionGrid(NamedTuple):

@@ -23,7 +23,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes
 from fpsim.testing.quantizers.family import deviations
 from fpsim.testing.quantizers.model import QuantizerModel, model_of
-from fpsim.testing.quantizers.rounder import TIES, SplitInputs, Words, taken_apart, words_of
+from fpsim.testing.quantizers.rounder import NEAREST, TIES, SplitInputs, Words, taken_apart, words_of
 
 DIRECTED = {
     "toward_zero": "rounds elements toward zero", "up": "rounds elements up", "down": "rounds elements down",
@@ -364,8 +364,7 @@ def _of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
         if word != rounding:
-            ties = "takes ties of elements" if rounding in TIES else "rounds elements to nearest, ties"
-            yield DIRECTED.get(word) or f"{ties} {TIES[word]}", _elements(rounding=word)
+            yield _rounding_words(word, rounding), _elements(rounding=word)
     if rounding == "nearest_even":
         for rule, words in ELEMENT_TIES.items():
             yield words, _ties(rule)
@@ -396,6 +395,17 @@ def _of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
         yield from _of_model(model_of(cast_options(recipe.fmt, **{"overflow": recipe.scaling.overflow, **cast})))
     elif isinstance(recipe.fmt, IntegerFormat):
         yield from _of_model(QuantizerModel(recipe.fmt.magnitudes, rounding, "max", "max"))
+
+
+def _rounding_words(word: str, promised: str) -> str:
+    """Return what a quantizer does whose elements are rounded by another mode, as a clause after "it"."""
+    if word not in TIES:
+        return DIRECTED.get(word, f"rounds elements as {word} does")
+    return (
+        f"takes ties of elements {TIES[word]}"
+        if promised in NEAREST
+        else f"rounds elements to nearest, ties {TIES[word]}"
+    )
 
 
 def _name(scaling: Scaling) -> str:
