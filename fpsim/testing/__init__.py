@@ -18,7 +18,7 @@ from fpsim.testing.products.inputs import discriminating_inputs
 from fpsim.testing.products.report import KernelReport
 from fpsim.testing.quantizers.check import check_quantizer, identify_quantizer
 from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport
-from fpsim.testing.quantizers.scaled import ScalingIdentity, identify_scaling
+from fpsim.testing.quantizers.scales.identity import ScalingIdentity, identify_scaling
 from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochastic
 
 if TYPE_CHECKING:

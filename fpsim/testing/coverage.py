@@ -12,7 +12,7 @@ from fpsim.arrays import Array, format_of
 
 
 @dataclass(frozen=True)
-class Coverage:
+class InputCoverage:
     """The inputs whose results a check compared.
 
     Attributes:
@@ -95,10 +95,10 @@ class CoverageRecord:
         self.specials.update({name: None for name, places in kinds if places.any()})
 
     @property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> InputCoverage:
         """All calls so far."""
         named: dict[str, Any] = {
             name: tuple(getattr(self, name)) for name in ("shapes", "layouts", "dtypes", "specials")
         }
         smallest = 0.0 if math.isinf(self.smallest) else self.smallest
-        return Coverage(self.calls, smallest=smallest, largest=self.largest, **named)
+        return InputCoverage(self.calls, smallest=smallest, largest=self.largest, **named)

@@ -145,8 +145,8 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
     if only is None:
         return sets
     chosen_sets: dict[int, None] = {}
-    for asked in only:
-        kind, colon, value = asked.partition(":")
+    for words in only:
+        kind, colon, value = words.partition(":")
         if kind not in KINDS:
             raise unknown("only", kind, list(KINDS))
         of_kind = [place for place, vectors in enumerate(sets) if vectors.kind == kind]

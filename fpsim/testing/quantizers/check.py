@@ -122,7 +122,7 @@ def check_quantizer(
         cast = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
         report = check_given_scale(fn, element_format(fmt), scale, zero_point, source, cast)
     elif scaling is not None:
-        from fpsim.testing.quantizers.scaled_check import check_scaled
+        from fpsim.testing.quantizers.scales.check import check_scaled
 
         report = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
     else:

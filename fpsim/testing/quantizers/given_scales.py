@@ -27,8 +27,8 @@ from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.black_box import QuantizerMisbehaved, name_of, read
 from fpsim.testing.quantizers.properties import LAYOUTS
 from fpsim.testing.quantizers.report import Broken, QuantizerReport
-from fpsim.testing.quantizers.rounder import RULES, SENTENCES
-from fpsim.testing.quantizers.scaled_results import is_packed, unpacked
+from fpsim.testing.quantizers.rounder import RULES, rule_words
+from fpsim.testing.quantizers.scales.results import is_packed, unpacked
 
 Values = Any  # float64
 LARGE = (1 << 20) + 1033  # elements
@@ -47,7 +47,6 @@ class GivenScale(NamedTuple):
       quotient: "float32", "reciprocal" (x * (1 / scale)), "float64", or a format that quotients are rounded to.
       lowest: the smallest integer.
       before: whether the zero point is added before rounding.
-      adds_half: whether half is added in float32 before truncation.
       wraps: whether integers wrap around instead of saturating.
     """
 
@@ -59,7 +58,6 @@ class GivenScale(NamedTuple):
     quotient: Any = "float32"
     lowest: int = 0
     before: bool = False
-    adds_half: bool = False
     wraps: bool = False
 
     def codes(self, x: Array) -> Values:
@@ -73,9 +71,6 @@ class GivenScale(NamedTuple):
             moved = quotient.astype(np.float64)
             if self.before:
                 moved = (quotient.astype(np.float32) + offset.astype(np.float32)).astype(np.float64)
-            if self.adds_half:
-                single = quotient.astype(np.float32)
-                moved = np.trunc(single + np.copysign(np.float32(0.5), single)).astype(np.float64)
             magnitude = np.abs(np.clip(moved, -(2.0**31), 2.0**31))
             whole = np.floor(magnitude)
             away = RULES[self.rounding](whole % 2 == 1, magnitude - whole, np.signbit(moved))
@@ -106,8 +101,8 @@ def check_given_scale(
     dtype = np.dtype(np.float32) if source is None else dtype_of(source)
     if dtype is None or np.dtype(dtype).type not in SOURCES:
         raise ValueError(f"source must be float16, bfloat16, float32 or an integer dtype; got {shown(source)}.")
-    asked = {"scale": scale, "zero_point": zero_point, "source": np.dtype(dtype).name} | cast
-    asked = {name: value for name, value in asked.items() if value is not None}
+    promised = {"scale": scale, "zero_point": zero_point, "source": np.dtype(dtype).name} | cast
+    promised = {name: value for name, value in promised.items() if value is not None}
     box = GivenScaleCall(fn, promise)
     x = _inputs(promise, np.dtype(dtype))
     broken: dict[str, Broken] = {}
@@ -140,7 +135,7 @@ def check_given_scale(
     except QuantizerMisbehaved as refusal:
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
     return QuantizerReport(
-        name_of(fn), fmt, asked, tuple(name for name in held if name not in broken), tuple(broken.values()),
+        name_of(fn), fmt, promised, tuple(name for name in held if name not in broken), tuple(broken.values()),
         notes=tuple(notes), covered=box.covered.coverage, **fields,
     )  # fmt: skip
 
@@ -379,7 +374,7 @@ def _variants(promise: GivenScale) -> dict[str, dict[str, Any]]:
         "rounds quotients to BF16 first": {"quotient": BF16},
     }
     rules = RULES if isinstance(promise.fmt, IntegerFormat) else ("nearest_away", "toward_zero", "up", "down")
-    named |= {SENTENCES[rule]: {"rounding": rule} for rule in rules if rule != promise.rounding}
+    named |= {rule_words(rule, str(promise.rounding)): {"rounding": rule} for rule in rules if rule != promise.rounding}
     if not isinstance(promise.fmt, IntegerFormat):
         overflows = ("saturate", "saturate_finite", "nonfinite")
         return named | {
@@ -389,7 +384,6 @@ def _variants(promise: GivenScale) -> dict[str, dict[str, Any]]:
     named |= {
         "wraps around where it should saturate": {"wraps": True},
         "adds the zero point before it rounds": {"before": True},
-        "adds half in float32 and truncates": {"adds_half": True},
         "has zero points that are off by +1": {"zero_point": points_ + 1},
         "has zero points that are off by -1": {"zero_point": points_ - 1},
         "leaves out the zero point": {"zero_point": 0 * points_},

@@ -27,7 +27,7 @@ def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype
     box = CalledQuantizer(fn, fmt)
     x = integers_for(options, dtype)
     words = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
-    asked = {**words, "source": dtype.name}
+    promised = {**words, "source": dtype.name}
     broken: dict[str, Broken] = {}
     fields: dict[str, Any] = {}
     held = ["leaves its input alone"]
@@ -53,7 +53,7 @@ def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype
     except QuantizerMisbehaved as refusal:
         broken[refusal.property] = Broken(refusal.property, refusal.sentence)
     return QuantizerReport(
-        box.name, fmt, asked, tuple(held), tuple(broken.values()), covered=box.covered.coverage, **fields
+        box.name, fmt, promised, tuple(held), tuple(broken.values()), covered=box.covered.coverage, **fields
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
 from fpsim.formats.float_format import Format
-from fpsim.testing.coverage import Coverage
+from fpsim.testing.coverage import InputCoverage
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.restricted import Restricted
@@ -138,7 +138,7 @@ class QuantizerReport:
     excluded: int = 0
     rivals: tuple[str, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
-    covered: Coverage = field(default_factory=Coverage)
+    covered: InputCoverage = field(default_factory=InputCoverage)
 
     @property
     def ok(self) -> bool:

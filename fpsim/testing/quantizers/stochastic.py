@@ -19,7 +19,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
-from fpsim.testing.coverage import Coverage
+from fpsim.testing.coverage import InputCoverage
 from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.report import Broken, broken_at
@@ -30,6 +30,7 @@ FALSE_ALARM = 1e-6  # of a whole check of a right function
 POWER = 0.99  # with which the bias that a report states is seen
 FRACTIONS = (1 / 64, *(k / 16 for k in range(1, 16)), 63 / 64)
 REPEATS, CALLS = 2048, 32  # of each fraction: elements of a call, calls
+FROM_CALL_TO_CALL = "uses random numbers that depend on each other from call to call"
 LADDER = 1 << 13  # elements of a call for each fraction of one bit
 OF_LAGS = 8192  # elements of a call that asks for independence
 LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128)  # elements after which equal numbers are named
@@ -86,7 +87,7 @@ class StochasticReport:
     detects: float
     false_alarm: float
     detects_in_binades: float = 0.0
-    covered: Coverage = field(default_factory=Coverage)
+    covered: InputCoverage = field(default_factory=InputCoverage)
     notes: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
     random_bits: int | None = None
@@ -326,10 +327,14 @@ def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Itera
     half = np.full(OF_LAGS, cells[0][0] + (cells[0][1] - cells[0][0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cells[0][0]) for number in range(8)]
     fixed = all((bits == draws[0][0]).all() for bits in draws)  # as a share of 0 or 1 would be
+    dependence: list[str] = []
     for name, failed in (("elements", _elements(source, half, draws)), ("calls", _calls(source, half, draws))):
         if failed is not None and not (fixed and found.causes):
-            found.causes += _dependence(name, draws)
+            causes = _dependence(name, draws)
+            # elements that depend on each other make calls look as if they did
+            dependence += [] if dependence and causes == [FROM_CALL_TO_CALL] else causes
         yield name, failed
+    found.causes += dependence
     for shape in SHAPES[1:]:
         shaped = [np.abs(source(half.reshape(shape), 8 + number)) > abs(cells[0][0]) for number in range(2)]
         yield "elements", _elements(source, half.reshape(shape), shaped)
@@ -575,7 +580,7 @@ def _dependence(name: str, draws: list[Any]) -> list[str]:
     for later, bits in enumerate(draws[1:], 1):
         if (first == bits).all() and not alike:
             return [f"uses the random numbers of a call again in the {'next one' if later == 1 else f'{later}th next'}"]
-    return [] if alike else ["uses random numbers that depend on each other from call to call"]
+    return [] if alike else [FROM_CALL_TO_CALL]
 
 
 def _elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:

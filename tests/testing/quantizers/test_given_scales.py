@@ -115,7 +115,10 @@ POINT = {"scale": 0.5, "zero_point": 127}
 FAULTS: dict[str, tuple[Callable[..., Any], str, dict[str, Any], str]] = {
     "truncation": (to_int8(lambda x: np.trunc(x / np.float32(0.1))), "int8", {"scale": 0.1}, "rounds toward zero"),
     "ties away": (lambda x: half_away(x, 0.5), "int8", {"scale": 0.5}, "takes ties away from zero"),
-    "half added": (added_half, "int8", {"scale": 0.5}, "adds half in float32 and truncates"),
+    "half added": (
+        added_half, "int8", {"scale": 0.5},
+        "adds half a unit in float32 and cuts: takes ties away, and the float below the first one",
+    ),
     "floor": (to_int8(lambda x: np.floor(x / np.float32(0.1))), "int8", {"scale": 0.1}, "rounds down, toward -Inf"),
     "wrap": (wrapping, "int8", {"scale": 0.1}, "wraps around where it should saturate"),
     "zero point + 1": (

@@ -131,7 +131,7 @@ NAMED: dict[str, tuple[Callable[[Array], Any], str, fp.Scaling, str]] = {
     "tract 2850: ties away": (by_row(away), "int8", INT8, "takes ties of elements away from zero"),
     "tt-metal 56525: floor(y + .5)": (
         by_row(lambda y: np.floor(y + np.float32(0.5))), "int8", INT8,
-        "takes ties up, toward +Inf, in its elements"),
+        "takes ties of elements up"),
 }  # fmt: skip
 
 

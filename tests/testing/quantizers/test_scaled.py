@@ -11,7 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.scaling.recipes import ROWS
-from fpsim.testing.quantizers.scaled_check import ScaledCheck
+from fpsim.testing.quantizers.scales.check import ScaledCheck
 from tests.kit.sweeps import case, sweep
 
 S = fp.scalings

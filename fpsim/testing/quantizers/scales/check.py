@@ -27,7 +27,8 @@ from fpsim.testing.quantizers.family import UNROUNDED
 from fpsim.testing.quantizers.properties import LAYOUTS, SECONDS_OF_A_CALL
 from fpsim.testing.quantizers.report import Broken, QuantizerReport, broken_at
 from fpsim.testing.quantizers.rounder import Words, words_of
-from fpsim.testing.quantizers.scaled import (
+from fpsim.testing.quantizers.scales.cases import cases_for, partial_cases, special_cases
+from fpsim.testing.quantizers.scales.identity import (
     CHOICES,
     LISTED,
     RULES,
@@ -42,11 +43,16 @@ from fpsim.testing.quantizers.scaled import (
     unrounded,
     words_of_codes,
 )
-from fpsim.testing.quantizers.scaled_cases import cases_for, partial_cases, special_cases
-from fpsim.testing.quantizers.scaled_results import ReturnedParts
+from fpsim.testing.quantizers.scales.results import ReturnedParts
 
 UNUSUAL = ("an Inf", "a NaN")  # matrices that recipes treat each in their own way
-EXTREME = ("a tile of zeros", "very small values", "very large values")  # further ones
+EXTREME = (
+    "a tile of zeros",
+    "very small values",
+    "very large values",
+    "subnormal values",
+    "a largest magnitude of a few subnormals",
+)  # further ones
 LARGE = (1 << 20, 1 << 17, 1 << 15)  # elements of a large one, as many as a function has time for
 
 

@@ -49,7 +49,8 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
         found = {
             "ordinary tiles": plain, "tiles of different size": spread, "amax at a power of two": edge,
             "amax at the largest value times a power of two": full, "a tile of zeros": special,
-            "constant tiles": np.full(plain.shape, 1.7), "an outlier at a tile's edge": outlier,
+            "constant tiles": 1.7 * for_elements(rng.choice([-1.0, 1.0], tiles)),
+            "an outlier at a tile's edge": outlier,
             "scales at ties": ties, "elements at ties": seams, "very small values": plain * 2.0**-120,
             "very large values": plain * 2.0**120,
             "subnormal values": plain * 2.0**-140,

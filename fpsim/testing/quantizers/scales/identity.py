@@ -24,8 +24,8 @@ from fpsim.scaling.tiling import tiling
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.quantizers.black_box import QuantizerMisbehaved
 from fpsim.testing.quantizers.rounder import Words, words_of
-from fpsim.testing.quantizers.scaled_faults import Case, RightEncoding, explained
-from fpsim.testing.quantizers.scaled_results import ReturnedParts, values_of
+from fpsim.testing.quantizers.scales.faults import Case, RightEncoding, explained
+from fpsim.testing.quantizers.scales.results import ReturnedParts, values_of
 
 LISTED = 8  # rivals that a report keeps
 FINALISTS = 32  # recipes that are held against every matrix
