@@ -29,7 +29,7 @@ def check(
     scaling: Annotated[str | None, typer.Option(help="A name of fp.scalings, such as MX, if it scales tiles.")] = None,
     source: Annotated[
         str | None,
-        typer.Option(help="dtype of its inputs. [default: float32, and float64 where it takes it]"),
+        typer.Option(help="dtype of its inputs.", show_default="float32, and float64 where it takes it"),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
