@@ -77,7 +77,7 @@ def test_arrays_to_scale_shrink_to_small_ones() -> None:
     assert whole.shape == (1, 32)
     assert (whole == 1).all()
     with_inf = shrunk(strategies.scaled_arrays(fp.scalings.MX), lambda x: np.isinf(x).any())
-    assert with_inf.shape[1] <= 32
+    assert with_inf.shape[1] <= 33  # a tile, and at most one element of the next
     assert with_inf.shape[0] <= 2
     assert len(TILES) >= 12
 
