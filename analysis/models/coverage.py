@@ -34,7 +34,7 @@ class CoveredPart:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What of a model a report has seen: `str()` says the shares, and names what is missing.
+    """The parts of a model that a report has seen: `str()` says the shares, and names what is missing.
 
     Weights are elements of parameters with two or more axes, without norms and without tables of embeddings that are
     only looked up; multiplications are those of forward passes, as far as functions of torch take them.
@@ -69,7 +69,7 @@ class Coverage:
 
     @property
     def unseen(self) -> tuple[CoveredPart, ...]:
-        """What is not seen, the largest part first."""
+        """The parts that are not seen, the largest first."""
         read = {name for part in self.parts if part.seen for name in part.parameters}
         missing = [
             part for part in self.parts
@@ -79,7 +79,7 @@ class Coverage:
 
     @property
     def is_minor(self) -> bool:
-        """Whether less than half of the weights or of the multiplications is seen, though all layers were asked for."""
+        """True where less than half of the weights or multiplications is seen, though all layers were asked for."""
         return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
 
     def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:

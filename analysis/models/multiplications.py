@@ -1,4 +1,4 @@
-"""How many multiplications a call of a torch function takes, for every function that adds up products."""
+"""Counts the multiplications of a call of a torch function, for every function that adds up products."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Tally:
 
     @property
     def coverage(self) -> Coverage:
-        """What was counted so far, with the modules whose weights nothing read."""
+        """The counts so far, with the modules whose weights nothing read."""
         read = {name for part in self._parts.values() for name in part.parameters}
         sizes: dict[str, int] = {}
         unread: dict[str, list[str]] = {}

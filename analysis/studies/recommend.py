@@ -306,7 +306,7 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 
 
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
-    """Whether a float candidate is so much better than the one for all operands that this tensor should have it.
+    """Return whether a float candidate is so much better than that for all operands that a tensor should have it.
 
     Beside integers it is not: no library multiplies the one by the other, and what is good enough need not be better.
     """

@@ -36,7 +36,7 @@ class Backend(FloatOperations, Protocol):
 
     @property
     def merges_slices(self) -> bool:
-        """Whether `add_product` knows `UnitProduct.cut`."""
+        """True where `add_product` knows `UnitProduct.cut`."""
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """An operand of a unit, or its c, as an array of codes.

@@ -36,7 +36,7 @@ class Cpu(NumpyOperations):
 
     @property
     def merges_slices(self) -> bool:
-        """Whether kernels add slices to one another; general loops do not."""
+        """True where kernels add slices to one another; general loops do not."""
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:

@@ -365,7 +365,7 @@ def _overflows(found: Diagnosed) -> list[str]:
 
 
 def _judged_alone(found: Diagnosed) -> list[str]:
-    """What attention and other products lose in the recipe that the answer speaks of."""
+    """Say what attention and other products lose in the recipe that the answer speaks of."""
     recipe = found.low or found.high
     rows = [one for one in found.alone if one.recipe == recipe and one.product != KV_CACHE]
     if not rows:
@@ -384,7 +384,7 @@ def _judged_alone(found: Diagnosed) -> list[str]:
 
 
 def _caches(found: Diagnosed, recipe: str) -> list[str]:
-    """What a KV cache in the recipe costs the products that read it, in a sentence."""
+    """Say in a sentence what a KV cache in the recipe costs the products that read it."""
     rows = [one for one in found.alone if (one.recipe, one.product) == (recipe, KV_CACHE)]
     if not rows:
         return []

@@ -19,7 +19,7 @@ CONFIGURATION_BYTES = 1 << 24
 
 
 class CheckpointLayout(NamedTuple):
-    """How one kind of checkpoint names the tensors of a weight.
+    """The names that one kind of checkpoint gives the tensors of a weight.
 
     `codes` ends the name of the codes, and `weight` takes its place in the weight's. `needed` and `more` name what lies
     beside the codes, by what its name ends in. `scales` are the dtypes that scales may have, of any where it is empty.
