@@ -296,7 +296,7 @@ class Recording:
         return f"<recording of {self.model}: {size}{kept}>"
 
     def __str__(self) -> str:
-        """The recording in a few lines: its share of the model, the worst tensor, and the last step of the optimizer."""
+        """The recording in a few lines: its share of the model, the worst tensor, the last step of the optimizer."""
         coverage = self.coverage
         lines = [*filter(None, [coverage.headline]), repr(self)[1:-1], *coverage.sentences]
         rows = [row for row in self if row.errors and row.errors[0].sqnr_db == row.errors[0].sqnr_db]
