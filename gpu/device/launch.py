@@ -139,6 +139,7 @@ def uploaded(layout: Words) -> Any:
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
     """Words on the GPU for an intermediate result, with any content."""
+    refuse_capture()  # memory can't be taken while a graph is recorded
     size = shape if isinstance(shape, int) else math.prod(shape)
     with one_sentence(f"an intermediate array of {size_in_words(size * np.dtype(dtype).itemsize)}"):
         return cuda.device_array(shape, dtype)
@@ -146,14 +147,29 @@ def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
 
 def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
     """Zeros on the GPU, which every stream sees."""
+    refuse_capture()
     with one_sentence("an intermediate array"):
         sent = cuda.to_device(np.zeros(size, dtype))
         cuda.synchronize()
         return sent
 
 
+def refuse_capture() -> None:
+    """Refuse to wait for the GPU, or to take memory, while torch records a CUDA graph, which would spoil the graph.
+
+    Raises:
+      GpuError: a CUDA graph is being recorded.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and not is_simulated() and torch.cuda.is_current_stream_capturing():
+        raise GpuError(
+            "this call waits for the GPU or takes memory, which a CUDA graph can't record; call it outside the graph."
+        )
+
+
 def fetched(array: Any) -> Words:
     """Words of the GPU on the CPU, once everything before is done, on every stream."""
+    refuse_capture()
     with one_sentence("a copy to the CPU"):
         cuda.synchronize()
         found: Words = array.copy_to_host()

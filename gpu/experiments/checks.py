@@ -86,7 +86,7 @@ def casts(lab: Lab) -> Iterator[Check]:
 def _sweep(lab: Lab, kind: str) -> Callable[[], ValidationRow]:
     def run() -> ValidationRow:
         compared, differing, first = lab.hardware.sweep(kind)
-        return _row(WordDifference(compared, differing, 0, first))
+        return row_of_difference(WordDifference(compared, differing, 0, first))
 
     return run
 
@@ -95,7 +95,7 @@ def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> 
     def run() -> ValidationRow:
         want = as_words(getattr(public(), name)(x, fmt, **options))
         got = lab.hardware.twin(name, x, fmt=fmt, **options)
-        return _row(difference(got, want, "fp32" if name == "quantize" else "integer"))
+        return row_of_difference(difference(got, want, "fp32" if name == "quantize" else "integer"))
 
     return run
 
@@ -121,10 +121,10 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
         tried.append((overflow, difference(got, encode(x, NAMES[kind], overflow=overflow), kind)))
     best = min(tried, key=lambda entry: entry[1].differing)
     rivals = sum(not d.differing for _, d in tried) - 1 if not best[1].differing else 0
-    return _row(best[1], f"overflow {best[0]!r}", rivals, best[0] in expected)
+    return row_of_difference(best[1], f"overflow {best[0]!r}", rivals, best[0] in expected)
 
 
-def _row(found: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
+def row_of_difference(found: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
     """A row without its names, which the caller knows."""
     note = f"{found.other_nans} NaNs with other payloads" if found.other_nans else ""
     return ValidationRow(
@@ -148,7 +148,7 @@ def arithmetic(lab: Lab) -> Iterator[Check]:
                 modes = ({}, {"rounding": "toward_zero"}, {"rounding": "stochastic", "seed": 11})
             for options in modes:
                 words = " ".join(str(value) for value in options.values())
-                label, codes = _codes(lab, fmt, count)
+                label, codes = codes_of(lab, fmt, count)
                 yield Check("arithmetic", f"fp.gpu.{name} {fmt} {words}".strip(), label,
                             _operation(lab, name, fmt, codes, options))  # fmt: skip
 
@@ -189,12 +189,12 @@ def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> Callable[[]
 
     def run() -> ValidationRow:
         want = as_words(matmul(*codes, **options))
-        return _row(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
+        return row_of_difference(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
 
     return run
 
 
-def _codes(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
+def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
     """All codes, all pairs of 8 bits, or many random ones."""
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -216,8 +216,8 @@ def _operation(
         found = difference(got, as_words(want), "integer")
         of_flags = difference(as_words(flags), as_words(np.asarray(raised)), "integer")
         if not found.differing and of_flags.differing:
-            return _row(of_flags._replace(first=f"flags {of_flags.first}"))
-        return _row(found)
+            return row_of_difference(of_flags._replace(first=f"flags {of_flags.first}"))
+        return row_of_difference(found)
 
     return run
 

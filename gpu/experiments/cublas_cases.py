@@ -73,8 +73,12 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
     cutlass = [LibraryModel(f"{prefix}'cutlass', stages={stages})") for stages in (13, 7, 19, 0)]
     cutlass += [LibraryModel(f"{prefix}'cutlass', stages={stages}, split_k={s}, merge={merge})")
                 for s in splits[1:16] for stages in (13, 7, 19, 0) for merge in (0, 2, 4)]  # fmt: skip
-    # as 8 terms at a time, added to a float32 total (torch.mm of unaligned operands, H100, cuBLAS 13.1)
-    cutlass.insert(0 if k % 8 else len(cutlass), LibraryModel(f"{prefix}'cutlass', split_k={-(-k // INSTRUCTION)})"))
+    if k % INSTRUCTION:
+        # unaligned operands: slices of 8 terms and more (torch.mm, H100 and H200, cuBLAS 13.1)
+        counts = [s for s in splits_of(k + INSTRUCTION - 1, INSTRUCTION) if s > 1]
+        counts = list(dict.fromkeys([-(-k // INSTRUCTION), *counts]))
+        cutlass[:0] = [LibraryModel(f"{prefix}'cutlass', stages={stages}, split_k={s}, merge={merge})")
+                       for s in counts for stages in (0, 13) for merge in (2, 4)]  # fmt: skip
     threads = [LibraryModel(f"{prefix}'gemm_sn', option={option})") for option in (0, 1)] + [
         LibraryModel(f"{prefix}'magma')")
     ]

@@ -24,6 +24,7 @@ from fpsim.gpu.experiments.bench import run as measure_rows
 from fpsim.gpu.experiments.bench import works_of
 from fpsim.gpu.experiments.checks import CHECKS, Check
 from fpsim.gpu.experiments.product_cases import PRODUCTS
+from fpsim.gpu.experiments.twins import TWINS
 from fpsim.gpu.lab.bench_report import Speed, speed_of
 from fpsim.gpu.lab.judge import Judgement, ProductCase, judged, said_of
 from fpsim.gpu.lab.lab import REAL, Lab, about_of, laboratory
@@ -31,7 +32,7 @@ from fpsim.gpu.lab.processes import Ended, side_by_side
 from fpsim.gpu.lab.recording import Entry, store
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, row_of
 
-PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS}
+PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS, **TWINS}
 SPEED = "speed"  # the part that measures; the others compare
 NAMES = (*PARTS, SPEED)
 SPEED_WEIGHT = 2  # times the time of another part: compiling alone takes it half a minute
@@ -52,7 +53,7 @@ def validate(
         is however this ends. None writes nothing.
       minutes: that all parts may take together; comparisons that find no time are counted and left out.
       parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
-        "arithmetic", "speed"; None for all.
+        "arithmetic", "scaling", "sums", "functions", "speed"; None for all.
       hardware: what to compare with: an object or module with the functions of `fpsim.gpu.hardware`, or a module's
         name; None for the GPU.
       seed: of the inputs.

@@ -157,22 +157,31 @@ def twin(name: str, *arrays: Any, **options: Any) -> Any:
 
     Args:
       name: "encode", "add", ...
-      arrays: floats or codes; options: the function's own, "fmt" among them.
+      arrays: floats, codes, integers, or None where the function takes it; options: the function's own, "fmt" among
+        them.
 
     Returns:
-      Words, or a tuple of them where the function returns several (flags=True).
+      Words, or a tuple of them where the function returns several (flags=True). Scaled arrays come as those of their
+      codes, scales, scale codes, zero points and tensor's scale, as far as they have them, and of their values.
     """
     require_device()
-    found = getattr(public("fpsim.gpu"), name)(*map(_to_gpu, arrays), **options)
-    return tuple(map(words_of, found)) if isinstance(found, tuple) else words_of(found)
+    result = getattr(public("fpsim.gpu"), name)(*map(_to_gpu, arrays), **options)
+    if hasattr(result, "scales"):
+        parts = (result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale)
+        return tuple(words_of(part) for part in (*parts, result.decode()) if part is not None)
+    return tuple(map(words_of, result)) if isinstance(result, tuple) else words_of(result)
 
 
 def _to_gpu(x: Any) -> Any:
-    """An array as a tensor: floats of their own dtype, codes as unsigned integers."""
+    """Return an array as a tensor: floats and signed integers of their own dtype, codes as unsigned integers."""
+    if x is None:
+        return None
     array = np.ascontiguousarray(x)
     kind = KIND_OF.get(array.dtype.name)
     if kind is not None:
         return tensor(array, kind)
     torch = torch_module()
+    if array.dtype.kind == "i":
+        return torch.from_numpy(array.copy()).cuda()
     size = array.dtype.itemsize
     return torch.from_numpy(array.view(SIGNED[size]).copy()).cuda().view(getattr(torch, f"uint{8 * size}"))

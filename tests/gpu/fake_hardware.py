@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
+from fpsim.gpu.experiments.twins import arrays_of
 from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
 from fpsim.gpu.lab.bench_rows import BenchWork
 from fpsim.gpu.lab.judge import as_words
@@ -98,6 +99,9 @@ class FakeGpu:
         """As fpsim.gpu.hardware.twin."""
         self._starts(name)
         found = getattr(fp, name)(*arrays, **options)
+        if isinstance(found, fp.Scaled):
+            first, *others = arrays_of(found)
+            return self._returned(name, first), *others
         if isinstance(found, tuple):
             return self._returned(name, as_words(found[0])), as_words(np.asarray(found[1]))
         return self._returned(name, as_words(found))

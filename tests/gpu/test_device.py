@@ -193,3 +193,15 @@ def test_a_gpu_that_runs_a_kernel_is_available(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(device, "_run_nothing", lambda: None)
     assert fp.gpu.available()
+
+
+@pytest.mark.parametrize("name", ["scratch", "zeroed"])
+def test_a_call_that_takes_memory_is_refused_while_a_graph_is_recorded(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found beside a GPU: the graph was spoilt, and torch alone said so."""
+    recording = types.SimpleNamespace(cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: True))
+    monkeypatch.setitem(importlib.import_module("sys").modules, "torch", recording)
+    monkeypatch.setattr(launch, "is_simulated", lambda: False)
+    with pytest.raises(GpuError, match="a CUDA graph can't record; call it outside the graph"):
+        getattr(launch, name)(4, np.uint8)

@@ -212,6 +212,18 @@ def test_fields_that_nobody_decoded_are_searched() -> None:
     assert "algo 41" in row.note
 
 
+def test_scaling_sums_and_functions_are_compared_with_the_cpu() -> None:
+    parts = ["scaling", "sums", "functions"]
+    report = validate(parts=parts, hardware=FakeGpu(), small=True, minutes=5)
+    assert report.all_equal, str(report)
+    words = {row.what for row in report.rows}
+    assert {f"fp.gpu.dot_add {unit.name}" for unit in fp.units() if unit.scale is None} <= words
+    assert {f"fp.gpu.decode {fp.format(name)}" for name in fp.formats.names() if fp.format(name).bits <= 16} <= words
+    for part in parts:
+        planted = run_part(part, Lab(FakeGpu(plant=last_bit), small=True), time.monotonic() + 60)
+        assert all(row.differing or row.other_nans for row in planted if row.compared > 5), part
+
+
 def test_wrong_shapes_and_unknown_parts_are_refused() -> None:
     with pytest.raises(ValueError, match="words to compare must have one shape"):
         difference(np.zeros(3, np.uint8), np.zeros(4, np.uint8), "e4m3")
