@@ -193,8 +193,11 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
             with suppress(ValueError):
                 yield cublas(arch, family="cutlass", split_k=len(parts), merge=merge)
         if unit.a.fmt.bits == 16:
+            for step in (None, 8):
+                with suppress(ValueError):
+                    yield cublas(arch, family="cutlass", split_k=len(parts), step=step)
             with suppress(ValueError):
-                yield cublas(arch, family="cutlass", split_k=len(parts))
+                yield cublas(arch, family="cutlass", split_k=len(parts), step=8, merge="output_type")
 
 
 def spine(branch: Branch) -> list[int]:

@@ -75,12 +75,13 @@ class Model:
         self, kind: str, n: int, shape: tuple[int, int], operands: tuple[ProbedOperand, ...], out: Format, *,
         order: Order | None = None, alike: tuple[AdderCandidate, ...] = (), program: Program | None = None,
         unknown: tuple[str, ...] = (), calls: int = 0, scale: str = "", block: int = 0,
-        layout: str = "nn",
+        layout: str = "nn", returned: Format | None = None,
     ) -> None:  # fmt: skip
         self.kind, self.n, self.shape, self.operands, self.out = kind, n, shape, operands, out
         self.order, self.alike, self.program = order, alike, program
         self.unknown, self.calls = unknown, calls
         self.scale, self.block, self.layout = scale, block, layout
+        self.returned = returned or out  # the format that results are passed in, which may be wider than their own
         trees = {
             each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
         }
@@ -291,10 +292,22 @@ class Model:
         if named is not None:
             first, second = (operand.passed(z) for operand, z in zip(self.operands, (x, y), strict=True))
             scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
-            return named.matmul(first, np.ascontiguousarray(second), *scales)
+            return self._passed(named.matmul(first, np.ascontiguousarray(second), *scales))
         assert self.program is not None
         codes = self.program.run_product(x, y)
-        return codes.view(DTYPES.get(self.out, codes.dtype))
+        return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
+
+    def returned_in(self, fmt: Format, calls: int) -> Model:
+        """Return this model of a black box that passes its results in a wider format, after so many calls before."""
+        return Model(
+            self.kind, self.n, self.shape, self.operands, self.out, order=self.order, alike=self.alike,
+            program=self.program, unknown=self.unknown, calls=self.calls + calls, scale=self.scale, block=self.block,
+            layout=self.layout, returned=fmt,
+        )  # fmt: skip
+
+    def _passed(self, results: Array) -> Array:
+        """Return results in the format that the black box passes them in."""
+        return results if self.returned == self.out else results.astype(DTYPES[self.returned])
 
     @cached_property
     def _own_unit(self) -> AdderCandidate | None:
@@ -305,9 +318,9 @@ class Model:
         """The sums of rows of float64 values, in the result's dtype."""
         if self.program is not None:
             codes = self.program.run(*values)
-            return codes.view(DTYPES.get(self.out, codes.dtype))
+            return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
-        return self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed)
+        return self._passed(self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed))
 
     def _shaped(self, shape: tuple[int, ...], sums: Array) -> Any:
         return sums.reshape(shape)[()]
@@ -357,6 +370,7 @@ class Model:
         self._refuse_nothing()
         fields: dict[str, Any] = {
             "what": KIND, "kind": self.kind, "n": self.n, "shape": list(self.shape), "out": self.out.name,
+            "returned": self.returned.name,
             "operands": [operand.element or operand.fmt.name for operand in self.operands],
             "tensors": [operand.tensors for operand in self.operands], "scale": self.scale, "block": self.block,
             "layout": self.layout,

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, as_array
+from fpsim.casts.cast import quantize
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
+from fpsim.formats.named import BF16, FP16, Format
 from fpsim.matrix_units.matrix_unit import SCALES, MatrixUnit
 from fpsim.probe.arithmetic import mixed_programs, other_flushes, programs
 from fpsim.probe.black_box import BlackBox, Function, ProbedOperand, operand_of
@@ -125,9 +127,51 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
 
 
 def model_of(box: BlackBox) -> Model:
-    """The model of a black box."""
+    """Return the model of a black box; where nothing fits its results, that of the narrower format that they lie in."""
     if box.operands[0].integer:
         return integer_model(box)
+    model = _float_model(box)
+    narrow = None if model.found else _narrower(box)
+    if narrow is None:
+        return model
+    fn = box.fn
+    cast = BlackBox(
+        lambda *operands: _cast_exactly(fn(*operands), narrow), box.kind, box.n, box.operands, box.shape, box.scale,
+        box.block, box.layout, box.longest,
+    )  # fmt: skip
+    try:
+        of_narrow = _float_model(cast)
+    except ValueError:  # some results lie outside the narrower format
+        return model
+    return of_narrow.returned_in(box.fmt, box.calls) if of_narrow.found else model
+
+
+def _narrower(box: BlackBox) -> Format | None:
+    """Return FP16 or BF16 where all results of ordinary operands lie in it, else None."""
+    witness = _Witness(box)
+    results = np.concatenate([witness.of(kind)[2].reshape(-1).astype(np.float64) for kind in USUAL])
+    for fmt in (FP16, BF16):
+        if box.fmt.precision > fmt.precision and np.array_equal(quantize(results, fmt), results, equal_nan=True):
+            return fmt
+    return None
+
+
+def _cast_exactly(result: Any, fmt: Format) -> Any:
+    """Return a result in the narrower format of its values.
+
+    Raises:
+      ValueError: a value that the format doesn't hold.
+    """
+    array = as_array(result, "what fn returns")
+    with np.errstate(all="ignore"):
+        narrow = array.astype(DTYPES[fmt])
+        if not np.array_equal(narrow.astype(array.dtype), array, equal_nan=True):
+            raise ValueError(f"fn returned values of {fmt} for most operands, and others for some.")
+    return narrow
+
+
+def _float_model(box: BlackBox) -> Model:
+    """Return the model of a black box that adds floats."""
     unknown: list[str] = []
     factor = factor_of(box)
     counter, order = _order(box if factor is None else UnscaledBox(box, factor), unknown)

@@ -69,6 +69,7 @@ def load(path: str | Path) -> Model:
             fields["kind"], n, (fields["shape"][0], fields["shape"][1]), operands, out, order=order, alike=alike,
             program=program, unknown=tuple(fields["unknown"]), calls=fields["calls"], scale=fields["scale"],
             block=fields["block"], layout=fields.get("layout", "nn"),
+            returned=find_format(fields.get("returned", fields["out"])),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as reason:
         raise ValueError(f"path must be a model that Model.save wrote; got {shown(str(path))}: {reason}") from None

@@ -35,6 +35,7 @@ class Described(Protocol):
     layout: str
     operands: tuple[ProbedOperand, ...]
     out: Format
+    returned: Format
     order: Order | None
     program: Program | None
     traits: AdditionTraits
@@ -122,7 +123,8 @@ def _arithmetic(model: Described) -> Iterator[str]:
     if program is not None:
         yield from _products(model, program)
     if traits.accumulator != model.out:
-        yield f"The result is cast to {in_words(model.out)}."
+        passed = "" if model.returned == model.out else f", and passed in {in_words(model.returned)}"
+        yield f"The result is cast to {in_words(model.out)}{passed}."
 
 
 def _and(words: Sequence[str]) -> str:
