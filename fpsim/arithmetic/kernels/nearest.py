@@ -376,10 +376,10 @@ def _fill_fused(fmt: Format) -> Any:
 
 
 def _fill_fused_bfloat() -> Any:
-    """Computes BF16 sums of products in float32, and blocks with a product that does not fit it in float64."""
+    """Return what computes BF16 sums of products in float32, and in float64 for blocks with products that need it."""
     fused, wide = _fused_in_range(), _fused_wide()
 
-    @inner_loop  # of its own: inlined, it would take registers from the fast loop
+    @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
     def fill_wide(a: Any, b: Any, c: Any, codes: Any) -> None:
         for i in range(a.size):
             codes[i] = store_bfloat(float_of(wide(a[i], b[i], c[i])))
