@@ -6,7 +6,7 @@ STUDY_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
 
-.PHONY: help setup study test test-ptx test-slow test-targets test-numba soak fuzz bench scoreboard check format clean
+.PHONY: help setup study test test-ptx test-isa test-slow test-targets test-numba soak fuzz bench scoreboard check format clean
 
 help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
@@ -14,6 +14,7 @@ help:
 	@echo "make test       run the tests"
 	@echo "make test-ptx   compile the GPU's kernels to PTX (minutes)"
 	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
+	@echo "make test-isa   the tests that meet other libraries' arithmetic, with fewer of this processor's instructions"
 	@echo "make test-targets  the same results on other processors (minutes)"
 	@echo "make test-numba    the same results with the oldest and the newest numba (minutes)"
 	@echo "make soak       short processes that share one cache, killed and damaged, for MINUTES=5 from SEED=0"
@@ -55,6 +56,14 @@ test-ptx: setup
 
 test-slow: setup
 	$(PYTEST) -m ""
+
+# Tests that meet the arithmetic of torch, NumPy, JAX and BLAS, with the instructions of two other processors and one or two threads.
+OTHERS_ARITHMETIC = tests/probe tests/analysis/studies/differences tests/test_docs.py
+test-isa: setup
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=1 \
+		$(PYTEST) $(OTHERS_ARITHMETIC)
+	ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 \
+		$(PYTEST) $(OTHERS_ARITHMETIC)
 
 # The same results on other processors, and with the oldest and newest numba that the package takes.
 test-targets: setup
