@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity as sensitivity
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
+    from fpsim.analysis.systems.processes.processes import processes as processes
+    from fpsim.analysis.systems.processes.report import ProcessesReport as ProcessesReport
     from fpsim.analysis.tensors.opening import tensor as tensor
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
 
@@ -79,6 +81,8 @@ __getattr__, __dir__, __all__ = attach(
         "studies.sensitivity.sensitivity": ["sensitivity"],
         "studies.study": ["study"],
         "studies.sweep": ["sweep"],
+        "systems.processes.processes": ["processes"],
+        "systems.processes.report": ["ProcessesReport"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],
     },

@@ -53,7 +53,7 @@ def train(
     from fpsim.train import Ranks, compare
     from fpsim.train.runs import find_recipe
 
-    with Ranks.from_environment() as ranks, _silent(ranks.rank > 0), warnings.catch_warnings():
+    with Ranks.from_environment() as ranks, _silent(ranks.rank), warnings.catch_warnings():
         refuse_bad_folder(out)
         words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
         if not words:
@@ -74,12 +74,16 @@ def train(
 
 
 @contextlib.contextmanager
-def _silent(quiet: bool) -> Iterator[None]:
-    """What is refused ends this process without a word, where another one says it."""
+def _silent(rank: int) -> Iterator[None]:
+    """End this process without a word where rank 0 says what was refused, or rank 1 that rank 0 has ended."""
     try:
         yield
+    except ConnectionError as lost:
+        if rank > 1 or (rank == 1 and getattr(lost, "rank", 0) > 0):
+            raise typer.Exit(BAD_INPUT) from None
+        raise
     except (ValueError, TypeError, ImportError, OSError):
-        if quiet:
+        if rank > 0:
             raise typer.Exit(BAD_INPUT) from None
         raise
 

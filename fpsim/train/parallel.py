@@ -48,6 +48,23 @@ ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torch
 BUCKET = 25.0  # MiB, as in torch
 
 
+class LostRankError(ConnectionError):
+    """Another rank ended while this one waited for it.
+
+    Example:
+      >>> from fpsim.train.parallel import LostRankError
+      >>> str(LostRankError(1, 2)).partition(".")[0]
+      "rank 1 of 2 has ended, or can't be reached, in the middle of a step"
+    """
+
+    def __init__(self, rank: int, world: int) -> None:
+        super().__init__(
+            f"rank {rank} of {world} has ended, or can't be reached, in the middle of a step. What was saved before "
+            "that step is whole: start all ranks again with the same call, which goes on from there."
+        )
+        self.rank, self.world = rank, world
+
+
 class Reduction:
     """How gradients of several processes or micro-batches become one.
 
@@ -169,7 +186,11 @@ class Ranks:
             )
         if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
             raise RuntimeError("several processes need a torch with gloo, which this one is built without.")
-        torch.distributed.init_process_group("gloo")
+        # After a restart torchrun's store still holds what the processes before wrote, and gloo would wait for them.
+        distributed: Any = torch.distributed  # which doesn't export these names to type checkers
+        store, rank, world = next(iter(distributed.rendezvous("env://")))
+        attempt = distributed.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        distributed.init_process_group("gloo", store=attempt, rank=rank, world_size=world)
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     def __enter__(self) -> Ranks:
@@ -244,9 +265,21 @@ class Ranks:
         sent = torch.from_numpy(mine.reshape(-1).view(np.uint8).copy())
         received = [sent if rank == self.rank else torch.empty_like(sent) for rank in range(self.world)]
         others = [rank for rank in range(self.world) if rank != self.rank]
-        works = [torch.distributed.isend(sent, rank) for rank in others]
-        works += [torch.distributed.irecv(received[rank], rank) for rank in others]
-        for work in works:
-            if work is not None:
-                work.wait()
+        for rank, work in self._transfers(sent, received, others):
+            try:
+                if work is not None:
+                    work.wait()
+            except RuntimeError as reason:  # what torch raises where the connection is gone
+                raise LostRankError(rank, self.world) from reason
         return [each.numpy().view(mine.dtype).reshape(mine.shape) for each in received]
+
+    def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
+        """Return the sends to the other ranks and the receives from them, as (rank, work), which have begun."""
+        works = []
+        for rank in others:
+            try:
+                works.append((rank, torch.distributed.isend(sent, rank)))
+                works.append((rank, torch.distributed.irecv(received[rank], rank)))
+            except RuntimeError as reason:
+                raise LostRankError(rank, self.world) from reason
+        return works

@@ -1,0 +1,158 @@
+"""The orders in which collectives add what ranks bring, and which of them give the bits of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import quantize
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+
+Order = Callable[[Array], Array]  # (ranks, n) float32 -> (n,) float32
+IN_ORDER = "the order of the ranks"
+BEFORE = {"after": "", "before": "divided first, ", "multiplied": "multiplied by 1/N first, "}
+
+
+class ExplainedMean(NamedTuple):
+    """The orders of additions that explain a mean, each with the number of elements that those before it don't give.
+
+    unexplained: elements that no order gives. divided: "after" the additions, "before" them, or "multiplied" by the
+    number's inverse before.
+    """
+
+    orders: dict[str, int]
+    unexplained: int
+    divided: str = "after"
+
+    def __str__(self) -> str:
+        """Return the explanation as a sentence without its subject.
+
+        Example:
+          >>> from fpsim.analysis.systems.processes.orders import ExplainedMean
+          >>> print(ExplainedMean({"the order of the ranks": 12}, 0))
+          added in the order of the ranks
+        """
+        if not self.orders:
+            return "added in no order that was tried"
+        names = list(self.orders)
+        words = f"added in {names[0]}"
+        if len(names) > 1 and not any(name.startswith("pairs") for name in names):
+            words = "added around a ring, from another rank in each part of the array"
+        elif len(names) > 1:
+            words = f"added in an order that depends on the element's place: {', '.join(names)}"
+        words = {"after": "", "before": "divided first, ", "multiplied": "multiplied by 1/N first, "}[
+            self.divided
+        ] + words
+        return words + (f"; {self.unexplained} elements in no order that was tried" if self.unexplained else "")
+
+
+def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
+    """Return the orders that rings, trees and halvings of so many ranks have, by name; sums are rounded to a format.
+
+    Orders that give the same bits whatever is added stand once.
+
+    Example:
+      >>> from fpsim.analysis.systems.processes.orders import orders_of
+      >>> list(orders_of(2))
+      ['the order of the ranks']
+      >>> sorted(orders_of(4))[-2:]
+      ['pairs of neighbours', 'the order of the ranks']
+    """
+    forward = list(range(ranks))
+    chains = {IN_ORDER: forward}
+    for first in forward:
+        chains[f"a ring from rank {first} upward"] = forward[first:] + forward[:first]
+        chains[f"a ring from rank {first} downward"] = [(first - i) % ranks for i in forward]
+    found: dict[str, Order] = {}
+    known = set[tuple[object, ...]]()
+    for name, chain in chains.items():
+        key = (frozenset(chain[:2]), *chain[2:])  # an addition is the same both ways round
+        if key not in known:
+            known.add(key)
+            found[name] = _chain(chain, fmt)
+    if ranks > 2 and ranks & (ranks - 1) == 0:
+        found["pairs of neighbours"] = _pairs(1, fmt)
+        found["pairs half the ranks apart"] = _pairs(ranks // 2, fmt)
+    return found
+
+
+def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
+    """Return the fewest orders that together give every element of a mean, whether it is divided before or after.
+
+    Args:
+      contributions: (ranks, n) float32, what each rank brings, which is rounded to the format first.
+      mean: (n,) float32.
+      fmt: the format that contributions travel in and sums are rounded to.
+
+    Example:
+      >>> import numpy as np
+      >>> from fpsim.analysis.systems.processes.orders import explained
+      >>> x = np.float32([[1, 1], [2**24, 1], [-(2**24), 1], [0, 1]])
+      >>> explained(x, np.float32([0.25, 1])).orders
+      {'a ring from rank 1 upward': 2}
+    """
+    ranks = len(contributions)
+    tried = []
+    factors = {"after": contributions, "before": contributions / np.float32(ranks),
+               "multiplied": contributions * np.float32(1 / ranks)}  # fmt: skip
+    for divided, parts in factors.items():
+        terms = parts if fmt == FP32 else quantize(parts, fmt)
+        fits = {}
+        for name, order in orders_of(ranks, fmt).items():
+            sums = order(terms)
+            result = sums / np.float32(ranks) if divided == "after" else sums
+            result = result if fmt == FP32 else quantize(result, fmt)
+            fits[name] = result.view(np.uint32) == mean.view(np.uint32)
+        tried.append(_fewest(fits, divided))
+    return min(tried, key=lambda way: (way.unexplained, len(way.orders)))
+
+
+def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
+    """Return the orders that explain most elements first, until none explains another one."""
+    open_elements = np.ones_like(next(iter(fits.values())))
+    chosen: dict[str, int] = {}
+    while open_elements.any():
+        name, fit = max(fits.items(), key=lambda pair: int((pair[1] & open_elements).sum()))
+        count = int((fit & open_elements).sum())
+        if not count:
+            break
+        chosen[name] = count
+        open_elements &= ~fit
+    return ExplainedMean(chosen, int(open_elements.sum()), divided)
+
+
+def _chain(order: list[int], fmt: Format) -> Order:
+    """Return what adds ranks one after the other."""
+
+    def added(x: Array) -> Array:
+        total = x[order[0]]
+        for rank in order[1:]:
+            total = _sum(total, x[rank], fmt)
+        return np.asarray(total)
+
+    return added
+
+
+def _pairs(apart: int, fmt: Format) -> Order:
+    """Return what adds pairs of ranks: neighbours at every level, or those half of what is left apart."""
+
+    def added(x: Array) -> Array:
+        level = list(x)
+        while len(level) > 1:
+            half = len(level) // 2
+            pairs = [(2 * i, 2 * i + 1) for i in range(half)] if apart == 1 else [(i, i + half) for i in range(half)]
+            level = [_sum(level[i], level[j], fmt) for i, j in pairs]
+        return np.asarray(level[0])
+
+    return added
+
+
+def _sum(x: Array, y: Array, fmt: Format) -> Array:
+    """Return the sums of two arrays, added in float32 and rounded to a format."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = x + y
+    return np.asarray(total if fmt == FP32 else quantize(total, fmt))

@@ -1,0 +1,87 @@
+"""Whether torch's ways of training on several processes have the bits of one: processes are started, and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fpsim.analysis.systems.processes.report import ProcessesReport, ProcessRow
+from fpsim.errors import install, require_integer, unknown
+from fpsim.lazy import public
+
+WAYS = ("ddp", "zero1", "fsdp2", "fsdp2_bf16")
+MOST_RANKS = 16
+
+
+def processes(
+    ways: Sequence[str] = WAYS, *, ranks: Sequence[int] | int = (2, 4), seconds: float = 300
+) -> ProcessesReport:
+    """Take one training step on several processes by each of torch's ways, and compare its bits with one process.
+
+    Args:
+      ways: "ddp" (DistributedDataParallel), "zero1" (ZeroRedundancyOptimizer), "fsdp2" (fully_shard) and "fsdp2_bf16",
+        whose gradients travel in BF16.
+      ranks: numbers of processes, 2 to 16, which torchrun starts on this machine: on GPUs by nccl where there are as
+        many, otherwise on the CPU by gloo.
+      seconds: that each start may take.
+
+    Returns:
+      ProcessesReport. Gradients are compared with the mean of the ranks' gradients in one process, added in float32 in
+      the order of the ranks and divided once; the reason names the order that gives their bits. Weights are compared
+      with AdamW in one process with the same gradients.
+
+    Raises:
+      ValueError: an unknown way, or a number of ranks out of range.
+      ImportError: torch is not installed.
+      RuntimeError: the processes failed, with the last line that they printed.
+
+    Source: docs/processes.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> report = fp.analysis.processes(["ddp"], ranks=2)
+      >>> [(row.tensor, row.differing) for row in report.rows]
+      [('gradients', 0), ('weights', 0)]
+    """
+    for way in ways:
+        if way not in WAYS:
+            raise unknown("way", way, list(WAYS))
+    numbers = (ranks,) if isinstance(ranks, int) else tuple(ranks)
+    if not numbers:
+        raise ValueError("ranks must name a number of processes, such as 2 or (2, 4); got none.")
+    for number in numbers:
+        require_integer("ranks", number, 2)
+        if number > MOST_RANKS:
+            raise ValueError(f"ranks must be 2 to {MOST_RANKS} processes of this machine; got {number}.")
+    rows: list[ProcessRow] = []
+    for number in numbers:
+        report = _run(list(ways), number, seconds)
+        rows += report.rows
+    return ProcessesReport(tuple(rows), report.backend, report.torch)
+
+
+def _run(ways: list[str], ranks: int, seconds: float) -> ProcessesReport:
+    """Start torchrun once, and return what rank 0 wrote."""
+    if find_spec("torch") is None:
+        raise ImportError(f"processes need torch, which is not installed: {install('torch')}")
+    root = str(Path(public().__file__).resolve().parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m",
+                   "fpsim.analysis.systems.processes.ways", "--ways", *ways, "--out", str(file)]  # fmt: skip
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{ranks} processes took longer than {seconds:g} s; give more seconds.") from None
+        if done.returncode or not file.exists():
+            lines = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines() or ["?"]
+            raise RuntimeError(f"{ranks} processes failed: {lines[0].strip()[:300]}")
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    return ProcessesReport(tuple(ProcessRow(**row) for row in fields["rows"]), fields["backend"], fields["torch"])

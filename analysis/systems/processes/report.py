@@ -1,0 +1,80 @@
+"""What steps on several processes gave beside those of one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """One way on so many ranks: how many elements of its gradients or weights have other bits than one process gives.
+
+    Attributes:
+      way: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".
+      ranks: processes.
+      tensor: "gradients" or "weights".
+      elements: compared.
+      differing: of them in a bit.
+      largest: difference, as a share of the largest magnitude.
+      reason: the order of additions that gives these gradients, or what the weights were compared with.
+    """
+
+    way: str
+    ranks: int
+    tensor: str
+    elements: int
+    differing: int
+    largest: float
+    reason: str
+
+
+def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
+    """Return the row of two float32 arrays; NaN equals NaN, whatever its payload.
+
+    Example:
+      >>> import numpy as np
+      >>> from fpsim.analysis.systems.processes.report import row_of
+      >>> row_of("ddp", 2, "weights", np.float32([1, 2]), np.float32([1, 4]), "").largest
+      0.5
+    """
+    unlike = (got.view(np.uint32) != wanted.view(np.uint32)) & ~(np.isnan(got) & np.isnan(wanted))
+    with np.errstate(all="ignore"):
+        difference = np.abs(got[unlike].astype(np.float64) - wanted[unlike]).max(initial=0.0)
+        largest = float(difference / np.abs(wanted.astype(np.float64)).max(initial=0.0)) if unlike.any() else 0.0
+    return ProcessRow(way, ranks, tensor, got.size, int(unlike.sum()), largest, reason)
+
+
+@dataclass(frozen=True)
+class ProcessesReport:
+    """A row for the gradients and one for the weights of every way on every number of ranks.
+
+    Attributes:
+      rows: of `ProcessRow`.
+      backend: what connected the processes: "gloo" or "nccl".
+      torch: its version, of which the orders of additions are facts.
+    """
+
+    rows: tuple[ProcessRow, ...]
+    backend: str
+    torch: str
+
+    def __str__(self) -> str:
+        """Return a table, a line for each row."""
+        lines = [f"One step on several processes beside one process (torch {self.torch}, {self.backend}):"]
+        for row in self.rows:
+            bits = "every bit is equal" if not row.differing else (
+                f"{row.differing} of {row.elements} elements differ, by {row.largest:.1e} of the largest at most"
+            )  # fmt: skip
+            lines.append(f"{row.way:11} {row.ranks} ranks  {row.tensor:10} {bits}; {row.reason}")
+        return "\n".join(lines)
+
+    def to_frame(self) -> Any:
+        """Return the rows as a pandas.DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame([row.__dict__ for row in self.rows])

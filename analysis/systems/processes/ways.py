@@ -1,0 +1,184 @@
+"""What torchrun starts in every process: one training step by each of torch's ways, and what rank 0 compares.
+
+`torchrun --nproc-per-node 4 -m fpsim.analysis.systems.processes.ways` prints the table; `--out FILE` writes the rows.
+On machines with a GPU for every process they go by nccl, otherwise by gloo on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fpsim.analysis.systems.processes.orders import IN_ORDER, explained, orders_of
+from fpsim.analysis.systems.processes.report import ProcessesReport, ProcessRow, row_of
+from fpsim.arrays import Array
+from fpsim.errors import unknown
+from fpsim.files import write_whole
+from fpsim.formats.named import BF16, FP32
+
+Tensors = dict[str, torch.Tensor]
+WIDTH, HIDDEN, ROWS = 32, 96, 24  # of the model, and of a micro-batch
+LEARNING_RATE = 1e-2
+
+
+def small_model(device: str) -> torch.nn.Module:
+    """Return the model of all ways, with the same weights in every process."""
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH)
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
+    """Return the loss of micro-batch `number`."""
+    rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1000 + number)).to(device)
+    loss: torch.Tensor = model(rows).square().mean()
+    return loss
+
+
+def gradients_of(model: torch.nn.Module) -> Tensors:
+    """Return the whole gradients of a model, float32, also of parameters that are shared out to ranks."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        assert gradient is not None
+        found[name] = (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().clone()
+    return found
+
+
+def weights_of(model: torch.nn.Module) -> Tensors:
+    """Return the whole weights of a model."""
+    return {
+        name: (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
+        for name, x in model.named_parameters()
+    }
+
+
+def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
+    """Return gradients and weights after a step of DistributedDataParallel."""
+    model = small_model(device)
+    shared = torch.nn.parallel.DistributedDataParallel(model)
+    loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
+    gradients = gradients_of(model)
+    torch.optim.AdamW(model.parameters(), LEARNING_RATE).step()
+    return gradients, weights_of(model)
+
+
+def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
+    """Return gradients and weights after a step of ZeRO's first stage: the optimizer's state is shared out to ranks."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = small_model(device)
+    shared = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(shared.parameters(), torch.optim.AdamW, lr=LEARNING_RATE)
+    loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
+    gradients = gradients_of(model)
+    optimizer.step()
+    return gradients, weights_of(model)
+
+
+def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = None) -> tuple[Tensors, Tensors]:
+    """Return gradients and weights after a step of FSDP2, which shares parameters, gradients and state out to ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = small_model(device)
+    mesh = init_device_mesh(device.partition(":")[0], (torch.distributed.get_world_size(),))
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce_dtype))
+    loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]
+    gradients = gradients_of(model)
+    torch.optim.AdamW(model.parameters(), LEARNING_RATE).step()
+    return gradients, weights_of(model)
+
+
+def fully_sharded_bf16(device: str, rank: int) -> tuple[Tensors, Tensors]:
+    """Return gradients and weights after a step of FSDP2 whose gradients travel in BF16."""
+    return fully_sharded(device, rank, torch.bfloat16)
+
+
+WAYS: dict[str, Callable[[str, int], tuple[Tensors, Tensors]]] = {
+    "ddp": data_parallel, "zero1": zero_redundancy, "fsdp2": fully_sharded, "fsdp2_bf16": fully_sharded_bf16,
+}  # fmt: skip
+
+
+def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
+    """Return the gradients of every rank's own micro-batch, (ranks, n) float32 for each parameter."""
+    model = small_model(device)
+    loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]
+    found = {}
+    for name, gradient in gradients_of(model).items():
+        received = [torch.empty_like(gradient) for _ in range(world)]
+        torch.distributed.all_gather(received, gradient)
+        found[name] = np.stack([x.cpu().numpy().reshape(-1) for x in received])
+    return found
+
+
+def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
+    """Return the weights of one process after AdamW has taken a step with these gradients."""
+    model = small_model(device)
+    for name, parameter in model.named_parameters():
+        parameter.grad = torch.from_numpy(np.array(gradients[name])).reshape(parameter.shape).to(device)
+    torch.optim.AdamW(model.parameters(), LEARNING_RATE).step()
+    return weights_of(model)
+
+
+def compared(
+    way: str, parts: Mapping[str, Array], gradients: Tensors, weights: Tensors, device: str
+) -> list[ProcessRow]:  # fmt: skip
+    """Return the rows of a way: its gradients beside the mean in one process, its weights beside AdamW in one."""
+    wide = np.concatenate([parts[name] for name in gradients], axis=1)
+    ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32
+    alone = (orders_of(ranks)[IN_ORDER](wide) / np.float32(ranks)).astype(np.float32)
+    got = {name: x.cpu().numpy().reshape(-1) for name, x in gradients.items()}
+    reason = explained(wide, _joined(gradients), fmt)
+    words = f"{'rounded to BF16 first and after each addition, ' if fmt == BF16 else ''}{reason}"
+    rows = [row_of(way, ranks, "gradients", _joined(gradients), alone, words)]
+    wanted = _joined(updated(got, device))
+    rows.append(row_of(way, ranks, "weights", _joined(weights), wanted, "AdamW of one process with these gradients"))
+    return rows
+
+
+def _joined(tensors: Tensors) -> Array:
+    """Return all elements of some tensors as one float32 array."""
+    return np.concatenate([x.cpu().numpy().reshape(-1) for x in tensors.values()]).astype(np.float32)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run every way in the processes that torchrun started; rank 0 prints the table or writes the rows."""
+    parser = argparse.ArgumentParser(prog="python -m fpsim.analysis.systems.processes.ways")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), help=", ".join(WAYS))
+    parser.add_argument("--out", type=Path, help="a file for the rows, in JSON; none: a table is printed")
+    options = parser.parse_args(arguments)
+    for way in options.ways:
+        if way not in WAYS:
+            raise unknown("way", way, list(WAYS))
+    torch.set_num_threads(1)  # products of few rows may depend on the number of threads
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    device = f"cuda:{local}" if on_gpus else "cpu"
+    if on_gpus:
+        torch.cuda.set_device(local)
+    torch.distributed.init_process_group("nccl" if on_gpus else "gloo")
+    try:
+        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        parts = contributions(device, rank, world)
+        rows = [row for way in options.ways for row in compared(way, parts, *WAYS[way](device, rank), device)]
+    finally:
+        torch.distributed.destroy_process_group()
+    report = ProcessesReport(tuple(rows), "nccl" if on_gpus else "gloo", torch.__version__)
+    if rank == 0 and options.out is not None:
+        write_whole(options.out, json.dumps(asdict(report)))
+    elif rank == 0:
+        print(report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
