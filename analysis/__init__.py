@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity as sensitivity
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
+    from fpsim.analysis.systems.monitors.listeners import to_events as to_events
+    from fpsim.analysis.systems.monitors.listeners import to_terminal as to_terminal
+    from fpsim.analysis.systems.monitors.overflow import first_overflow as first_overflow
+    from fpsim.analysis.systems.monitors.page import monitors_page as monitors_page
     from fpsim.analysis.systems.processes.processes import processes as processes
     from fpsim.analysis.systems.processes.report import ProcessesReport as ProcessesReport
     from fpsim.analysis.tensors.opening import tensor as tensor
@@ -81,6 +85,9 @@ __getattr__, __dir__, __all__ = attach(
         "studies.sensitivity.sensitivity": ["sensitivity"],
         "studies.study": ["study"],
         "studies.sweep": ["sweep"],
+        "systems.monitors.listeners": ["to_events", "to_terminal"],
+        "systems.monitors.overflow": ["first_overflow"],
+        "systems.monitors.page": ["monitors_page"],
         "systems.processes.processes": ["processes"],
         "systems.processes.report": ["ProcessesReport"],
         "tensors.opening": ["tensor"],

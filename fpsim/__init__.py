@@ -87,6 +87,7 @@ from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, 
 
 if TYPE_CHECKING:
     from fpsim import analysis, gpu, probe, testing, torch, train
+    from fpsim.analysis.systems.dispatch.chips import chips
 
 __version__ = "0.1.0"
 
@@ -96,12 +97,12 @@ __all__ = [
     "Chunked", "DelayedScaling", "Difference", "EncodedArray", "Exact", "Explanation", "Flags", "FloatClass",
     "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "LogFMT", "MatrixUnit", "OnlineScaling", "Pairwise",
     "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling", "Sequential",
-    "absolute", "add", "analysis", "array", "cast", "classify", "convert", "decode", "divide", "dot", "dot_add",
-    "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format", "from_int", "gpu",
-    "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative",
-    "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled", "remainder",
-    "round_to_integral", "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing", "to_int", "torch",
-    "train", "unit", "units",
+    "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "decode", "divide", "dot",
+    "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
+    "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number",
+    "multiply", "negative", "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled",
+    "remainder", "round_to_integral", "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing",
+    "to_int", "torch", "train", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "gpu", "probe", "testing", "torch", "train")
@@ -111,6 +112,8 @@ def __getattr__(name: str) -> Any:
     """Packages load when they are first used, and P3109 formats are found by name: `fp.p3109_k8p4se`."""
     if name in _PACKAGES:
         return importlib.import_module(f"fpsim.{name}")
+    if name == "chips":
+        return importlib.import_module("fpsim.analysis.systems.dispatch.chips").chips
     if name.startswith("p3109_"):
         try:
             return format(name)

@@ -15,6 +15,7 @@ from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.models.file import Contents, read, write
 from fpsim.analysis.models.monitors import Monitors
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
+from fpsim.analysis.models.step_figures import StepFigures, figures_of
 from fpsim.analysis.tensors.opening import tensor
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
@@ -64,6 +65,7 @@ class Recording:
         self._kept: dict[Key, Array] = {}
         self._settings: dict[tuple[int, str], Mapping[str, Any]] = {}  # of the kept products
         self._end_step: Callable[[], None] | None = None
+        self._listeners: list[Callable[[StepFigures], None]] = []
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -136,6 +138,34 @@ class Recording:
         if self._end_step is None:
             raise ValueError("step() ends a step of a recording that runs; this one has ended.")
         self._end_step()
+
+    def listen(self, listener: Callable[[StepFigures], None]) -> None:
+        """Call a listener with the figures of every recorded step as it ends.
+
+        Args:
+          listener: such as `fp.analysis.to_terminal()` or `fp.analysis.to_events(folder)`, or a function of your own.
+
+        Example:
+          >>> import torch
+          >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32))
+          >>> optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), []
+          >>> with fp.analysis.record(model) as r:
+          ...     r.listen(seen.append)
+          ...     model(torch.ones(64, 64)).square().mean().backward()
+          ...     optimizer.step()
+          >>> [(figures.step, figures.overflow) for figures in seen]
+          [(1, None)]
+        """
+        if not callable(listener):
+            raise TypeError(f"listener must be a function of the figures of a step; got {shown(listener)}.")
+        self._listeners.append(listener)
+
+    def tell(self, step: int) -> None:
+        """Tell the listeners that a step has ended."""
+        if self._listeners:
+            figures = figures_of(step, self, self.monitors)
+            for listener in self._listeners:
+                listener(figures)
 
     def add(self, row: RecordedRow) -> None:
         """Add what a call gave to the row of its step, layer and tensor."""

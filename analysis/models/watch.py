@@ -90,6 +90,8 @@ class Watch:
             handle.remove()
         self._handles = []
         self._publish()
+        if self._has_run and self._is_recorded(self.step):
+            self.recording.tell(self.step)
         self.recording._end_step = None
         self.recording.notes = (*self._notes, *map(_unrecorded, self._missed, self._missed.values()))
 
@@ -108,6 +110,7 @@ class Watch:
         if self._is_recorded(self.step):  # else nothing is new
             self._scales += self._scales_now() if self._has_run else []
             self._publish()
+            self.recording.tell(self.step)
         self.step += 1
         self._has_run = False
 

@@ -92,8 +92,8 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
       >>> import numpy as np
       >>> from fpsim.analysis.systems.processes.orders import explained
       >>> x = np.float32([[1, 1], [2**24, 1], [-(2**24), 1], [0, 1]])
-      >>> explained(x, np.float32([0.25, 1])).orders
-      {'a ring from rank 1 upward': 2}
+      >>> print(explained(x, np.float32([0.25, 1])))
+      added in a ring from rank 0 downward
     """
     ranks = len(contributions)
     tried = []

@@ -76,7 +76,10 @@ def test_scale_bytes_are_codes_of_the_scalings_own_format() -> None:
     assert report(lambda x: (q := fp.encode_scaled(x, "e4m3", "MX")) and (q.codes, q.scale_codes), "e4m3", "MX").ok
 
 
-@pytest.mark.parametrize(("fmt", "scaling"), [("int4", TILES), ("e2m1", fp.scalings.MX), ("uint4", AFFINE)])
+@pytest.mark.parametrize(
+    ("fmt", "scaling"),
+    [("int4", TILES), ("uint4", AFFINE), pytest.param("e2m1", fp.scalings.MX, marks=pytest.mark.slow)],
+)
 def test_two_codes_per_byte_pass_and_their_other_order_is_named(fmt: str, scaling: fp.Scaling) -> None:
     def pack(high_first: bool) -> Callable[[Array], Any]:
         def fn(x: Array) -> Any:
@@ -120,7 +123,9 @@ def affine(fmt: str, of_points: int, of_codes: int) -> Callable[[Array], Any]:
     return fn
 
 
-@pytest.mark.parametrize("fmt", ["uint8", "int8", "uint4", "int4"])
+@pytest.mark.parametrize(
+    "fmt", ["uint8", *(pytest.param(fmt, marks=pytest.mark.slow) for fmt in ("int4", "int8", "uint4"))]
+)
 def test_zero_points_that_are_off_are_named(fmt: str) -> None:
     assert report(affine(fmt, 0, 0), fmt, AFFINE).ok
     for by in (1, -1):

@@ -1,0 +1,75 @@
+"""The figures of one recorded step, which listeners of a recording get as it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fpsim.analysis.models.monitors import Monitors
+from fpsim.analysis.models.rows import RecordedRow
+
+
+class StepFigures(NamedTuple):
+    """What one step of a training did.
+
+    Attributes:
+      step: its number.
+      gradient_norm, update_ratio, lost_updates: as of `Monitors`; None where no optimizer took a step.
+      scales: name -> value of scales that last over steps: "loss", and delayed ones of layers.
+      fallback: whether the optimizer's step was skipped, so that the loss scale could fall.
+      smallest, amax: the range of the activations: the smallest magnitude that isn't 0, and the largest finite one.
+      overflow: (layer, tensor) of the first tensor with Inf or NaN, in the order in which products ran; None for none.
+    """
+
+    step: int
+    gradient_norm: float | None
+    update_ratio: float | None
+    lost_updates: float | None
+    scales: dict[str, float]
+    fallback: bool
+    smallest: float
+    amax: float
+    overflow: tuple[str, str] | None
+
+    def __str__(self) -> str:
+        """Return the step as a line.
+
+        Example:
+          >>> from fpsim.analysis.models.step_figures import StepFigures
+          >>> print(StepFigures(3, 0.5, 1e-3, None, {"loss": 1024.0}, False, 1e-6, 40.0, None))
+          step 3: gradient norm 0.5, updates 0.001 of the weights, activations 1e-06 to 40, loss scale 1024
+        """
+        parts = []
+        if self.gradient_norm is not None and self.update_ratio is not None:
+            lost = "" if self.lost_updates is None else f", {100 * self.lost_updates:.3g} % of them lost"
+            parts += [
+                f"gradient norm {self.gradient_norm:.3g}",
+                f"updates {self.update_ratio:.2g} of the weights{lost}",
+            ]
+        if not math.isnan(self.amax):
+            parts.append(f"activations {self.smallest:.2g} to {self.amax:.3g}")
+        if "loss" in self.scales:
+            parts.append(f"loss scale {self.scales['loss']:g}" + (", step skipped" if self.fallback else ""))
+        if self.overflow is not None:
+            layer, tensor = self.overflow
+            parts.append(f"Inf or NaN first in the {tensor.replace('_', ' ')} of layer {layer}")
+        return f"step {self.step}: " + ", ".join(parts or ["nothing was measured"])
+
+
+def figures_of(step: int, rows: Iterable[RecordedRow], monitors: Monitors) -> StepFigures:
+    """Return the figures of a step from the rows of a recording in their order, and what its optimizer did."""
+    mine = [row for row in rows if row.step == step]
+    updates = Monitors(tuple(one for one in monitors.updates if one.step == step))
+    sums = next(iter(updates), {})
+    scales = [one for one in monitors.scales if one.step == step]
+    activations = [row.range for row in mine if row.role == "activation"]
+    finite = [one.amax for one in activations if math.isfinite(one.amax)]
+    small = [one.smallest for one in activations if one.smallest and math.isfinite(one.smallest)]
+    broken = next((row for row in mine if row.range.infinities or row.range.nans), None)
+    return StepFigures(
+        step, sums.get("gradient_norm"), sums.get("update_ratio"), sums.get("lost_updates"),
+        {one.name: one.scale for one in scales},
+        any(one.fallback for one in scales), min(small, default=math.nan), max(finite, default=math.nan),
+        None if broken is None else (broken.layer, broken.tensor),
+    )  # fmt: skip

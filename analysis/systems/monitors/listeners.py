@@ -1,0 +1,86 @@
+"""Listeners of a recording: a line per step in the terminal, and TensorBoard's event files."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from fpsim.analysis.models.step_figures import StepFigures
+from fpsim.display.optional import load
+from fpsim.display.wording import printable
+from fpsim.errors import require_integer
+from fpsim.files import require_folder
+
+Listener = Callable[[StepFigures], None]
+
+
+def to_terminal(stream: TextIO | None = None, *, every: int = 1) -> Listener:
+    """Return a listener that writes a line for every recorded step, and at once for one that overflows or is skipped.
+
+    Args:
+      stream: takes the lines; None for stderr.
+      every: lines of the first step and every so many.
+
+    Raises:
+      ValueError: every is below 1.
+
+    Example:
+      >>> import io, torch
+      >>> model, text = torch.nn.Sequential(torch.nn.Linear(64, 32)), io.StringIO()
+      >>> with fp.analysis.record(model) as r:
+      ...     r.listen(fp.analysis.to_terminal(text))
+      ...     y = model(torch.full((64, 64), 2.0))
+      >>> text.getvalue().startswith("step 1: activations")
+      True
+    """
+    require_integer("every", every, 1)
+    count = 0
+
+    def write(figures: StepFigures) -> None:
+        nonlocal count
+        if count % every == 0 or figures.fallback or figures.overflow is not None:
+            print(printable(str(figures)), file=sys.stderr if stream is None else stream, flush=True)
+        count += 1
+
+    return write
+
+
+def to_events(folder: str | Path) -> Listener:
+    """Return a listener that writes TensorBoard's event files, a point of each curve for every recorded step.
+
+    The curves are gradient_norm, update_ratio, lost_updates, activations/amax, activations/smallest, fallback (0 or 1),
+    overflow (0 or 1) and scale/<name>. Each step is on the disk as it ends: look at them with `tensorboard --logdir`.
+
+    Args:
+      folder: of the event files, which is made where there is none.
+
+    Raises:
+      ImportError: torch or tensorboard is not installed.
+      ValueError: the folder can't be written to.
+
+    Source: https://docs.pytorch.org/docs/stable/tensorboard.html
+    """
+    load("torch", "event files")
+    load("tensorboard", "event files")
+    place = require_folder(folder)
+    writer: Any = load("torch.utils.tensorboard", "event files").SummaryWriter(str(place))
+
+    def write(figures: StepFigures) -> None:
+        curves: dict[str, float | None] = {
+            "gradient_norm": figures.gradient_norm, "update_ratio": figures.update_ratio,
+            "lost_updates": figures.lost_updates, "activations/amax": figures.amax,
+            "activations/smallest": figures.smallest, "fallback": float(figures.fallback),
+            "overflow": float(figures.overflow is not None),
+            **{f"scale/{name}": scale for name, scale in figures.scales.items()},
+        }  # fmt: skip
+        for name, value in curves.items():
+            if value is not None and not math.isnan(value):
+                writer.add_scalar(name, value, figures.step)
+        if figures.overflow is not None:
+            writer.add_text("overflow", str(figures), figures.step)
+        writer.flush()
+
+    return write

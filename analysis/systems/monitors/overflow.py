@@ -1,0 +1,88 @@
+"""The first tensor that overflows, over the ranks of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.display.wording import plural, printable
+from fpsim.errors import shown
+
+
+class Overflow(NamedTuple):
+    """The first tensor that holds Inf or NaN.
+
+    Attributes:
+      step, rank: when, and on which rank.
+      layer, tensor: which; "output", "input", "weight_gradient" and so on.
+      infinities, nans: elements.
+      ranks: how many ranks had one at that step, of `world` ranks.
+    """
+
+    step: int
+    rank: int
+    layer: str
+    tensor: str
+    infinities: int
+    nans: int
+    ranks: int
+    world: int
+
+    def __str__(self) -> str:
+        """Return the overflow as a sentence."""
+        tensor = self.tensor.replace("_", " ")
+        others = f"; {plural(self.ranks, 'rank')} had one at that step" if self.ranks > 1 else ""
+        where = f" on rank {self.rank}" if self.world > 1 else ""
+        return (
+            f"Inf or NaN first at step {self.step}{where}, in the {tensor} of layer {printable(self.layer)}: "
+            f"{self.infinities} Inf and {self.nans} NaN{others}."
+        )
+
+
+def first_overflow(recordings: Sequence[Recording | str | Path] | Recording | str | Path) -> Overflow | None:
+    """Return the first tensor that overflowed on any rank, or None.
+
+    Of a step it is the tensor that comes first in the order in which the products ran, and of several ranks where one
+    came at the same place, the lowest rank.
+
+    Args:
+      recordings: one, or one of each rank in their order: objects of `fp.analysis.record`, or files that they saved.
+
+    Raises:
+      ValueError: no recordings, or those of other models.
+
+    Example:
+      >>> import torch
+      >>> model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Linear(64, 32))
+      >>> with torch.no_grad():
+      ...     _ = model[1].weight.mul_(3e38)
+      >>> with fp.analysis.record(model) as r:
+      ...     y = model(torch.full((64, 32), 1e3))
+      >>> found = fp.analysis.first_overflow(r)
+      >>> found.layer, found.tensor
+      ('1', 'output')
+    """
+    listed = [recordings] if isinstance(recordings, (Recording, str, Path)) else list(recordings)
+    if not listed:
+        raise ValueError("recordings must hold one of each rank; got none.")
+    loaded = [one if isinstance(one, Recording) else Recording.load(one) for one in listed]
+    models = {one.model for one in loaded}
+    if len(models) > 1:
+        raise ValueError(f"recordings must be of one model; got {shown(sorted(models))}.")
+    found: dict[tuple[int, int, int], Overflow] = {}
+    for rank, recording in enumerate(loaded):
+        places = dict.fromkeys((row.layer, row.tensor) for row in recording)
+        order = {place: i for i, place in enumerate(places)}
+        for row in recording:
+            if row.range.infinities or row.range.nans:
+                key = (row.step, order[row.layer, row.tensor], rank)
+                found[key] = Overflow(
+                    row.step, rank, row.layer, row.tensor, row.range.infinities, row.range.nans, 1, len(loaded)
+                )  # fmt: skip
+    if not found:
+        return None
+    first = min(found)
+    ranks = {rank for step, _, rank in found if step == first[0]}
+    return found[first]._replace(ranks=len(ranks))

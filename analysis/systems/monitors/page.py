@@ -1,0 +1,79 @@
+"""The page of a training's monitors: the curves, what overflowed, the scales, and the range of every tensor."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.systems.monitors.overflow import first_overflow
+from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
+from fpsim.display.wording import plural
+from fpsim.errors import install, require_kind
+from fpsim.files import path_of, require_folder, write_whole
+
+PLOTS = f"Pictures need matplotlib: {install('plot')}"
+TEXT = ("layer", "tensor")
+HEADS = (
+    *((title, False) for title in TEXT),
+    *((title, True) for title in ("smallest", "median", "amax", "zeros", "Inf", "NaN")),
+)
+SCALES = (("step", True), ("scale of", False), ("value", True), ("step skipped", False))
+
+
+def monitors_page(recording: Recording, path: str | Path) -> Path:
+    """Write a page of what a training did: its curves, the first overflow, its scales, and the ranges of the last step.
+
+    Args:
+      recording: of `fp.analysis.record`.
+      path: of the HTML file, whose folder is made where there is none.
+
+    Returns:
+      The path.
+
+    Raises:
+      TypeError: no recording.
+      ValueError: a recording without rows, or a folder that can't be written to.
+      ImportError: jinja2 is not installed.
+    """
+    require_kind("recording", recording, Recording, "a recording of fp.analysis.record")
+    if not len(recording):
+        raise ValueError("recording must have rows; got one without. Run the model in the block of record().")
+    target = path_of(path)
+    require_folder(target.parent)
+    overflow = first_overflow(recording)
+    drawn = importlib.util.find_spec("matplotlib") is not None and len(recording.monitors) > 0
+    last = recording.steps[-1]
+    text = render(
+        "fpsim.analysis.systems.monitors", "monitors.html.jinja", title="fpsim monitors",
+        lead=f"{recording.model.partition(' ')[0]}, {plural(len(recording.steps), 'recorded step')}",
+        answer="No tensor held Inf or NaN." if overflow is None else str(overflow),
+        more=[str(recording.monitors) + "."], plots="" if drawn or not len(recording.monitors) else PLOTS,
+        pictures=[_curves(recording)] if drawn else [],
+        ranges=(HEADS, [_row(row) for row in recording if row.step == last]), last=last,
+        scales=(SCALES, [TableRow((TableCell(str(one.step), one.step), one.name, TableCell(f"{one.scale:g}", one.scale),
+                                   "yes" if one.fallback else ""), one.fallback) for one in recording.monitors.scales]),
+        notes=[str(recording.coverage), *recording.notes], foot=versions("fpsim-numerics", "numpy", "torch"),
+    )  # fmt: skip
+    write_whole(target, text)
+    return target
+
+
+def _curves(recording: Recording) -> Picture:
+    """Return the curves of the monitors as a picture."""
+    from fpsim.display.figure import to_svg
+
+    title = "Gradients and updates"
+    return Picture(title, markup(to_svg(recording.monitors.plot().figure, "curves", title)))
+
+
+def _row(row: Any) -> TableRow:
+    """Return the range of a tensor as a row, marked where it holds Inf or NaN."""
+    spread = row.range
+    figures = (spread.smallest, spread.magnitude(0.5), spread.amax)
+    counts = (spread.zeros, spread.infinities, spread.nans)
+    cells = [TableCell(f"{value:.3g}" if spread.smallest < math.inf else "", float(value)) for value in figures]
+    cells += [TableCell(f"{count:,}" if count else "", float(count)) for count in counts]
+    return TableRow((row.layer, row.tensor.replace("_", " "), *cells), bool(spread.infinities or spread.nans))
