@@ -19,7 +19,7 @@ from fpsim.testing import assert_bits_equal
 from fpsim.train.parallel import LostRankError
 from tests.kit.forks import Fork, fork
 from tests.kit.processes import ROOT
-from tests.train.lost_rank import train
+from tests.train.processes.lost_rank import train
 
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()) or os.name != "posix":
     pytest.skip("this torch connects no processes, or none can be killed", allow_module_level=True)
@@ -86,7 +86,7 @@ def test_a_killed_rank_ends_all_with_one_sentence_and_the_same_call_goes_on(
 def test_torchrun_restarts_ranks_which_go_on_with_the_same_bits(unbroken: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "--max-restarts", "1", "-m", "tests.train.lost_rank", *WORDS, "--out", str(out)]  # fmt: skip
+               "--max-restarts", "1", "-m", "tests.train.processes.lost_rank", *WORDS, "--out", str(out)]  # fmt: skip
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -25,8 +25,8 @@ from fpsim.train.parallel import ENVIRONMENT, Ranks, Reduction, reduce
 from tests.kit.forks import fork
 from tests.kit.processes import ROOT
 from tests.kit.sweeps import in_turn
-from tests.train.ranks import MICRO, WAYS, gradients, loss, main, model
-from tests.train.shared_training import trained
+from tests.train.processes.ranks import MICRO, WAYS, gradients, loss, main, model
+from tests.train.processes.shared_training import trained
 
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("this torch connects no processes", allow_module_level=True)
@@ -36,7 +36,7 @@ TRAINED = ("NVFP4", "FP8_DELAYED")
 
 
 def left(folder: Path) -> list[dict[str, Any]]:
-    """What two processes of tests.train.ranks left."""
+    """What two processes of tests.train.processes.ranks left."""
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(2)]
 
 
@@ -58,10 +58,10 @@ def both(folder: Path, *recipes: str) -> list[dict[str, Any]]:
 
 
 def torchrun(*words: str) -> subprocess.Popen[str]:
-    """Two processes of tests.train.ranks, in a session of their own."""
+    """Two processes of tests.train.processes.ranks, in a session of their own."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
-        [*command, "-m", "tests.train.ranks", *words],
+        [*command, "-m", "tests.train.processes.ranks", *words],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
 

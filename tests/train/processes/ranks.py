@@ -15,7 +15,7 @@ import fpsim as fp
 from fpsim.files import write_whole
 from fpsim.sums.accumulators import Accumulator
 from fpsim.train.parallel import Ranks
-from tests.train.shared_training import trained
+from tests.train.processes.shared_training import trained
 
 # name -> format, accumulator, MiB of a bucket
 WAYS: dict[str, tuple[fp.Format | None, Accumulator | None, float]] = {
