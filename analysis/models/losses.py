@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,6 +36,24 @@ class Criterion:
         if isinstance(self.criterion, torch.nn.Module):
             return pickle.dumps(self.criterion).hex()
         return f"torch.nn.functional.{self.criterion.__name__}"
+
+
+def called_with(model: Any, batch: Any) -> Any:
+    """Return what a model makes of a batch.
+
+    Args:
+      model: called as model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.losses import called_with
+      >>> add = torch.add
+      >>> called_with(add, (1, torch.ones(1))), called_with(add, {"input": torch.ones(1), "other": 2})
+      (tensor([2.]), tensor([3.]))
+    """
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:

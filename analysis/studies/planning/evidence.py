@@ -11,6 +11,7 @@ from fpsim.analysis.studies.budget.recipes import recipe_of
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.row import figure_of, spread_of
 from fpsim.display.wording import plural
 from fpsim.errors import require_word, shown
 from fpsim.torch.blocks import STRICT, block_of
@@ -18,7 +19,6 @@ from fpsim.torch.hardware import placed
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 
 FIGURES = ("gradient_error", "output_error", "loss_change")  # of a sensitivity
-SPREADS = {"gradient_error": "gradient_spread", "output_error": "output_spread", "loss_change": "loss_spread"}
 JOINT = "joint"  # the figure of a budget
 FILLED = "fp.torch.quantize_linears would fill them up with zeros"
 SAID = 4  # missing rows that a message names
@@ -103,7 +103,7 @@ class Evidence:
 
     def of_row(self, row: Any) -> Measured:
         """The harm of a row of a sensitivity."""
-        return Measured.of(self.figure, float(getattr(row, self.figure)), float(getattr(row, SPREADS[self.figure])))
+        return Measured.of(self.figure, figure_of(row, self.figure), spread_of(row, self.figure))
 
 
 def evidence_of(source: Any, figure: str | None) -> Evidence:

@@ -9,8 +9,9 @@ from typing import Any
 
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import digest
-from fpsim.analysis.studies.planning.evidence import FIGURES, SPREADS, Evidence, Measured
+from fpsim.analysis.studies.planning.evidence import FIGURES, Evidence, Measured
 from fpsim.analysis.studies.planning.problem import Slot
+from fpsim.analysis.studies.sensitivity.row import SPREADS
 
 
 class Jointly:

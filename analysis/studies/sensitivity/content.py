@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fpsim.analysis.studies.identity import words
+from fpsim.analysis.models.losses import Criterion
+from fpsim.analysis.studies.identity import source_of, words
 from fpsim.torch.recipe import LinearRecipe
 
 
@@ -48,6 +49,17 @@ def model_content(model: Any) -> str:
     modules = [(name, type(m).__qualname__, m.training, m.extra_repr()) for name, m in model.named_modules()]
     held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return content_of(modules, [(name, x.requires_grad, x) for name, x in held])
+
+
+def content_of_loss(loss: Any) -> str:
+    """Return what decides the values of a loss, for digests; None for outputs alone.
+
+    Args:
+      loss: what `loss_of` gave, or None.
+    """
+    if loss is None:
+        return "outputs alone"
+    return loss.content if isinstance(loss, Criterion) else source_of(loss)
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
-from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
 from fpsim.display.figure import COLORS, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
 from fpsim.display.wording import short
 
@@ -24,22 +24,28 @@ class DrawnSensitivity(Protocol):
     @property
     def recipes(self) -> Any: ...
 
+    @property
+    def figure(self) -> str: ...
+
 
 def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
-    """Draw the error of the gradient by layer, the most harmful one on top, with its spread over batches."""
+    """Draw the error of gradients or outputs by layer, the most harmful one on top, with its spread over batches."""
     worst: dict[str, float] = {}
-    for row in report.rows:
-        size = math.inf if math.isnan(row.gradient_error) else row.gradient_error
+    figure = report.figure
+    rows = [row for row in report.rows if figure == "gradient_error" or not math.isnan(row.output_error)]
+    for row in rows:
+        error = figure_of(row, figure)
+        size = math.inf if math.isnan(error) else error
         worst[row.layer] = max(worst.get(row.layer, 0.0), size)
     layers = sorted(worst, key=lambda layer: -worst[layer])[:MOST_LAYERS]
-    drawn = [row for row in report.rows if row.layer in layers]
-    sizes = [row.gradient_error for row in drawn if 0 < row.gradient_error < math.inf]
+    drawn = [row for row in rows if row.layer in layers]
+    sizes = [error for row in drawn if 0 < (error := figure_of(row, figure)) < math.inf]
     lowest, highest = (min(sizes), max(sizes)) if sizes else (1e-3, 1.0)
     left, right = lowest / 2, highest * 2
     with figure_style():
         ax = axes_of(ax, 1.1 + ROOM * len(layers))
         for row in drawn:
-            _draw(ax, row, layers.index(row.layer), list(report.recipes), left, right)
+            _draw(ax, row, figure, layers.index(row.layer), list(report.recipes), (left, right))
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(
             lambda value, _: f"{value:g}"
@@ -50,22 +56,25 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
         ax.set_yticks(range(len(layers)), [short(layer, 28) or "(model)" for layer in layers])
         ax.grid(axis="y", color=GRID, linewidth=0.6)
         ax.set_axisbelow(True)
-        ax.set_xlabel("error of all gradients with one product low; bars: spread over batches")
+        of = "all gradients" if figure == "gradient_error" else "the outputs"
+        ax.set_xlabel(f"error of {of} with one product low; bars: spread over batches")
         for side in ("top", "right", "left"):
             ax.spines[side].set_visible(False)
         _legend(ax, {row.product for row in drawn}, list(report.recipes))
         return ax
 
 
-def _draw(ax: Any, row: SensitivityRow, place: int, recipes: list[str], left: float, right: float) -> None:
+def _draw(
+    ax: Any, row: SensitivityRow, figure: str, place: int, recipes: list[str], edges: tuple[float, float]
+) -> None:  # fmt: skip
     """One mark; errors of 0 stand hollow at the left edge, those without a number at the right one."""
     tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
     shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)
-    error = row.gradient_error
+    (left, right), error, spread = edges, figure_of(row, figure), spread_of(row, figure)
     inside = 0 < error < math.inf
     x = error if inside else left if error == 0 else right
-    if inside and row.gradient_spread > 0:
-        ends = max(left, error - row.gradient_spread), min(right, error + row.gradient_spread)
+    if inside and spread > 0:
+        ends = max(left, error - spread), min(right, error + spread)
         ax.plot(ends, (place + shift, place + shift), color=tint, linewidth=1.0, alpha=0.6, zorder=2)
     ax.plot(
         x, place + shift, MARKS[row.product], color=tint, mfc=tint if inside else "white", markersize=4.5,

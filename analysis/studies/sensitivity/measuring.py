@@ -115,7 +115,7 @@ class Measurer:
     def _try_all(self) -> list[float]:
         """The loss of every batch, before hours of work on the first ones; what the model multiplies is counted."""
         with counting(self.twin.model) as tally:
-            losses = [float(self.twin.tried(batch, index).loss.detach()) for index, batch in enumerate(self.batches)]
+            losses = [_value(self.twin.tried(batch, index).loss) for index, batch in enumerate(self.batches)]
         self.coverage = tally.coverage
         return losses
 
@@ -167,16 +167,16 @@ class Measurer:
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
         """A batch in exact products; what is seen of it goes to `seer`, which the graph is kept for."""
         outcome = self.twin.run(self.batches[index], index)
-        loss_checked(outcome.loss, index)
+        loss = loss_checked(outcome.loss, index)
         if seer is not None:
             seer.terms = _terms(outcome.outputs)
             for spot in self.twin.spots.values():
                 spot.seen = seer.see
-        gradients = self.twin.gradients(outcome.loss, index, keep=seer is not None)
+        gradients = self.twin.gradients(loss, index, keep=seer is not None)
         for spot in self.twin.spots.values():
             spot.seen = None
         kept = None if seer is None else outcome
-        return ExactRun(float(outcome.loss.detach()), outcome.outputs, gradients, kept)
+        return ExactRun(_value(loss), outcome.outputs, gradients, kept)
 
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
@@ -188,7 +188,7 @@ class Measurer:
         else:
             outcome, keep = self.twin.run(self.batches[index], index, low), False
         gradients = self.twin.gradients(outcome.loss, index, keep=keep)
-        value = float(outcome.loss.detach())
+        value = _value(outcome.loss)
         change = value - exact.loss
         outputs = SAME if keep else distance(outcome.outputs, exact.outputs)
         if not exact.outputs:
@@ -269,16 +269,22 @@ class Measurer:
     def _notes(self, unsteady: float) -> list[str]:
         notes = []
         if unsteady:
+            named = "losses" if self.twin.loss is not None else "outputs"
             notes.append(
-                "The model does not repeat itself: losses of the same batch in exact products are up to "
+                f"The model does not repeat itself: {named} of the same batch in exact products are up to "
                 f"{unsteady:.2g} apart, and changes below that mean nothing."
             )
         silent = [layer for layer in self.twin.spots if (layer, "fprop") not in self.elements]
         if silent:
-            notes.append(f"Not called by the loss, and so without rows: {', '.join(silent)}.")
+            called = "Not called" if self.twin.loss is None else "Not called by the loss"
+            notes.append(f"{called}, and so without rows: {', '.join(silent)}.")
         for layer, product, recipe in filter(self.refused.__contains__, self._keys()):
             notes.append(f"{recipe} cannot have {product} of {layer}: {self.refused[layer, product, recipe]}")
         return notes
+
+
+def _value(loss: Any) -> float:
+    return float(loss.detach())
 
 
 def _squared(gradients: Sequence[Any]) -> float:

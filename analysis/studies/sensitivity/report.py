@@ -80,7 +80,7 @@ class Sensitivity:
       joint: a SensitivityRow for each recipe, with all products of `rows` low at once; layer and product are "*".
       layers: layer -> elements of its weight.
       recipes: name -> the recipe.
-      losses: of each batch, in exact products.
+      losses: of each batch, in exact products; NaN where no loss was given, and outputs alone were measured.
       model: the model's class.
       identity: a digest of the model's weights, buffers and modes, of the batches, the loss, the draws and the recipes.
       notes: a sentence for each thing that was not measured.
@@ -107,12 +107,22 @@ class Sensitivity:
                 return row
         raise KeyError(f"no row of layer, product and recipe {key!r}; there are {plural(len(self.rows), 'row')}")
 
-    def ranking(self, by: str = "gradient_error", product: str | None = None) -> tuple[SensitivityRow, ...]:
+    @property
+    def has_loss(self) -> bool:
+        """Whether a loss was given, so that there are gradients."""
+        return not all(map(math.isnan, self.losses))
+
+    @property
+    def figure(self) -> str:
+        """The figure by which products are compared: "gradient_error", or without a loss "output_error"."""
+        return "gradient_error" if self.has_loss else "output_error"
+
+    def ranking(self, by: str | None = None, product: str | None = None) -> tuple[SensitivityRow, ...]:
         """The rows from the most harmful one down: by the size of a figure, what is no number first.
 
         Args:
-          by: a figure of SensitivityRow. The default is what all three products have; "loss_change" and
-            "output_error" compare forward products, and are 0 for the others.
+          by: a figure of SensitivityRow. The default is what all products have, "gradient_error", or without a loss
+            "output_error"; "loss_change" and "output_error" compare forward products, and are 0 for the others.
           product: of one product only.
         Raises:
           ValueError: another word.
@@ -125,6 +135,7 @@ class Sensitivity:
           >>> [row.layer for row in found.ranking("output_error", "fprop")] in (["0", "2"], ["2", "0"])
           True
         """
+        by = self.figure if by is None else by
         require_word("by", by, RANKED)
         if product is not None:
             require_word("product", product, ("fprop", "dgrad", "wgrad"))
@@ -132,9 +143,9 @@ class Sensitivity:
         return tuple(sorted(rows, key=lambda row: -harm(row, by)))
 
     def additivity(self) -> tuple[Additivity, ...]:
-        """For each recipe, what single products add up to, beside all at once."""
+        """For each recipe, what single products add up to, beside all at once; nothing without a loss."""
         found = []
-        for whole in self.joint:
+        for whole in self.joint if self.has_loss else ():
             rows = [row for row in self.rows if row.recipe == whole.recipe]
             quadrature = math.sqrt(sum(row.gradient_error**2 for row in rows))
             total = sum(row.loss_change for row in rows)
@@ -253,10 +264,15 @@ class Sensitivity:
         ranked = self.ranking()
         size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch').replace('batchs', 'batches')}"
         coverage = self.coverage
-        lines = [*filter(None, [coverage.headline]), f"sensitivity of {self.model}: {size}, mean loss "
-                 f"{np.mean(self.losses):.4g}", *coverage.sentences]  # fmt: skip
+        judged = f"mean loss {np.mean(self.losses):.4g}" if self.has_loss else "no loss, outputs alone"
+        lines = [*filter(None, [coverage.headline]), f"sensitivity of {self.model}: {size}, {judged}",
+                 *coverage.sentences]  # fmt: skip
         head = ("layer", "product", "recipe", "gradient", "+-", "cosine", "outputs", "loss", "+-")
-        lines += _table(head, [_cells(row) for row in ranked[:SHOWN]])
+        table = [head, *(_cells(row) for row in ranked[:SHOWN])]
+        if not self.has_loss:
+            outputs = [_cells_of_outputs(row) for row in ranked[:SHOWN]]
+            table = [("layer", "product", "recipe", "outputs", "+-", "cosine"), *outputs]
+        lines += _table(table[0], table[1:])
         if len(ranked) > SHOWN:
             lines.append(f"... and {plural(len(ranked) - SHOWN, 'row')} with less")
         lines += [str(each) for each in self.additivity()]
@@ -310,6 +326,11 @@ def _cells(row: SensitivityRow) -> tuple[str, ...]:
         row.layer or "(model)", row.product, row.recipe, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}",
         f"{row.gradient_cosine:.5f}", f"{row.output_error:.3g}", f"{row.loss_change:+.2g}", f"{row.loss_spread:.1g}",
     )  # fmt: skip
+
+
+def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
+    figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
+    return (row.layer or "(model)", row.product, row.recipe, *figures)
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -194,8 +194,8 @@ def _name_of(spec: Any) -> str:
     return spec.upper().replace("-", "_") if isinstance(spec, str) else getattr(spec, "name", "")
 
 
-def products_named(products: Any) -> tuple[str, ...]:
-    """Words of "fprop", "dgrad" and "wgrad", in that order.
+def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
+    """Return words of "fprop", "dgrad" and "wgrad" in that order; without a loss the first alone.
 
     Raises:
       TypeError, ValueError: another word, or none.
@@ -205,4 +205,6 @@ def products_named(products: Any) -> tuple[str, ...]:
         raise TypeError(f"products must be of {', '.join(PRODUCTS)}; got {shown(products)}.")
     for word in words:
         require_word("products", word, PRODUCTS)
-    return tuple(product for product in PRODUCTS if product in words)
+    if not has_loss and "fprop" not in words:
+        raise ValueError(f"products must have 'fprop' without a loss, as others need gradients; got {shown(products)}.")
+    return tuple(product for product in PRODUCTS[: None if has_loss else 1] if product in words)

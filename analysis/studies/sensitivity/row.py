@@ -110,6 +110,21 @@ class SensitivityRow:
         return {name: getattr(self, name) for name in names} | {"left_elements": left, "right_elements": right}
 
 
+SPREADS = {
+    "gradient_error": "gradient_spread", "output_error": "output_spread", "loss_change": "loss_spread",
+}  # fmt: skip
+
+
+def figure_of(row: SensitivityRow, figure: str) -> float:
+    """Return a figure of a row by its name."""
+    return float(getattr(row, figure))
+
+
+def spread_of(row: SensitivityRow, figure: str) -> float:
+    """Return the standard deviation over batches of "gradient_error", "output_error" or "loss_change"."""
+    return float(getattr(row, SPREADS[figure]))
+
+
 def _mean(values: Sequence[float]) -> float:
     if all(map(math.isfinite, values)):
         return math.fsum(values) / len(values)

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from fpsim.analysis.studies.identity import digest, source_of
+from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.display.optional import load
 from fpsim.display.progress import Progress, bar
@@ -18,7 +18,7 @@ from fpsim.files import path_of
 def sensitivity(
     model: Any,
     batches: Any,
-    loss: Callable[[Any, Any], Any],
+    loss: Callable[[Any, Any], Any] | None = None,
     *,
     recipes: Any,
     layers: str | Sequence[str] = ("*",),
@@ -40,11 +40,13 @@ def sensitivity(
       batches: a list of what the loss takes as its batch; an iterable of at most 1,000 is listed.
       loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as
         lambda model, batch: cross_entropy(model(batch[0]), batch[1]). A criterion of torch, such as
-        torch.nn.CrossEntropyLoss(), does just that for batches of (input, target).
+        torch.nn.CrossEntropyLoss(), does just that for batches of (input, target). None runs no backward pass: rows
+        are of forward products and have figures of outputs alone, others are NaN; a batch is what the model takes,
+        model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
       recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (their linear), or a
         dictionary of these by names of your own.
       layers: a shell pattern or several of the names of layers, such as "blocks.*.mlp.*".
-      products: of "fprop", "dgrad" and "wgrad".
+      products: of "fprop", "dgrad" and "wgrad"; without a loss "fprop" alone.
       seed: of the draws of the first batch; the next ones count up.
       backend: what multiplies low products, as of `fp.torch.QuantLinear`.
       out: a folder in which each figure is kept as soon as it is there; the same call goes on where it stopped, and
@@ -76,30 +78,26 @@ def sensitivity(
     """
     load("torch", "sensitivity")
     from fpsim.analysis.models.coverage import EVERY
-    from fpsim.analysis.models.losses import Criterion, loss_of, refuse_swapped
+    from fpsim.analysis.models.losses import loss_of, refuse_swapped
     from fpsim.analysis.studies.sensitivity import request
-    from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
+    from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
     from fpsim.analysis.studies.sensitivity.measuring import Measurer
+    from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
     from fpsim.analysis.studies.sensitivity.shapes import groups_of
     from fpsim.analysis.studies.sensitivity.twin import Twin
     from fpsim.torch.plan import BACKENDS
 
     refuse_swapped(model, batches, loss)
     chosen = request.product_layers(request.model_checked(model), layers)
-    loss = loss_of(loss)
-    named, wanted = request.recipes_named(recipes), request.products_named(products)
+    loss = None if loss is None else loss_of(loss)
+    named, wanted = request.recipes_named(recipes), request.products_named(products, loss is not None)
     listed = request.batches_listed(batches)
     require_integer("seed", seed, 0)
     require_word("backend", backend, BACKENDS)
     folder = None if out is None else path_of(out, "out")
-    content = digest(
-        model_content(model),
-        content_of(listed),
-        loss.content if isinstance(loss, Criterion) else source_of(loss),
-        str(seed),
-        backend,
-    )
-    measurer = Measurer(Twin(model, list(chosen), loss, seed, backend), listed, named, wanted, content, folder)
+    content = digest(model_content(model), content_of(listed), content_of_loss(loss), str(seed), backend)
+    kind = Measurer if loss is not None else OutputMeasurer
+    measurer = kind(Twin(model, list(chosen), loss, seed, backend), listed, named, wanted, content, folder)
     with bar("sensitivity") if progress is None else nullcontext(progress) as report:
         found = measurer.single(report)
         if not found.rows:
@@ -127,6 +125,8 @@ def _nothing(measurer: Any, notes: Sequence[str]) -> str:
             f"products must be ones that the loss runs through; got {', '.join(measurer.products)}, of which "
             "the chosen layers have none. Take 'fprop', or let weights require gradients."
         )
+    if measurer.twin.loss is None:
+        return "layers must be ones that model(batch) runs through; it ran through none of the chosen ones."
     return (
         "loss must call the model that it is given, whose chosen layers it did not run through: "
         "loss(model, batch) gets a copy."

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fpsim.analysis.studies.sensitivity.prefix import ExactPrefix
 from fpsim.analysis.studies.sensitivity.shapes import PatchProducts, shape_of, sizes
 from fpsim.torch.plan import plan_of
 from fpsim.torch.recipe import LinearRecipe, Product
@@ -55,6 +56,8 @@ class Spot:
     Attributes:
       low: product -> the recipe that it follows; torch's own without one.
       seen: called with every `LayerCall` of the backward pass; None for nobody.
+      read: called with every input in the forward pass; None for nobody.
+      prefix: outputs of an exact run to keep, or to return again; None to compute all.
       draw: the number of the next call's draws.
     """
 
@@ -63,6 +66,8 @@ class Spot:
         self.shape = shape_of(layer)
         self.low: dict[str, LinearRecipe] = {}
         self.seen: Callable[[Spot, LayerCall], None] | None = None
+        self.read: Callable[[Spot, Tensor], None] | None = None
+        self.prefix: ExactPrefix | None = None
         self.draw = 0
         layer.forward = self.forward
 
@@ -70,7 +75,16 @@ class Spot:
         """The layer's output."""
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
-        return apply(self.shape.read(input), self.layer.weight, self.layer.bias, self, self.draw - 1)
+        x = self.shape.read(input)
+        if self.read is not None:
+            self.read(self, x)
+        known = None if self.prefix is None else self.prefix.take(self.name)
+        if known is not None:
+            return known
+        y = apply(x, self.layer.weight, self.layer.bias, self, self.draw - 1)
+        if self.prefix is not None:
+            self.prefix.keep(self.name, y)
+        return y
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
         """The output where the forward product follows a recipe."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.errors import shown
@@ -20,17 +21,18 @@ from fpsim.train.loop import one_thread
 
 Tensor = torch.Tensor
 Assignment = Mapping[tuple[str, str], LinearRecipe]
+CALLS_OF_MODEL = "the model: model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of others"
 
 
 class TwinRun(NamedTuple):
     """What a run gave.
 
     Attributes:
-      loss: with its graph, if it was kept.
+      loss: with its graph, if it was kept; None where there is no loss.
       outputs: all floats that the model returned, in the order of its calls.
     """
 
-    loss: Tensor
+    loss: Tensor | None
     outputs: list[Tensor]
 
 
@@ -40,14 +42,16 @@ class Twin:
     Args:
       model: which is not touched.
       layers: layer -> the names of its modules; the first one is its own.
-      loss: called as loss(model, batch).
+      loss: called as loss(model, batch); None for outputs alone, without gradients.
       seed: of the draws of each batch.
       backend: what multiplies.
     Raises:
       ValueError: the model cannot be copied.
     """
 
-    def __init__(self, model: Any, layers: Sequence[str], loss: Callable[..., Any], seed: int, backend: str) -> None:
+    def __init__(
+        self, model: Any, layers: Sequence[str], loss: Callable[..., Any] | None, seed: int, backend: str
+    ) -> None:  # fmt: skip
         try:
             with torch.inference_mode(False):  # whose copies would have no gradients
                 self.model = copy.deepcopy(model)
@@ -70,7 +74,7 @@ class Twin:
         self.model.register_forward_hook(self._returned)
 
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """The loss of a batch with its graph, where some products follow recipes.
+        """Return the loss of a batch with its graph, and the outputs, where some products follow recipes.
 
         Raises:
           whatever the model and the loss raise.
@@ -79,7 +83,12 @@ class Twin:
         self.assign(low or {}, index)
         self._outputs = []
         with _drawing(self.seed + index):
-            loss = self.loss(self.model, batch)
+            if self.loss is None:
+                loss = None
+                with torch.no_grad():
+                    called_with(self.model, batch)
+            else:
+                loss = self.loss(self.model, batch)
         outputs, self._outputs = self._outputs, []
         return TwinRun(loss, outputs)
 
@@ -92,11 +101,14 @@ class Twin:
         try:
             outcome = self.run(batch, index, low)
         except Exception as reason:  # the model's own, of whatever kind
+            wanted = "the model and loss(model, batch)" if self.loss is not None else CALLS_OF_MODEL
             raise ValueError(
-                f"batches must fit the model and loss(model, batch); batches[{index}] gives "
-                f"{type(reason).__name__}: {reason}"
+                f"batches must fit {wanted}; batches[{index}] gives {type(reason).__name__}: {reason}"
             ) from reason
-        loss_checked(outcome.loss, index)
+        if self.loss is None:
+            outputs_checked(outcome.outputs, index)
+        else:
+            loss_checked(outcome.loss, index)
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
@@ -111,8 +123,9 @@ class Twin:
         weight = self.spots[layer].layer.weight
         return next((i for i, each in enumerate(self.weights) if each is weight), None)
 
-    def gradients(self, loss: Tensor, index: int, *, keep: bool) -> list[Tensor | None]:
+    def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
         """The gradient of every parameter; `keep` leaves the graph for another time."""
+        assert loss is not None
         for weight in self.weights:
             weight.grad = None
         with _drawing(self.seed + index):
@@ -206,3 +219,21 @@ def loss_checked(loss: Any, index: int) -> Tensor:
     if not bool(torch.isfinite(loss.detach()).all()):
         raise ValueError(f"{where} {loss.item()}, in exact products already. Take batches that the model can do.")
     return loss
+
+
+def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
+    """Check that a model returned floats, all finite.
+
+    Raises:
+      ValueError: it returned none, or Inf or NaN.
+    """
+    if not any(x.numel() for x in outputs):
+        raise ValueError(
+            f"model must return tensors of floats, whose errors are judged without a loss; of batches[{index}] it "
+            "returned none. Pass a loss, or a model that returns its scores."
+        )
+    if not all(bool(torch.isfinite(x).all()) for x in outputs):
+        raise ValueError(
+            f"model must return finite values; of batches[{index}] it returned Inf or NaN, in exact products already. "
+            "Take batches that the model can do."
+        )

@@ -45,6 +45,7 @@ def test_products_that_are_not_low_are_those_of_torch(name: str) -> None:
         for index, batch in enumerate(batches):
             wanted, gradients = gradients_by_hand(model, batch, loss, 5 + index, {})
             outcome = twin.run(batch, index)
+            assert outcome.loss is not None
             assert float(outcome.loss.detach()) == wanted
             found = twin.gradients(outcome.loss, index, keep=False)
             for (parameter, _), got in zip(model.named_parameters(), found, strict=True):

@@ -1,0 +1,123 @@
+"""Runs a model's copy without a loss: what low products change of its outputs, with no backward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fpsim.analysis.models.counting import counting
+from fpsim.analysis.studies.cells import Cells
+from fpsim.analysis.studies.sensitivity.compare import distance
+from fpsim.analysis.studies.sensitivity.measuring import ExactRun, Measurer, Report, SingleProducts
+from fpsim.analysis.studies.sensitivity.one_pass import Key
+from fpsim.analysis.studies.sensitivity.prefix import ExactPrefix
+from fpsim.analysis.studies.sensitivity.row import UNCHANGED, BatchFigures
+from fpsim.analysis.studies.sensitivity.spot import RefusedProduct, Spot
+from fpsim.analysis.studies.sensitivity.twin import layer_by_layer
+from fpsim.torch.recipe import LinearRecipe
+
+KEPT = 1 << 30  # bytes of exact outputs of layers that are kept for runs that begin alike
+NAN = math.nan
+Read = Callable[[Spot, int, torch.Tensor], None]
+
+
+class OutputMeasurer(Measurer):
+    """Measures what forward products of a model do to its outputs, on some batches and without gradients.
+
+    Figures of losses and gradients are NaN. Its arguments are those of `Measurer`.
+    """
+
+    def single(self, progress: Report) -> SingleProducts:
+        """Measure one product of one layer at a time."""
+        with layer_by_layer(), self._cells() as cells:
+            unsteady = self.prepare()
+            for index in range(len(self.batches)):
+                self._all_of_batch(index, self._keys(), cells, progress)
+        return self.measured(unsteady)
+
+    def prepare(self) -> float:
+        """Run every batch in exact products, and count what the model multiplies.
+
+        Returns:
+          The largest relative error of the outputs of a second run of the first batch; 0 for a model that repeats
+          itself.
+        """
+        if self.elements:
+            return 0.0
+        with layer_by_layer(), counting(self.twin.model) as tally:
+            for spot in self.twin.spots.values():
+                spot.read = self._count
+            for index, batch in enumerate(self.batches):
+                self._keep(index, _exact(self.twin.tried(batch, index).outputs))
+                for spot in self.twin.spots.values():
+                    spot.read = None
+        self.coverage = tally.coverage
+        with layer_by_layer():
+            return distance(self._exact(0).outputs, self._kept[0].outputs).error if 0 in self._kept else 0.0
+
+    def measure(self, keys: Sequence[Key], progress: Report) -> None:
+        """Measure some products, each alone, on all batches."""
+        with layer_by_layer(), self._cells() as cells:
+            for index in range(len(self.batches)):
+                self._all_of_batch(index, keys, cells, progress)
+
+    def measured(self, unsteady: float = 0.0) -> SingleProducts:
+        """Return the rows of all products; those that were not measured alone have NaN for every figure."""
+        rows = [
+            self._row(key, [self._known.get(self._name(key, index), UNKNOWN) for index in range(len(self.batches))])
+            for key in self._keys() if key not in self.refused
+        ]  # fmt: skip
+        return SingleProducts(rows, (NAN,) * len(self.batches), tuple(self._notes(unsteady)))
+
+    def _count(self, spot: Spot, x: torch.Tensor) -> None:
+        """Count the values that a layer's forward product reads."""
+        weight = spot.layer.weight
+        rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))
+        before = self.elements.get((spot.name, "fprop"), (0, weight.numel()))
+        self.elements[spot.name, "fprop"] = rows + before[0], before[1]
+
+    def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
+        """Measure all cells of a batch that are missing."""
+        missing = [key for key in keys if self._read(self._name(key, index), cells) is None and key not in self.refused]
+        prefix = ExactPrefix(KEPT)
+        exact = self._with_prefix(index, prefix) if missing else None
+        for done, key in enumerate(missing):
+            layer, product, name = key
+            progress((index + done / len(missing)) / len(self.batches), f"{layer} in {name}, batch {index + 1}")
+            prefix.restart({layer})
+            assert exact is not None
+            try:
+                figures = self._changed(exact, index, {(layer, product): self.recipes[name]})
+            except RefusedProduct as reason:
+                self.refused[key] = str(reason)
+                continue
+            point = {"layer": layer, "product": product, "recipe": name, "batch": str(index)}
+            self._write(self._name(key, index), point, figures, cells)
+        for spot in self.twin.spots.values():
+            spot.prefix = None
+
+    def _with_prefix(self, index: int, prefix: ExactPrefix) -> ExactRun:
+        """Run a batch in exact products, with what layers give kept for other runs."""
+        for spot in self.twin.spots.values():
+            spot.prefix = prefix
+        return self._exact(index)
+
+    def _exact(self, index: int, seer: Any = None) -> ExactRun:
+        return _exact(self.twin.run(self.batches[index], index).outputs)
+
+    def _changed(
+        self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
+    ) -> BatchFigures:
+        outputs = self.twin.run(self.batches[index], index, low).outputs
+        error, cosine = distance(outputs, exact.outputs)
+        return UNKNOWN._replace(output_error=error, output_cosine=cosine)
+
+
+UNKNOWN = BatchFigures(*(NAN,) * len(UNCHANGED))
+
+
+def _exact(outputs: list[Any]) -> ExactRun:
+    return ExactRun(NAN, outputs, [], None)
