@@ -390,8 +390,11 @@ def long():
     named.add_module("an_encoder_" + "x" * 90 + "_projection", model[0])
     return named, batches, loss
 
-def two():
-    return 1, 2
+def alone():
+    return setup()[:2]
+
+def four():
+    return 1, 2, 3, 4
 
 def broken():
     raise RuntimeError("no data")
@@ -417,9 +420,17 @@ def test_diagnose_prints_the_answer_and_writes_the_page(
     assert said.startswith("The one linear layer can go to FP8_TENSOR on H100 as it is: ")
     assert "o/report.html: the report" in said
     assert {"report.html", "products.csv", "plan.toml"} <= {path.name for path in (tmp_path / "o").iterdir()}
+    done = fpsim("diagnose", "my_model_of_fpsim:alone", "--recipes", "FP8_TENSOR", "--out", "alone")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No loss was given: outputs alone were judged." in " ".join(done.stdout.split())
+    assert "dgrad" not in done.stdout
     for words, sentence in (
         (["my_model_of_fpsim"], "function must be MODULE:FUNCTION, such as my_model:setup; got"),
-        (["my_model_of_fpsim:two"], "function must return (model, batches, loss); got 'my_model_of_fpsim:two', which"),
+        (
+            ["my_model_of_fpsim:four"],
+            "function must return (model, batches, loss), or (model, batches) to judge outputs alone; got "
+            "'my_model_of_fpsim:four', which returns tuple of 4.",
+        ),
         (["my_model_of_fpsim:broken"], "function must return (model, batches, loss); 'my_model_of_fpsim:broken' rais"),
         (["my_model_of_fpsim:setup", "--bits", "3", "--out", "p"], "bits must be at least "),
     ):

@@ -22,7 +22,11 @@ NEEDED = ("torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib")  # by 
 
 def diagnose(
     function: Annotated[
-        str, typer.Argument(help="MODULE:FUNCTION, which takes nothing and returns (model, batches, loss).")
+        str,
+        typer.Argument(
+            help="MODULE:FUNCTION, which takes nothing and returns (model, batches, loss), or (model, batches) to "
+            "judge outputs alone."
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for report.html, the table, the plan and what was measured.")
@@ -55,7 +59,7 @@ def diagnose(
 
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
-    """What the function of a path returns."""
+    """Return the model, the batches and the loss, or None, that the function of a path gives."""
     make = function_at(path, such_as="my_model:setup")
     try:
         found = make()
@@ -63,12 +67,14 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
         raise ValueError(
             f"function must return (model, batches, loss); {path!r} raises {type(reason).__name__}: {reason}"
         ) from reason
-    if not isinstance(found, tuple) or len(found) != 3:
+    if not isinstance(found, tuple) or len(found) not in (2, 3):
         raise ValueError(
-            f"function must return (model, batches, loss); got {path!r}, which returns {type(found).__name__}"
+            "function must return (model, batches, loss), or (model, batches) to judge outputs alone; got "
+            f"{path!r}, which returns {type(found).__name__}"
             + (f" of {len(found)}." if isinstance(found, tuple) else ".")
         )
-    return found
+    model, batches, loss = (*found, None)[:3]
+    return model, batches, loss
 
 
 def _print_diagnosis(console: Console, found: Any, files: list[Path]) -> None:
@@ -76,7 +82,7 @@ def _print_diagnosis(console: Console, found: Any, files: list[Path]) -> None:
     for i, line in enumerate(found.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    heads = ("fprop", "dgrad", "wgrad")
+    heads = found.heads[1:-1]
     table.add_column("layer", overflow="fold")
     for head in heads:
         table.add_column(head, no_wrap=True)

@@ -6,7 +6,6 @@ K 2^-53 |a| |b|, which `bound` holds. So all that is measured here is larger by 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from fpsim.analysis.studies.budget.exact_scales import closed_form, relative_rou
 from fpsim.analysis.studies.budget.layers import Kept
 from fpsim.analysis.studies.budget.replay import Amaxes, replayed
 from fpsim.analysis.studies.budget.row import BudgetRow, Squares
-from fpsim.analysis.studies.budget.tiles import OperandSide, worst_of, worst_tiles
+from fpsim.analysis.studies.budget.tiles import OperandSide, WorstTile, worst_of, worst_tiles
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
 from fpsim.formats.as_json import format_from
@@ -66,17 +65,25 @@ def rows_of(
             pair = pair_of(kept, product)
             arrived = None if arriving is None or product not in later else pair_of(arriving, product)
             total = None if arrived is None else array_of_result(later[product])
-            row = _row(pair, recipe, computed[product], exact[product], arrived, total)
-            found.append(_named(row, kept))
+            found.append(_row(kept, pair, recipe, computed[product], exact[product], arrived, total))
     return found
 
 
-def _named(row: BudgetRow, kept: Kept) -> BudgetRow:
-    """The row by the names of its layer and operands; tiles say of which part they are."""
-    a, b = (kept.called.get(name, name) for name in row.operands)
+def described(
+    kept: Kept, product: str, recipe: LinearRecipe, how: ProductPlan, shape: tuple[int, int, int], squares: Squares,
+    tiles: Sequence[WorstTile] = (),
+) -> BudgetRow:  # fmt: skip
+    """Return the row of a product with the names of its layer, operands and arithmetic; tiles say of which part."""
+    left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
-    tiles = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + part) for tile in row.tiles]
-    return dataclasses.replace(row, layer=kept.layer, kind=kept.kind, operands=(a, b), tiles=tuple(tiles))
+    of_part = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + part) for tile in tiles]
+    names = [str(fmt) if fmt is not None else "float32" for fmt in recipe.operands(product)]
+    return BudgetRow(
+        kept.layer, product, shape, 1, (kept.called.get(left, left), kept.called.get(right, right)),
+        (names[0], names[1]), how.unit or how.accumulator or "torch",
+        how.schedule or (f"promote={how.promote}" if how.promote else ""), str(_out_format(how) or "float32"), squares,
+        tuple(of_part), kept.kind,
+    )  # fmt: skip
 
 
 def pair_of(kept: Kept, product: str) -> Pair:
@@ -96,8 +103,9 @@ def array_of_result(call: ProductCall) -> Array:
 
 
 def _row(
-    pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None, total: Array | None
-) -> BudgetRow:
+    kept: Kept, pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None,
+    total: Array | None,
+) -> BudgetRow:  # fmt: skip
     """A row of one product, from what the layer computed by the recipe, and with exact scales."""
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
@@ -121,17 +129,11 @@ def _row(
         closed_a=_share(closed[0], size), closed_b=_share(closed[1], size),
         closed_cast=_share(relative_rounding(_out_format(call.how)), size),
         a=energy(mixed.a), b=energy(mixed.b), a_stored=energy(sides[0].error), b_stored=energy(sides[1].error),
-        **_lines(error, reference),
+        **lines_of_error(squares_of(error), LineSizes.of(reference)),
         rounded=sum(map(_met, sides, (True, False))),
         bound=((k + 2) * UNIT_ROUNDOFF) ** 2 * energy(pair.a) * energy(pair.b),
     )  # fmt: skip
-    names = [str(fmt) if fmt is not None else "float32" for fmt in fmts]
-    how = call.how
-    return BudgetRow(
-        call.layer, call.product, (m, n, k), 1, NAMES[call.product], (names[0], names[1]),
-        how.unit or how.accumulator or "torch", how.schedule or (f"promote={how.promote}" if how.promote else ""),
-        str(_out_format(how) or "float32"), squares, worst_of(tiles),
-    )  # fmt: skip
+    return described(kept, call.product, recipe, call.how, (m, n, k), squares, worst_of(tiles))
 
 
 def energy(x: Array) -> float:
@@ -234,13 +236,34 @@ def _stashed(recipe: LinearRecipe) -> float:
     return relative_rounding(fmt, recipe.rounding if recipe.requantize_input else "nearest_even")
 
 
-def _lines(error: Array, reference: Array) -> dict[str, float]:
-    """The relative squares of all rows and columns together, each at most 1, and how many are not 0."""
+def squares_of(error: Array) -> Array:
+    """Return the squares of an error; infinite where an element is no number."""
+    with np.errstate(all="ignore"):
+        return np.nan_to_num(error**2, nan=np.inf)
+
+
+class LineSizes(NamedTuple):
+    """The sums of squares of every row and every column of an exact product."""
+
+    rows: Array
+    columns: Array
+
+    @classmethod
+    def of(cls, reference: Array) -> LineSizes:
+        """Return those of a product, (M, N)."""
+        sizes = reference**2
+        return cls(sizes.sum(axis=1), sizes.sum(axis=0))
+
+
+def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
+    """Return the relative squares of all rows and columns together, each at most 1, and how many are not 0.
+
+    Args:
+      squares: of the error, without NaN.
+    """
     found: dict[str, float] = {}
     with np.errstate(all="ignore"):
-        squares, sizes = np.nan_to_num(error**2, nan=np.inf), reference**2
-        for name, axis in (("row", 1), ("column", 0)):
-            size = sizes.sum(axis=axis)
+        for name, axis, size in (("row", 1, sizes.rows), ("column", 0, sizes.columns)):
             shares = squares.sum(axis=axis)[size > 0] / size[size > 0]
             found |= {f"{name}s": float(np.minimum(shares, 1.0).sum()), f"{name}_count": float(shares.size)}
     return found

@@ -16,6 +16,7 @@ EDGES = 1.15  # inches above and below
 PARTS = {
     "rounding a": COLORS["E4M3"], "rounding b": INTEGER_COLORS["INT8"], "scales": COLORS["E5M2"],
     "sums": COLORS["FP16"], "cast": COLORS["BF16"], "interplay": "#b5b5b5",
+    "not split": "#dedede",
 }  # fmt: skip
 
 
@@ -59,12 +60,13 @@ def shares(row: BudgetRow) -> dict[str, float]:
     Example:
       >>> from types import SimpleNamespace as Of
       >>> from fpsim.analysis.studies.budget.figure import shares
-      >>> row = Of(rounding_a=0.3, rounding_b=0.4, scales=0.0, sums=0.0, cast=0.0, interplay=-0.1)
+      >>> row = Of(joint=0.5, rounding_a=0.3, rounding_b=0.4, scales=0.0, sums=0.0, cast=0.0, interplay=-0.1)
       >>> {name: round(share, 2) for name, share in shares(row).items() if share}
       {'rounding a': 0.36, 'rounding b': 0.64}
     """
     values = (row.rounding_a, row.rounding_b, row.scales, row.sums, row.cast, row.interplay)
     squares = [value * value if value > 0 and math.isfinite(value) else 0.0 for value in values]
+    squares.append(1.0 if all(map(math.isnan, values)) and not math.isnan(row.joint) else 0.0)
     total = math.fsum(squares) or 1.0
     return {name: square / total for name, square in zip(PARTS, squares, strict=True)}
 

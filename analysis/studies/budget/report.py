@@ -230,8 +230,10 @@ def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
 
 
 def cause_of(row: BudgetRow) -> str:
-    """The figure of the largest error: "rounding_a", "rounding_b", "scales", "sums" or "cast"."""
+    """The figure of the largest error: "rounding_a", "rounding_b", "scales", "sums" or "cast"; "" if none is known."""
     figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
+    if all(map(math.isnan, figures.values())):
+        return ""
     return max(figures, key=lambda name: -math.inf if math.isnan(figures[name]) else figures[name])
 
 
@@ -242,6 +244,7 @@ def main_cause(row: BudgetRow) -> str:
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",
         "rounding_b": f"the rounding of the {b.replace('_', ' ')} to {row.formats[1]}",
         "scales": "the scales", "sums": f"sums by {row.unit}", "cast": f"the cast to {row.out_format}",
+        "": "by causes that were not measured",
     }[cause_of(row)]  # fmt: skip
 
 

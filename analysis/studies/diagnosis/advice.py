@@ -11,10 +11,10 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_over_batches
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
-from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, LINES, Verdict, by_layer, is_high, relative
+from fpsim.analysis.studies.diagnosis.verdict import FIGURES, KV_CACHE, LINES, Verdict, by_layer, is_high, relative
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
-from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of
 from fpsim.display.wording import plural, printable
 from fpsim.train.comparisons.answer import listed
 
@@ -62,10 +62,32 @@ def sentences(found: Diagnosed) -> tuple[str, ...]:
     """The answer: what cannot go lower, or that all can; where most of the model is not judged, that comes first."""
     coverage = found.coverage
     first = (*filter(None, [coverage.headline]), *_overflows(found))
-    last = (*_judged_alone(found), *coverage.sentences, *_not_judged(found))
+    last = (*_judged_alone(found), *coverage.sentences, *_not_judged(found), *_without_loss(found))
     if not found.low:
         return (*first, _no_low(found), *_recommended(found), *last)
     return (*first, *_layers(found), *_together(found), *_recommended(found), *_others(found), *last)
+
+
+def _without_loss(found: Diagnosed) -> list[str]:
+    """Say that gradients were not judged, where no loss was given."""
+    return [] if found.sensitivity.has_loss else ["No loss was given: outputs alone were judged."]
+
+
+def _effect(found: Diagnosed, one: Verdict) -> float:
+    """Return what a product alone does to the gradients, or without a loss to the outputs; 0 if it was not measured."""
+    if found.sensitivity.has_loss:
+        return one.gradient_error
+    return 0.0 if math.isnan(one.output_error) else one.output_error
+
+
+def _error(found: Diagnosed, row: SensitivityRow) -> float:
+    """Return the figure of a row by which recipes are compared."""
+    return figure_of(row, found.sensitivity.figure)
+
+
+def judged_by(found: Diagnosed) -> str:
+    """Return what recipes are compared by: "gradients", or without a loss "outputs"."""
+    return FIGURES[found.sensitivity.figure]
 
 
 def name_of(layer: str) -> str:
@@ -137,7 +159,7 @@ def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
     bad = by_layer({(one.layer, one.product, one.recipe): one for one in found.verdicts if not one.fits}, recipe)
     ranked = [layer for layer, _ in found.budgets[recipe].ranking] if recipe in found.budgets else []
     off = {layer for layer, each in bad.items() if any(not _harms_alone(found, one) for one in each)}
-    rest = sorted(set(bad) - off, key=lambda layer: (-max(one.gradient_error for one in bad[layer]), layer))
+    rest = sorted(set(bad) - off, key=lambda layer: (-max(_effect(found, one) for one in bad[layer]), layer))
     ordered = [layer for layer in ranked if layer in off] + sorted(off - set(ranked)) + rest
     return sorted(ordered, key=lambda layer: all(one.inherited > one.error for one in bad[layer]))
 
@@ -145,7 +167,7 @@ def ill_layers(found: Diagnosed, recipe: str) -> list[str]:
 def _harms_alone(found: Diagnosed, one: Verdict) -> bool:
     """Whether what does not fit is what a product does to the gradients, and not the product itself."""
     itself = one.error <= found.limit and not one.lines > LINES * found.limit
-    return itself and not one.gradient_error <= found.limit
+    return itself and not _effect(found, one) <= found.limit
 
 
 def _all_can(found: Diagnosed, layers: Mapping[str, Sequence[Verdict]], where: str) -> str:
@@ -169,7 +191,7 @@ def _reason(found: Diagnosed, layer: str, verdicts: Sequence[Verdict]) -> str:
 def _size(found: Diagnosed, one: Verdict) -> tuple[bool, float]:
     """How bad a product is: first what is off itself, and from an error as large as the product on all alike."""
     if _harms_alone(found, one):
-        return False, one.gradient_error
+        return False, _effect(found, one)
     return True, 1.0 if math.isnan(one.error) else min(
         max(one.error, one.lines if one.lines == one.lines else 0.0), 1.0
     )
@@ -201,7 +223,7 @@ def _nor_fits(found: Diagnosed, high: Verdict) -> str:
     if high.fits:
         return ""
     if _harms_alone(found, high):
-        return f" and changes the gradients by {relative(high.gradient_error)}, beyond the limit too"
+        return f" and changes the {judged_by(found)} by {relative(_effect(found, high))}, beyond the limit too"
     return ", beyond the limit too"
 
 
@@ -221,9 +243,12 @@ def _together(found: Diagnosed) -> list[str]:
     subject = "All of them at once" if fits else f"All that fits at once, and the rest in {found.high},"
     s = "" if fits else "s"
     loss = math.fsum(found.sensitivity.losses) / len(found.sensitivity.losses)
-    beyond = "" if row.gradient_error <= found.limit else ", beyond the limit,"
+    error = _error(found, row)
+    beyond = "" if error <= found.limit else ", beyond the limit,"
+    if not found.sensitivity.has_loss:
+        return [f"{subject} leave{s} the outputs {relative(error)} off{beyond.removesuffix(',')}."]
     return [
-        f"{subject} leave{s} the gradients {relative(row.gradient_error)} off{beyond} and change{s} the loss of "
+        f"{subject} leave{s} the gradients {relative(error)} off{beyond} and change{s} the loss of "
         f"{loss:.4g} by {row.loss_change:+.2g}, {beside_batches(row)}."
     ]
 
@@ -255,8 +280,8 @@ def _recommended(found: Diagnosed) -> list[str]:
         return said + _high_beyond(found)
     error = found.plan.measured
     said.append(
-        f"Recommended: {_assigned(found)}: {found.plan.cost:.3g} bits a value{_beside(found)}, and the gradients "
-        f"{relative(error)} off, measured with all products at once."
+        f"Recommended: {_assigned(found)}: {found.plan.cost:.3g} bits a value{_beside(found)}, and the "
+        f"{judged_by(found)} {relative(error)} off, measured with all products at once."
     )
     if not error <= found.limit:
         said.append(f"That is more than the limit of {relative(found.limit)}: nothing that was measured does better.")
@@ -275,8 +300,8 @@ def _saved(found: Diagnosed) -> float:
 
 def _beyond(found: Diagnosed) -> str:
     """That the gradients are too far off with all that fits, as the end of a sentence."""
-    off = "" if found.joint is None else f" {relative(found.joint.gradient_error)}"
-    return f"leaves the gradients{off} off at once, more than the limit of {relative(found.limit)}"
+    off = "" if found.joint is None else f" {relative(_error(found, found.joint))}"
+    return f"leaves the {judged_by(found)}{off} off at once, more than the limit of {relative(found.limit)}"
 
 
 def _high_beyond(found: Diagnosed) -> list[str]:
@@ -286,7 +311,7 @@ def _high_beyond(found: Diagnosed) -> list[str]:
         return []
     return [
         f"{found.high} itself leaves them {relative(error)} off, and the limit is {relative(found.limit)}: where "
-        "gradients nearly cancel errors are relative to little, so take larger batches, or another limit."
+        f"{judged_by(found)} nearly cancel errors are relative to little, so take larger batches, or another limit."
     ]
 
 
@@ -326,10 +351,11 @@ def _others(found: Diagnosed) -> list[str]:
             said.append(_misfit(found, name, bad))
             continue
         row, mine = joint[name], found.joint
-        told = f" and those of {found.low} {relative(mine.gradient_error)}" if mine is not None else ""
-        if mine is not None and alike_over_batches(row, mine):
+        told = f" and those of {found.low} {relative(_error(found, mine))}" if mine is not None else ""
+        if mine is not None and alike_over_batches(row, mine, found.sensitivity.figure):
             told += ", which these batches cannot tell apart"
-        said.append(f"{name} fits everywhere too: its gradients are {relative(row.gradient_error)} off{told}.")
+        off = relative(_error(found, row))
+        said.append(f"{name} fits everywhere too: its {judged_by(found)} are {off} off{told}.")
     return said
 
 

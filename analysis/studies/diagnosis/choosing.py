@@ -12,12 +12,17 @@ from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
 from fpsim.analysis.studies.planning.plan import plan
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
-from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
+from fpsim.train.comparisons.answer import listed
 
 ROOM = 1.05  # bits within which recipes are alike, as scales for every 32 values take 3 %: the lower error decides
 WORTH = 0.25  # share of the bits of one recipe everywhere that a mix of two saves at least: libraries run one at a time
 SAVES = 0.1  # share of the bits of the recipe of 16 bits that a recommendation of fewer saves at least
 RANDOM = 2  # random plans beside it
+SHARED = (
+    "No product was measured alone in {}, as all that fit stay within the limit at once: figures of single products "
+    "are shares of what all do, by the squares of their own errors."
+)
 Slots = Mapping[tuple[str, str], str]  # (layer, product) -> recipe
 
 
@@ -55,16 +60,17 @@ def chosen(
     lows = [name for name, recipe in found.recipes.items() if not is_high(recipe)]
     offers = {name: _assignment(verdicts, name, high) for name in lows}
     joint = {name: found.measure(each) for name, each in offers.items()}
+    found = with_shares(found, verdicts, joint)
     if bits is None:
         low, made, missed = *_fewest(found, verdicts, offers, joint, high, limit, out), None
     else:
-        low = _best(joint, {name: _bits_of(slots, verdicts) for name, slots in offers.items()}, limit)
+        low = _best(joint, {name: _bits_of(slots, verdicts) for name, slots in offers.items()}, limit, found.figure)
         made, missed = _of_bits(found, verdicts, {*lows, high}, high, bits, out)
     everywhere = _bits_of({(one.layer, one.product): high for one in verdicts}, verdicts)
     pays = _bits_of(made.assignment, verdicts) <= (1 - SAVES) * everywhere
     if bits is None and not pays:
         made = plan(_rows_of(found, verdicts, {high}), bits=_up(everywhere), random=0, out=out)
-    return Chosen(_without(made), low, high, joint.get(low), missed, pays)
+    return Chosen(_without(made, found), low, high, joint.get(low), missed, pays)
 
 
 def _assignment(verdicts: Sequence[Verdict], low: str, high: str) -> Slots:
@@ -92,45 +98,77 @@ def _fewest(
     for name in sorted(offers, key=lambda name: every[name]):
         if plans and every[name] > ROOM * min(one.cost for one in plans.values()):
             break  # nor is what a part of it saves enough
-        known = {every[name]} if joint[name].gradient_error <= limit else set()
+        known = {every[name]} if figure_of(joint[name], found.figure) <= limit else set()
         made = _within(found, verdicts, {name, high}, limit, known, out)
         if made.measured <= limit and name in made.assignment.values():
             plans[name] = made
     if not plans:
-        low = _best(joint, every, limit)
+        low = _best(joint, every, limit, found.figure)
         return low, _within(found, verdicts, {low, high} - {""}, limit, set(), out)
     rows = {name: found.measure(one.assignment) for name, one in plans.items()}
-    low = _best(rows, {name: one.cost for name, one in plans.items()}, limit)
-    alone = _best_alone(offers, joint, every, limit)
+    low = _best(rows, {name: one.cost for name, one in plans.items()}, limit, found.figure)
+    alone = _best_alone(offers, joint, every, limit, found.figure)
     if alone and len({*plans[low].assignment.values()}) > 1 and plans[low].cost > (1 - WORTH) * every[alone]:
         return alone, plan(_rows_of(found, verdicts, {alone}), bits=_up(every[alone]), random=0, out=out)
     return low, plan(_rows_of(found, verdicts, {low, high}), bits=_up(plans[low].cost), random=RANDOM, out=out)
 
 
 def _best_alone(
-    offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float
+    offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
+    figure: str,
 ) -> str:  # fmt: skip
     """Return the best recipe that every product can follow, within the limit at once; "" where there is none."""
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
-    within = {name: joint[name] for name in whole if joint[name].gradient_error <= limit}
-    return _best(within, bits, limit)
+    within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
+    return _best(within, bits, limit, figure)
 
 
-def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float) -> str:
+def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
     """The recipe of the fewest bits within the limit, of those that are alike that of the least error; "" without."""
-    within = [name for name in joint if joint[name].gradient_error <= limit] or list(joint)
+    errors = {name: figure_of(row, figure) for name, row in joint.items()}
+    within = [name for name in joint if errors[name] <= limit] or list(joint)
     if not within:
         return ""
-    fewest = min(within, key=lambda name: (bits[name], joint[name].gradient_error))
+    fewest = min(within, key=lambda name: (bits[name], errors[name]))
     alike = [name for name in within if bits[name] <= ROOM * bits[fewest]]
-    best = min(alike, key=lambda name: joint[name].gradient_error)
-    return fewest if alike_over_batches(joint[fewest], joint[best]) else best
+    best = min(alike, key=lambda name: errors[name])
+    return fewest if alike_over_batches(joint[fewest], joint[best], figure) else best
 
 
-def alike_over_batches(one: SensitivityRow, other: SensitivityRow) -> bool:
-    """Whether the errors of gradients differ by no more than one of them does between batches."""
-    spreads = [row.gradient_spread for row in (one, other) if not math.isnan(row.gradient_spread)]
-    return abs(one.gradient_error - other.gradient_error) <= max(spreads, default=0.0)
+def alike_over_batches(one: SensitivityRow, other: SensitivityRow, figure: str) -> bool:
+    """Return whether the errors of gradients or outputs differ by no more than one of them does between batches."""
+    spreads = [spread_of(row, figure) for row in (one, other) if not math.isnan(spread_of(row, figure))]
+    return abs(figure_of(one, figure) - figure_of(other, figure)) <= max(spreads, default=0.0)
+
+
+def with_shares(
+    found: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
+) -> Sensitivity:  # fmt: skip
+    """Return a sensitivity in which products that were not measured alone have a share of what all do to the outputs.
+
+    Squares of errors of independent roundings add up, so that shares of the square are those of the products' own.
+
+    Args:
+      joint: recipe -> the row of all that fits at once; those of other recipes are of all products.
+    """
+    if found.has_loss:
+        return found
+    errors = {(one.layer, one.product, one.recipe): one.error for one in verdicts}
+    fits = {(one.layer, one.product, one.recipe) for one in verdicts if one.fits}
+    wholes = {row.recipe: row for row in found.joint} | dict(joint)
+    rows: list[SensitivityRow] = []
+    shared: dict[str, None] = {}
+    for row in found.rows:
+        key = row.layer, row.product, row.recipe
+        if math.isnan(row.output_error) and math.isfinite(errors[key]):
+            of = [error for other, error in errors.items() if other[2] == row.recipe and math.isfinite(error)
+                  and (row.recipe not in joint or other in fits)]  # fmt: skip
+            size = math.hypot(*of)
+            share = wholes[row.recipe].output_error * errors[key] / size if size else 0.0
+            row, shared[row.recipe] = dataclasses.replace(row, output_error=share), None
+        rows.append(row)
+    notes = (*found.notes, SHARED.format(listed(list(shared)))) if shared else found.notes
+    return dataclasses.replace(found, rows=tuple(rows), notes=notes)
 
 
 def _rows_of(found: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
@@ -151,9 +189,13 @@ def _within(
     Bits of which it is known are tried whatever is predicted; of others those that are predicted to be within it.
     """
     rows = _rows_of(found, verdicts, names)
+    for cost in known:  # the fewest bits of all, for which no other plan needs a prediction
+        made = plan(rows, bits=_up(cost), random=0, out=out)
+        if made.measured <= limit:
+            return made
     quiet = plan(dataclasses.replace(rows, _measurer=None), bits=64, random=0)
     found_costs = {point.cost for point in quiet.frontier() if point.method == "milp" and point.predicted <= limit}
-    for cost in sorted(found_costs | known):
+    for cost in sorted(found_costs):
         made = plan(rows, bits=_up(cost), random=0, out=out)
         if made.measured <= limit:
             return made
@@ -181,7 +223,8 @@ def _up(bits: float) -> float:
     return bits * (1 + 2.0**-40)
 
 
-def _without(made: Plan) -> Plan:
+def _without(made: Plan, found: Sensitivity) -> Plan:
     """The plan without notes on what verdicts left out, which say why themselves."""
     notes = tuple(note for note in made.notes if not note.endswith("of which the sensitivity has no row."))
-    return dataclasses.replace(made, notes=notes)
+    shared = tuple(note for note in found.notes if note.startswith(SHARED[:30]))
+    return dataclasses.replace(made, notes=(*notes, *shared))

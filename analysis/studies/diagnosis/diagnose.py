@@ -20,7 +20,7 @@ LIMIT = 0.1  # relative error of a product, and of the gradients; the reason sta
 def diagnose(
     model: Any,
     batches: Any,
-    loss: Callable[[Any, Any], Any],
+    loss: Callable[[Any, Any], Any] | None = None,
     *,
     recipes: Any = None,
     on: Any = "H100",
@@ -38,11 +38,15 @@ def diagnose(
     product fits where it is off by at most `limit`, single rows and columns by three times that, and where alone it
     changes the gradients of all parameters by at most `limit`. Nothing is recommended that was not measured.
 
+    Without a loss outputs alone are judged: forward products, no gradients, no backward pass. Products are measured
+    alone, and errors split by cause, only where that decides something, so that it takes a fraction of the time.
+
     Args:
       model: a torch.nn.Module on the CPU with torch.nn.Linear layers, which stays as it is.
       batches: a list of what the loss takes as its batch: two or more, since figures of one say nothing of others.
       loss: called as loss(model, batch) with a copy; returns one value with a gradient. Or a criterion of torch, such
-        as torch.nn.CrossEntropyLoss(), for batches of (input, target).
+        as torch.nn.CrossEntropyLoss(), for batches of (input, target). None for inference: a batch is what the model
+        takes, model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
       recipes: one or several names, `fp.torch.LinearRecipe` or `fp.train.Recipe`, or a dictionary of these; None for
         BF16, FP8_TENSOR, DEEPSEEK_V3 and MXFP8, as far as the hardware has units for them. Without one of 16 bits or
         more BF16 is added, which products stay in that cannot go lower.
@@ -78,19 +82,21 @@ def diagnose(
     for name in ("torch", "cattrs"):
         load(name, "diagnose")
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
+    from fpsim.analysis.studies.diagnosis.outputs import OutputStages
     from fpsim.analysis.studies.diagnosis.stages import Stages
     from fpsim.analysis.studies.sensitivity import request
 
     refuse_swapped(model, batches, loss)
     chosen = request.product_layers(request.model_checked(model), layers)
-    loss = loss_of(loss)
+    loss = None if loss is None else loss_of(loss)
     listed = request.batches_listed(batches)
     require_integer("seed", seed, 0)
     _require_positive("limit", limit)
     if bits is not None:
         _require_positive("bits", bits)
     folder = None if out is None else path_of(out, "out")
-    stages = Stages(model, listed, loss, chosen, recipes, on, seed, folder)
+    kind = Stages if loss is not None else OutputStages
+    stages = kind(model, listed, loss, chosen, recipes, on, seed, folder)
     with bar("diagnose") if progress is None else nullcontext(progress) as report:
         return stages.run(bits, float(limit), layers, report)
 

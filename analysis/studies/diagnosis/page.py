@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.advice import Diagnosed, beside_batches, kind_of
+from fpsim.analysis.studies.diagnosis.advice import Diagnosed, beside_batches, judged_by, kind_of
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
+from fpsim.analysis.studies.sensitivity.row import figure_of, spread_of
 from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import plural, printable
 from fpsim.errors import install
@@ -29,6 +30,15 @@ DEFINITIONS = (
     ("Error of the gradients", "|g − g0| / |g0| over all parameters of the model, with one product low, or all at "
      "once; g0 has torch's own products. Mean over the batches, with its standard deviation."),
     ("Bits a value", "the mean over the operands that products read, scales included. It says nothing about time."),
+)  # fmt: skip
+
+
+DEFINITIONS_OF_OUTPUTS = (
+    ("fprop", "the product of a layer: its output x wᵀ; of a convolution x are the patches of its input."),
+    *DEFINITIONS[1:3],
+    ("Error of the outputs", "|y − y0| / |y0| over all that the model returns, with all products low at once, or where "
+     "that is too much with one; y0 has torch's own products. Mean over the batches, with its standard deviation."),
+    DEFINITIONS[4],
 )  # fmt: skip
 
 
@@ -51,6 +61,8 @@ class Paged(Diagnosed, Protocol):
     def identity(self) -> str: ...
     @property
     def budgeted(self) -> int: ...
+    @property
+    def heads(self) -> tuple[str, ...]: ...
     def ill(self, recipe: str | None = None) -> tuple[str, ...]: ...
     def rows(self) -> list[tuple[str, ...]]: ...
 
@@ -72,16 +84,16 @@ def page(found: Paged) -> str:
         more=[_unbroken(line) for line in found.sentences[1:]],
         plots="" if drawn else PLOTS,
         layers=_layers(found),
-        recipes=(RECIPE_HEADS, [_recipe_row(found, name) for name in found.sensitivity.recipes]),
+        recipes=(_recipe_heads(found), [_recipe_row(found, name) for name in found.sensitivity.recipes]),
         causes=[_causes(found, name) for name in _drawn(found)] if drawn else [],
-        effects=[_effects(found)] if drawn else [],
+        effects=[_effects(found)] if drawn and _any_alone(found) else [],
         plans=[_frontier(found)] if drawn and len(found.plan.recipes) > 1 else [],
         plan_answer=found.plan.answer,
-        candidates=(CANDIDATE_HEADS, _candidates(found)),
+        candidates=(_candidate_heads(found), _candidates(found)),
         additivity=[str(each) for each in found.sensitivity.additivity()],
         settings=[str(each) for each in found.plan.settings],
         worst=[str(found.budget.worst(layer)) for layer in _worst(found)],
-        products=(PRODUCT_HEADS, [_product_row(one) for one in (*found.verdicts, *found.alone)]),
+        products=(_product_heads(found), [_product_row(found, one) for one in (*found.verdicts, *found.alone)]),
         ranges=(RANGE_HEADS, [_range_row(row) for row in found.recording if row.layer]),
         written=found.plan.to_toml() if importlib.util.find_spec("tomli_w") is not None else "",
         limit=relative(found.limit),
@@ -89,7 +101,9 @@ def page(found: Paged) -> str:
         budgeted=found.budgeted,
         batches=batches,
         notes=[printable(note) for note in found.notes],
-        definitions=DEFINITIONS,
+        definitions=DEFINITIONS if found.sensitivity.has_loss else DEFINITIONS_OF_OUTPUTS,
+        judged=judged_by(found),
+        has_loss=found.sensitivity.has_loss,
         identity=found.identity,
         versions=versions("fpsim-numerics", "numpy", "torch"),
     )
@@ -117,22 +131,20 @@ def _share(value: float) -> TableCell:
     return TableCell(relative(value), value)
 
 
-LAYER_HEADS = (("layer", False), ("fprop", False), ("dgrad", False), ("wgrad", False))
-
-
 def _layers(found: Paged) -> tuple[Any, list[TableRow]]:
     """The table of layers; why some cannot go lower is a column where there are any."""
     bad = {printable(layer) or "the model" for layer in found.ill()} if found.low else set()
+    columns = tuple((head, False) for head in found.heads[:-1])
     if not bad:
-        return LAYER_HEADS, [TableRow(cells[:-1]) for cells in found.rows()]
-    heads = (*LAYER_HEADS, (f"why it cannot go to {found.low} as it is", False))
+        return columns, [TableRow(cells[:-1]) for cells in found.rows()]
+    heads = (*columns, (f"why it cannot go to {found.low} as it is", False))
     return heads, [TableRow(cells, marked=cells[0] in bad) for cells in found.rows()]
 
 
-RECIPE_HEADS = (
-    ("recipe", False), ("bits a value", True), ("products that fit", True), ("gradients off, all at once", True),
-    ("± over batches", True), ("outputs off", True), ("loss", True), ("", False),
-)  # fmt: skip
+def _recipe_heads(found: Paged) -> tuple[Any, ...]:
+    judged = ((f"{judged_by(found)} off, all at once", True), ("± over batches", True))
+    more = (("outputs off", True), ("loss", True), ("", False)) if found.sensitivity.has_loss else ()
+    return (("recipe", False), ("bits a value", True), ("products that fit", True), *judged, *more)
 
 
 def _recipe_row(found: Paged, name: str) -> TableRow:
@@ -141,17 +153,21 @@ def _recipe_row(found: Paged, name: str) -> TableRow:
     bits = math.fsum(one.bits * one.values for one in rows) / max(sum(one.values for one in rows), 1)
     joint = next(row for row in found.sensitivity.joint if row.recipe == name)
     slots = len({(one.layer, one.product) for one in found.verdicts})
+    figure = found.sensitivity.figure
+    judged = _share(figure_of(joint, figure)), _share(spread_of(joint, figure))
+    more = (
+        _share(joint.output_error), TableCell(f"{joint.loss_change:+.2g}", joint.loss_change),
+        beside_batches(joint).removeprefix("which is "),
+    ) if found.sensitivity.has_loss else ()  # fmt: skip
     return TableRow((
-        name, TableCell(f"{bits:.3g}", bits), TableCell(f"{fits} of {slots}", fits), _share(joint.gradient_error),
-        _share(joint.gradient_spread), _share(joint.output_error),
-        TableCell(f"{joint.loss_change:+.2g}", joint.loss_change), beside_batches(joint).removeprefix("which is "),
+        name, TableCell(f"{bits:.3g}", bits), TableCell(f"{fits} of {slots}", fits), *judged, *more,
     ), marked=fits < slots)  # fmt: skip
 
 
-CANDIDATE_HEADS = (
-    ("plan", False), ("bits a value", True), ("gradients off, if errors add up", True), ("measured at once", True),
-    ("± over batches", True),
-)  # fmt: skip
+def _candidate_heads(found: Paged) -> tuple[Any, ...]:
+    predicted = f"{judged_by(found)} off, if errors add up"
+    named = ((predicted, True), ("measured at once", True), ("± over batches", True))
+    return (("plan", False), ("bits a value", True), *named)
 
 
 def _candidates(found: Paged) -> list[TableRow]:
@@ -173,21 +189,24 @@ def _candidate_row(one: Any, methods: Sequence[str]) -> TableRow:
     ))  # fmt: skip
 
 
-PRODUCT_HEADS = (
-    ("layer", False), ("product", False), ("recipe", False), ("bits", True), ("off by", True), ("rows, columns", True),
-    ("inherited", True), ("gradients off", True), ("±", True), ("mostly from", False), ("why not", False),
-)  # fmt: skip
+def _product_heads(found: Paged) -> tuple[Any, ...]:
+    named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("off by", True))
+    effects = (("rows, columns", True), ("inherited", True), (f"{judged_by(found)} off", True), ("±", True))
+    return (*named, *effects, ("mostly from", False), ("why not", False))
+
+
 CAUSES = {
     "rounding_a": "rounding of a", "rounding_b": "rounding of b", "scales": "scales", "sums": "sums",
     "cast": "cast of the result", "": "–",
 }  # fmt: skip
 
 
-def _product_row(one: Verdict) -> TableRow:
+def _product_row(found: Paged, one: Verdict) -> TableRow:
+    has_loss = found.sensitivity.has_loss
+    effect = (one.gradient_error, one.gradient_spread) if has_loss else (one.output_error, one.output_spread)
     return TableRow((
         printable(one.layer) or "the model", one.product, one.recipe, TableCell(f"{one.bits:.4g}", one.bits),
-        _share(one.error), _share(one.lines), _share(one.inherited), _share(one.gradient_error),
-        _share(one.gradient_spread), CAUSES[one.cause], one.why,
+        _share(one.error), _share(one.lines), _share(one.inherited), *map(_share, effect), CAUSES[one.cause], one.why,
     ), marked=not one.fits)  # fmt: skip
 
 
@@ -226,6 +245,11 @@ def _worst(found: Paged) -> list[str]:
     return [layer for layer, _ in found.budget.ranking[:WORST]]
 
 
+def _any_alone(found: Paged) -> bool:
+    """Return whether a product was measured alone."""
+    return any(not math.isnan(figure_of(row, found.sensitivity.figure)) for row in found.sensitivity.rows)
+
+
 def _causes(found: Paged, name: str) -> Picture:
     """A bar for each product of the worst layers, cut by cause."""
     import dataclasses
@@ -245,7 +269,9 @@ def _effects(found: Paged) -> Picture:
 
     layers = min(len(found.layers), MOST_LAYERS)
     return _picture(
-        found.sensitivity.plot(_axes(1.1 + ROOM * layers)), "effects", "What each product does to the gradients"
+        found.sensitivity.plot(_axes(1.1 + ROOM * layers)),
+        "effects",
+        f"What each product does to the {judged_by(found)}",
     )
 
 

@@ -17,17 +17,17 @@ from fpsim.display.wording import plural
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 
 STEPS = 1000  # more than a recording of a few batches has
-Loss = Callable[[Any, Any], Any]
+Loss = Callable[[Any, Any], Any] | None
 
 
 def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
-    """What the products of a model read on some batches, forwards and backwards; the model stays as it is.
+    """Record what the products of a model read on some batches, with a loss backwards too; the model stays as it is.
 
     Raises:
       TypeError, ValueError: a batch or a loss that does not fit, or a loss that does not call the model.
     """
     found = _recorded(Twin(model, (), loss, seed, "emulated"), batches)
-    if not found.operands:
+    if not found.operands and loss is not None:
         raise ValueError(
             "loss must call the model that it is given, as model(...), whose layers are recorded there; loss(model, "
             "batch) did not."
@@ -59,7 +59,8 @@ def _recorded(
         with record(twin.model, keep=STEPS, formats=formats) as found:
             for index, batch in enumerate(batches):
                 outcome = twin.tried(batch, index, low)
-                twin.gradients(outcome.loss, index, keep=False)
+                if twin.loss is not None:
+                    twin.gradients(outcome.loss, index, keep=False)
                 if twin.model.training:  # else each call of the model is a step
                     found.step()
     return found
@@ -86,7 +87,7 @@ def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
 
 def left_out_notes(
     recording: Recording, layers: Sequence[str], wanted: Sequence[str], unseen: Mapping[str, str],
-    exact: Mapping[str, str],
+    exact: Mapping[str, str], recording_has_loss: bool = True,
 ) -> tuple[str, ...]:  # fmt: skip
     """What of a model is not diagnosed, a sentence for each reason.
 
@@ -95,6 +96,7 @@ def left_out_notes(
       wanted: those that were asked for, also where the loss does not run through them.
       unseen: layers that were not recorded, and why.
       exact: layers that follow no recipe, recorded or not, and why.
+      recording_has_loss: whether the recording is of a loss, or of the model's outputs alone.
     """
     notes, operands = Notes(), recording.operands
     there = {recorded_name(layer) for layer in wanted}
@@ -110,7 +112,8 @@ def left_out_notes(
         notes.add(f"Not diagnosed, since {why}", layer or "the model")
     for layer in wanted:
         if layer not in layers:
-            notes.add("Not diagnosed, since the loss does not run through it", layer)
+            runs = "the loss" if recording_has_loss else "model(batch)"
+            notes.add(f"Not diagnosed, since {runs} does not run through it", layer)
     few = [layer for layer in recording.too_few() if layer in there]
     if few:
         notes.add(

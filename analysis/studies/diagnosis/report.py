@@ -108,6 +108,16 @@ class Diagnosis:
         """The layers that were diagnosed, in the model's order."""
         return tuple(dict.fromkeys(one.layer for one in self.verdicts))
 
+    @property
+    def products(self) -> tuple[str, ...]:
+        """The products that were judged: "fprop", "dgrad" and "wgrad", or without a loss "fprop" alone."""
+        return PRODUCTS if self.sensitivity.has_loss else PRODUCTS[:1]
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of `rows`."""
+        return ("layer", *self.products, "")
+
     def ill(self, recipe: str | None = None) -> tuple[str, ...]:
         """The layers that cannot follow a recipe as it is, the worst first.
 
@@ -126,12 +136,13 @@ class Diagnosis:
         )
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of the verdicts, with whether each is what the plan has."""
+        """Return a pandas DataFrame of the verdicts, with whether each is chosen; without a loss without gradients."""
         chosen = self.plan.assignment
-        return frame([
+        table = frame([
             dataclasses.asdict(one) | {"chosen": chosen.get((one.layer, one.product)) == one.recipe}
             for one in self.verdicts
         ])  # fmt: skip
+        return table if self.sensitivity.has_loss else table.drop(columns=["gradient_error", "gradient_spread"])
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the error of each product by cause, in the recipe that the answer speaks of; returns the axes."""
@@ -171,7 +182,7 @@ class Diagnosis:
         bad = set(self.ill()) if self.low else set()
         for layer in self.layers:
             cells = []
-            for product in PRODUCTS:
+            for product in self.products:
                 name = assigned.get((layer, product))
                 cells.append("–" if name is None else f"{name} {self[layer, product, name].off}")
             why = [one.why for one in self.verdicts if (one.layer, one.recipe) == (layer, self.low) and not one.fits]
@@ -180,8 +191,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """The answer, and a line for each layer."""
-        table = [HEADS, *((short(name, LONGEST), *rest) for name, *rest in self.rows())]
-        widths = [max(len(line[i]) for line in table) for i in range(len(HEADS))]
+        table = [self.heads, *((short(name, LONGEST), *rest) for name, *rest in self.rows())]
+        widths = [max(len(line[i]) for line in table) for i in range(len(self.heads))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
         return "\n".join([self.answer, "", *lines, *self.notes])
 
@@ -194,7 +205,4 @@ class Diagnosis:
             return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) + "</tr>"
 
         said = "".join(f"<p>{html.escape(line)}</p>" for line in (self.answer, *self.notes))
-        return f"{said}<table>{cells('th', HEADS)}{''.join(cells('td', row) for row in self.rows())}</table>"
-
-
-HEADS = ("layer", "fprop", "dgrad", "wgrad", "")
+        return f"{said}<table>{cells('th', self.heads)}{''.join(cells('td', row) for row in self.rows())}</table>"

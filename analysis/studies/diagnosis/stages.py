@@ -28,10 +28,10 @@ from fpsim.analysis.studies.diagnosis.recipes import recipes_on
 from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name, unrecorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, Verdict, is_high, lines_of, reason
-from fpsim.analysis.studies.identity import digest, source_of
+from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.prices import product_bits
-from fpsim.analysis.studies.sensitivity.content import content_of, model_content, recipe_words
+from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
@@ -54,7 +54,7 @@ class Stages:
     """
 
     def __init__(
-        self, model: Any, batches: Sequence[Any], loss: Callable[[Any, Any], Any], layers: Mapping[str, int],
+        self, model: Any, batches: Sequence[Any], loss: Callable[[Any, Any], Any] | None, layers: Mapping[str, int],
         recipes: Any, hardware: Any, seed: int, out: Path | None,
     ) -> None:  # fmt: skip
         self.model, self.batches, self.loss, self.layers, self.seed, self.out = model, batches, loss, layers, seed, out
@@ -93,7 +93,7 @@ class Stages:
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
         left = left_out_notes(recording, there, list(self.layers), unseen, exact)
         notes = (*self.notes, *measured, *left, *recording.notes, *choice.plan.notes)
-        notes += _of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
+        notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
         return Diagnosis(
             recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,
             choice.missed, choice.pays, promoted, limit, self.hardware, len(first), tuple(dict.fromkeys(notes)),
@@ -129,15 +129,12 @@ class Stages:
             for done, (name, layer) in enumerate(steps):
                 report(start + (end - start) * done / len(steps), f"{layer} in {name}")
                 key = digest(recipe_words(self.recipes[name]), layer)
-                cell = None if cells is None else cells.found.get(key)
-                if cell is not None and cell.result is not None:
-                    one = from_text(cell.result["budget"])
-                else:
+                one = known_budget(cells, key)
+                if one is None:
                     if name not in low:
                         low[name] = self._low(name, batches)
                     one = self._budget(recording, low[name], name, layer)
-                    if cells is not None:
-                        cells.add(SweepCell(key, {"recipe": name, "layer": layer}, {"budget": to_text(one)}))
+                    keep_budget(cells, key, name, layer, one)
                 rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
                 mine = found.get(name)
                 found[name] = dataclasses.replace(
@@ -150,7 +147,8 @@ class Stages:
     def _cells(self, batches: Sequence[Any]) -> Any:
         if self.out is None:
             return nullcontext(None)
-        content = digest(model_content(self.model), content_of(list(batches)), source_of(self.loss), str(self.seed))
+        data = content_of(list(batches))
+        content = digest(model_content(self.model), data, content_of_loss(self.loss), str(self.seed))
         return Cells(
             self.out / "budgets", "fpsim.analysis.diagnose", content, ["recipe", "layer"], kind="diagnosis",
             changed="with other weights, batches, draws or code of the loss",
@@ -180,9 +178,11 @@ class Stages:
     # ---- verdicts
 
     def _verdicts(
-        self, recording: Recording, budgets: Mapping[str, Budget], found: Sensitivity, limit: float
-    ) -> list[Verdict]:
-        evidence = evidence_of(found, "gradient_error")
+        self, recording: Recording, budgets: Mapping[str, Budget], found: Sensitivity, limit: float,
+        offered: Sensitivity | None = None,
+    ) -> list[Verdict]:  # fmt: skip
+        """Return the verdicts of all products; `offered` says what plans can have, where it is another sensitivity."""
+        evidence = evidence_of(found if offered is None else offered, found.figure)
         rows = {(row.layer, row.product, name): row for name, each in budgets.items() for row in each.rows}
         verdicts = []
         for row in found.rows:
@@ -198,7 +198,7 @@ class Stages:
             why = _not_offered(evidence, key) or why
             verdicts.append(Verdict(
                 *key, bits, sum(row.elements), *figures, row.gradient_error, row.gradient_spread, not why, why,
-                "" if mine is None else cause_of(mine),
+                "" if mine is None else cause_of(mine), row.output_error, row.output_spread,
             ))  # fmt: skip
         return verdicts
 
@@ -267,7 +267,19 @@ class Stages:
         return found
 
 
-def _of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
+def known_budget(cells: Cells | None, key: str) -> Budget | None:
+    """Return the budget of a finished cell; None without one."""
+    cell = None if cells is None else cells.found.get(key)
+    return None if cell is None or cell.result is None else from_text(cell.result["budget"])
+
+
+def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: Budget) -> None:
+    """Keep a budget in the file of cells, where there is one."""
+    if cells is not None:
+        cells.add(SweepCell(key, {"recipe": recipe, "layer": layer}, {"budget": to_text(budget)}))
+
+
+def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
     """The notes of budgets of single layers, with one for all layers that the same holds of."""
     reasons, others = Notes(), []
     for note in dict.fromkeys(notes):

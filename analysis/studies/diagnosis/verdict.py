@@ -11,7 +11,7 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import cause_of
 from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
-from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
 from fpsim.formats.element import element_format
 from fpsim.formats.named import NAMED, Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
@@ -26,6 +26,7 @@ CAST_AS = {
     "output_gradient": "grad", "score_gradient": "grad", "query": "input", "probabilities": "input", "key": "weight",
     "value": "weight",
 }  # fmt: skip
+FIGURES = {"gradient_error": "gradients", "output_error": "outputs"}  # by which recipes are compared
 SIDES = {"rounding_a": 0, "rounding_b": 1}
 
 
@@ -42,7 +43,9 @@ class Verdict:
         with small gradients do not count.
       inherited: what exact products of its operands are off by where all layers follow the recipe; NaN where it is not
         known.
-      gradient_error, gradient_spread: what the product alone does to the gradients of all parameters, over batches.
+      gradient_error, gradient_spread: what the product alone does to the gradients of all parameters, over batches; NaN
+        where no loss was given.
+      output_error, output_spread: what it alone does to the outputs; NaN where it was not measured alone.
       fits: whether the product can follow the recipe as it is.
       why: why it cannot, as the end of a sentence; "" where it can.
       cause: "rounding_a", "rounding_b", "scales", "sums" or "cast", the largest part of `error`; "" where it is not
@@ -62,6 +65,8 @@ class Verdict:
     fits: bool
     why: str
     cause: str
+    output_error: float = math.nan
+    output_spread: float = math.nan
 
     @property
     def off(self) -> str:
@@ -117,10 +122,13 @@ def reason(
     if lines > LINES * limit:
         why = _widest(row, recording, layer) or _cause(row, recipe, recording, layer)
         return f"single rows or columns of its {product} are off by {relative(lines)}{_since(why)}"
-    if effect is not None and not effect.gradient_error <= limit:
-        spread = "" if math.isnan(effect.gradient_spread) else f" (± {relative(effect.gradient_spread)} over batches)"
-        changes = f"changes the model's gradients by {relative(effect.gradient_error)}{spread}"
-        return f"its {product}, off by {relative(row.joint)} itself, {changes}"
+    if effect is not None:
+        figure = "output_error" if math.isnan(effect.gradient_error) else "gradient_error"
+        error, over = figure_of(effect, figure), spread_of(effect, figure)
+        if not error <= limit and not (figure == "output_error" and math.isnan(error)):  # which was not measured
+            spread = "" if math.isnan(over) else f" (± {relative(over)} over batches)"
+            changes = f"changes the model's {FIGURES[figure]} by {relative(error)}{spread}"
+            return f"its {product}, off by {relative(row.joint)} itself, {changes}"
     return ""
 
 

@@ -1,0 +1,104 @@
+"""Errors of forward products without their causes: one emulated product each, and one exact product for all recipes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fpsim.analysis.studies.budget.causes import UNIT_ROUNDOFF, LineSizes, described, energy, lines_of_error, pair_of
+from fpsim.analysis.studies.budget.layers import Kept
+from fpsim.analysis.studies.budget.replay import product_name
+from fpsim.analysis.studies.budget.row import BudgetRow, Squares
+from fpsim.arrays import Array
+from fpsim.torch.operators import array_of, tensor_of
+from fpsim.torch.plan import plan_of
+from fpsim.torch.recipe import LinearRecipe
+
+UNKNOWN = Squares(*(math.nan,) * len(Squares._fields))._replace(
+    inherited=None, total=None, closed_a=None, closed_b=None, closed_cast=None
+)
+
+
+class ForwardErrors(NamedTuple):
+    """The errors of one forward product in several recipes.
+
+    Attributes:
+      rows: recipe -> a BudgetRow whose figures of single causes are NaN.
+      refused: recipe -> why it cannot have the product.
+      largest: the largest magnitude of the exact product.
+      notes: recipe -> what the product warned of.
+    """
+
+    rows: dict[str, BudgetRow]
+    refused: dict[str, str]
+    largest: float
+    notes: dict[str, tuple[str, ...]]
+
+
+def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardErrors:
+    """Measure the forward product of a layer, a group or a head at one step in several recipes.
+
+    `joint`, `lines` and `reference_bound` of the rows have the bits of `fp.analysis.budget`.
+
+    Example:
+      >>> from fpsim.analysis.studies.budget.errors import forward_errors
+      >>> from fpsim.analysis.studies.budget.layers import Kept
+      >>> rng = np.random.default_rng(0)
+      >>> x, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 128), (32, 128)))
+      >>> row = forward_errors(Kept(1, "up", x, weight, None), {"FP8": fp.torch.RECIPES["FP8_TENSOR"]}).rows["FP8"]
+      >>> 0.03 < row.joint < 0.05, row.rounding_a
+      (True, nan)
+    """
+    pair = pair_of(kept, "fprop")
+    (m, k), n = pair.a.shape, pair.b.shape[1]
+    reference = pair.product
+    size, bound = energy(reference), ((k + 2) * UNIT_ROUNDOFF) ** 2 * energy(pair.a) * energy(pair.b)
+    sizes = LineSizes.of(reference)
+    rows, refused, notes = {}, {}, {}
+    for name, recipe in recipes.items():
+        plan = plan_of(recipe, product_name(kept))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                y = _product(kept, plan.text, plan.draws)
+            except ValueError as reason:
+                refused[name] = f"{kept.layer}, fprop: {reason}"
+                continue
+        notes[name] = tuple(str(each.message).removesuffix(".") for each in said)
+        squares, joint = _squares(y, reference)
+        lines = lines_of_error(squares, sizes)
+        errors = UNKNOWN._replace(reference=size, joint=joint, bound=bound, **lines)
+        rows[name] = described(kept, "fprop", recipe, plan.fprop, (m, n, k), errors)
+    return ForwardErrors(rows, refused, float(np.abs(reference).max(initial=0.0)), notes)
+
+
+def _squares(y: Array, reference: Array) -> tuple[Array, float]:
+    """Return the squares of an error, and their sum with the bits of `energy`."""
+    with np.errstate(all="ignore"):
+        error = y.astype(np.float64) - reference
+        squares = np.multiply(error, error, out=error)
+        total = float(np.sum(squares))
+    if math.isfinite(total):
+        return squares, total
+    return np.nan_to_num(squares, nan=np.inf, copy=False), math.inf
+
+
+def _product(kept: Kept, plan: str, draws: bool) -> Array:
+    """Compute the layer's output without its bias, as `fp.torch.QuantLinear` does."""
+    step = torch.tensor(kept.step - 1) if draws else None
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        x, weight = tensor_of(kept.x), tensor_of(kept.weight)
+        return array_of(torch.ops.fpsim.linear(x, weight, None, step, None, None, plan)[0])
+
+
+def with_part(rows: Sequence[BudgetRow]) -> BudgetRow:
+    """Return the row of all groups or heads of a layer at one step."""
+    whole = rows[0]
+    for row in rows[1:]:
+        whole = whole.with_part(row)
+    return whole

@@ -1,0 +1,62 @@
+"""What arrives at the layers of a model where all follow a recipe, beside what does in exact products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.diagnosis.recording import recorded_name
+from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
+from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
+from fpsim.analysis.studies.sensitivity.twin import Twin, layer_by_layer
+from fpsim.torch.operators import tensor_of
+from fpsim.torch.recipe import LinearRecipe
+
+
+class Arrivals:
+    """What arrives at the layers where all follow a recipe, beside what does in exact products.
+
+    Attributes:
+      energies: recipe -> layer -> the energy of the error that exact products of the arriving operands have.
+    """
+
+    def __init__(self, recording: Recording, layers: Mapping[str, int]) -> None:
+        self._exact = recording.operands
+        self._steps = recording.steps
+        self.energies: dict[str, dict[str, float]] = {}
+        self._seen: dict[str, set[tuple[str, int]]] = {}
+        self._name = ""
+
+    def listen(self, twin: Twin, name: str) -> None:
+        """Note what arrives in the runs of a recipe."""
+        self._name, self.energies[name], self._seen[name] = name, {}, set()
+        for spot in twin.spots.values():
+            spot.read = self._read
+
+    def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
+        """End it; batches whose outputs were known, and which did not run, run now."""
+        there = {index for _, index in self._seen[name]}
+        with layer_by_layer():
+            for index in range(min(len(self._steps), len(measurer.batches))):
+                if index not in there:
+                    measurer.twin.run(measurer.batches[index], index, low)
+        for spot in measurer.twin.spots.values():
+            spot.read = None
+
+    def _read(self, spot: Spot, x: torch.Tensor) -> None:
+        index = (spot.draw - 1) // CALLS
+        if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:
+            return  # as the first call alone was kept
+        self._seen[self._name].add((spot.name, index))
+        exact = self._exact.get((self._steps[index], recorded_name(spot.name), "input"))
+        if exact is None or exact.shape != tuple(x.shape):
+            return
+        error = x.float() - tensor_of(exact).float()
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            arrived = spot.shape.exact(error, spot.layer.weight.float(), None).double()
+        energy = float(arrived.square().sum())
+        mine = self.energies[self._name]
+        mine[spot.name] = mine.get(spot.name, 0.0) + (energy if math.isfinite(energy) else math.inf)

@@ -1,0 +1,176 @@
+"""The errors of a recording's forward products in the recipes of a diagnosis, without their causes where these fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.budget.budget import budget
+from fpsim.analysis.studies.budget.errors import ForwardErrors, forward_errors, with_part
+from fpsim.analysis.studies.budget.layers import kept_layers
+from fpsim.analysis.studies.budget.notes import Notes
+from fpsim.analysis.studies.budget.report import Budget, added
+from fpsim.analysis.studies.budget.row import BudgetRow
+from fpsim.analysis.studies.cells import Cells
+from fpsim.analysis.studies.diagnosis.recording import recorded_name
+from fpsim.analysis.studies.diagnosis.stages import Report, Stages, keep_budget, known_budget
+from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, LINES, Verdict, is_high, lines_of
+from fpsim.analysis.studies.identity import digest
+from fpsim.analysis.studies.sensitivity.content import recipe_words
+from fpsim.torch.recipe import LinearRecipe
+
+CACHE = "cache of "  # before the name of a recipe whose format a KV cache has
+
+
+class ProductErrors:
+    """The errors of forward products in every recipe, as budgets whose rows need not have causes.
+
+    Attributes:
+      budgets: recipe -> the rows of linear layers and convolutions.
+      refused: (layer, recipe) -> why it cannot have the product.
+    """
+
+    def __init__(self, stages: Stages, recording: Recording, cells: Cells | None) -> None:
+        self._stages, self._recording, self._cells = stages, recording, cells
+        self.budgets = {
+            name: Budget((), name, stages.hardware, recording.model, ()) for name in stages.recipes
+        }  # fmt: skip
+        self.refused: dict[tuple[str, str], str] = {}
+        self._others: dict[tuple[str, str], Budget] = {}  # of attention and products by hand
+        self._caches: dict[tuple[str, str], Budget] = {}
+        self._largest: dict[str, float] = {}
+
+    def measure(self, patterns: str | Sequence[str], report: Report) -> None:
+        """Measure every recorded product that patterns name."""
+        recording, stages = self._recording, self._stages
+        names = {recorded_name(layer): layer for layer in stages.layers}
+        globs = [patterns] if isinstance(patterns, str) else patterns
+        layers = list(dict.fromkeys(layer for _, layer, _ in recording.operands))
+        for place, recorded_as in enumerate(layers):
+            layer = names.get(recorded_as)
+            if layer is None and not any(fnmatchcase(recorded_as, pattern) for pattern in globs):
+                continue
+            report(place / len(layers), f"{recorded_as} in {', '.join(stages.recipes)}")
+            caches = layer is None and (recording.steps[0], recorded_as, "query") in recording.operands
+            for name, one in self._of_layer(recorded_as, caches).items():
+                if layer is None:
+                    self._add_other(name, recorded_as, one)
+                elif one.rows:
+                    self._add(name, layer, one)
+                else:
+                    self.refused[layer, name] = one.notes[0] if one.notes else "it was not recorded"
+
+    def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
+        """Return the budget of a recorded layer in each recipe, and in caches of keys and values by their recipe."""
+        recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
+        if caches:
+            recipes |= {CACHE + name: cache_of(recipe) for name, recipe in recipes.items() if not is_high(recipe)}
+        keys = {name: digest(recipe_words(recipe), layer, "error") for name, recipe in recipes.items()}
+        done = {name: known_budget(self._cells, key) for name, key in keys.items()}
+        missing = {name: recipes[name] for name, one in done.items() if one is None}
+        notes = Notes()
+        try:
+            kept = kept_layers(self._recording, glob.escape(layer), notes) if missing else []
+        except ValueError:  # it multiplies nothing, which a note says
+            return {}
+        parts: dict[str, dict[tuple[int, str], list[BudgetRow]]] = {name: {} for name in missing}
+        refused: dict[str, str] = {}
+        said: dict[str, Notes] = {name: Notes() for name in missing}
+        for one in kept:
+            errors: ForwardErrors = forward_errors(one, missing)
+            self._largest[one.layer] = max(errors.largest, self._largest.get(one.layer, 0.0))
+            refused |= errors.refused
+            for name, row in errors.rows.items():
+                parts[name].setdefault((one.step, one.layer), []).append(row)
+                said[name].extend((note, one.layer) for note in errors.notes[name])
+        steps = tuple(sorted({one.step for one in kept}))
+        for name in missing:
+            rows = () if name in refused else added(tuple(with_part(each) for each in parts[name].values()))
+            why = (refused[name],) if name in refused else (*notes.sentences, *said[name].sentences)
+            why = tuple(note for note in why if not note.startswith("Without dgrad and wgrad"))
+            fresh = Budget(rows, name, self._stages.hardware, self._recording.model, steps, why)
+            keep_budget(self._cells, keys[name], name, layer, fresh)
+            done[name] = fresh
+        return {name: one for name, one in done.items() if one is not None}
+
+    def _add(self, name: str, layer: str, one: Budget) -> None:
+        mine = self.budgets[name]
+        rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
+        notes = tuple(dict.fromkeys((*mine.notes, *one.notes)))
+        self.budgets[name] = dataclasses.replace(mine, rows=mine.rows + rows, notes=notes, steps=one.steps)
+
+    def _add_other(self, name: str, layer: str, one: Budget) -> None:
+        if name.startswith(CACHE):
+            self._caches[name.removeprefix(CACHE), layer] = one
+        else:
+            self._others[name, layer] = one
+
+    def inherit(self, name: str, energies: Mapping[str, float]) -> None:
+        """Add what arrives at the layers: the energy of the error of exact products of the operands there."""
+        rows = tuple(
+            dataclasses.replace(row, squares=row.squares._replace(inherited=energies.get(row.layer)))
+            for row in self.budgets[name].rows
+        )  # fmt: skip
+        self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
+
+    def replace(self, name: str, layer: str, one: Budget) -> None:
+        """Replace the row of a layer by one with causes."""
+        if not one.rows:  # a note says why
+            return
+        row = one.rows[0]
+        rows = tuple(
+            dataclasses.replace(row, layer=layer, squares=row.squares._replace(inherited=old.squares.inherited))
+            if old.layer == layer else old for old in self.budgets[name].rows
+        )  # fmt: skip
+        self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
+
+    def misfits(self, limit: float) -> dict[str, set[str]]:
+        """Return the layers whose own errors are beyond the limit, by recipe."""
+        return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
+
+    def alone(self, limit: float) -> tuple[Verdict, ...]:
+        """Return verdicts of the products that no recipe of linear layers names."""
+        recording, stages = self._recording, self._stages
+        verdicts = []
+        for (name, layer), one in self._others.items():
+            recipe = stages.recipes[name]
+            verdicts += [
+                stages._of_row(row, name, recipe, recording, (layer, limit, self._reaches(), ""))
+                for row in self._with_causes(one, layer, recipe, limit)
+            ]  # fmt: skip
+            cache = self._caches.get((name, layer))
+            if cache is not None:
+                verdicts += [
+                    stages._of_row(row, name, cache_of(recipe), recording, (layer, limit, self._reaches(), KV_CACHE))
+                    for row in self._with_causes(cache, layer, cache_of(recipe), limit)
+                ]  # fmt: skip
+        return tuple(verdicts)
+
+    def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
+        """Return the rows of a layer, with causes where one does not fit."""
+        if not any(_is_off(row, limit) for row in one.rows):
+            return one.rows
+        return budget(self._recording, recipe=recipe, on=None, layers=glob.escape(layer)).rows
+
+    def _reaches(self) -> Mapping[str, float]:
+        return _Reached(self._largest)
+
+
+class _Reached(dict[str, float]):
+    """Largest magnitudes of exact products by layer; NaN for those that were read from a folder."""
+
+    def __missing__(self, layer: str) -> float:
+        return math.nan
+
+
+def cache_of(recipe: LinearRecipe) -> LinearRecipe:
+    """Return the recipe of a product with a KV cache, which holds its second operand alone in few bits."""
+    return LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)
+
+
+def _is_off(row: BudgetRow, limit: float) -> bool:
+    return not row.joint <= limit or lines_of(row) > LINES * limit

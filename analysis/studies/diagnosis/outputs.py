@@ -1,0 +1,189 @@
+"""The stages of a diagnosis without a loss: forward products and outputs alone, and no more than decides something."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from fpsim.analysis.models.coverage import EVERY
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.cells import Cells, SweepCell
+from fpsim.analysis.studies.diagnosis.arrivals import Arrivals
+from fpsim.analysis.studies.diagnosis.choosing import chosen, with_shares
+from fpsim.analysis.studies.diagnosis.errors import ProductErrors
+from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_name, unrecorded
+from fpsim.analysis.studies.diagnosis.report import Diagnosis
+from fpsim.analysis.studies.diagnosis.stages import BUDGETED, Report, Stages, keep_budget, known_budget, of_layers
+from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
+from fpsim.analysis.studies.identity import digest
+from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
+from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
+from fpsim.analysis.studies.sensitivity.request import left_out_notes as left_out_of_model
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.analysis.studies.sensitivity.shapes import groups_of
+from fpsim.analysis.studies.sensitivity.twin import Twin
+
+SPLIT = 6  # layers of each recipe whose errors are split by cause though they fit: the worst ones
+WORDS = (
+    "No loss was given: gradients were not measured, and errors were split by cause only where a product does not fit, "
+    f"and for the {SPLIT} worst layers of each recipe of few bits."
+)
+ENDS = {"recording": 0.05, "errors": 0.4, "together": 0.8, "causes": 0.9, "alone": 0.98}  # shares of the work done then
+
+
+class OutputStages(Stages):
+    """Measures the outputs of a model on some batches; see `fp.analysis.diagnose`. Arguments are those of `Stages`."""
+
+    def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
+        """Run all stages."""
+        first = self.batches[:BUDGETED]
+        report(0.0, "recording")
+        recording = recorded(self.model, first, None, self.seed)
+        if bits is not None:
+            self._require_bits(recording, bits)
+        with self._cells(first) as cells:
+            errors = ProductErrors(self, recording, cells)
+            start, end = ENDS["recording"], ENDS["errors"]
+            errors.measure(layers, lambda share, text: report(start + (end - start) * share, text))
+            measurer = self._measurer(errors)
+            report(ENDS["errors"], "outputs")
+            unsteady = measurer.prepare()
+            arrivals = Arrivals(recording, self.layers)
+            joint = self._together(measurer, errors, arrivals, cells, report)
+            misfits = errors.misfits(limit)
+            self._split(recording, errors, misfits, cells, report)
+            self._alone_where_needed(measurer, misfits, limit, report)
+        found = self._sensitivity(measurer, joint, layers, unsteady)
+        budgets = {
+            name: dataclasses.replace(
+                one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, layers not in EVERY)
+            ) for name, one in errors.budgets.items()
+        }  # fmt: skip
+        report(ENDS["alone"], "plan")
+        offered = with_shares(found, _plain(errors, found), {})
+        verdicts = self._verdicts(recording, budgets, found, limit, offered)
+        out = None if self.out is None else self.out / "plan" / found.identity[:16]
+        choice = chosen(found, verdicts, limit, bits, out)
+        report(1.0, "done")
+        there = list(dict.fromkeys(one.layer for one in verdicts))
+        unseen = unrecorded(self.model, recording.layers)
+        exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
+        left = left_out_notes(recording, there, list(self.layers), unseen, exact, recording_has_loss=False)
+        notes = (*self.notes, *(note for note in found.notes if not note.startswith(LEFT_OUT)), *left)
+        notes += (
+            *recording.notes,
+            *choice.plan.notes,
+            WORDS,
+        )
+        notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
+        return Diagnosis(
+            recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,
+            choice.missed, choice.pays, self._promoted(recording, verdicts), limit, self.hardware, len(first),
+            tuple(dict.fromkeys(notes)), tuple(unseen), errors.alone(limit),
+        )  # fmt: skip
+
+    # ---- stages
+
+    def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
+        twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
+        content = digest(
+            model_content(self.model), content_of(self.batches), content_of_loss(None), str(self.seed), "emulated"
+        )  # fmt: skip
+        folder = None if self.out is None else self.out / "sensitivity"
+        measurer = OutputMeasurer(twin, self.batches, self.recipes, ("fprop",), content, folder)
+        for (layer, name), why in errors.refused.items():
+            measurer.refused[layer, "fprop", name] = why
+        return measurer
+
+    def _together(
+        self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
+    ) -> tuple[SensitivityRow, ...]:  # fmt: skip
+        """Run the model with all products low at once in each recipe, and note what arrives at every layer."""
+        rows = []
+        start, end = ENDS["errors"], ENDS["together"]
+        for place, name in enumerate(self.recipes):
+            report(start + (end - start) * place / len(self.recipes), f"all products in {name}")
+            low = {
+                (layer, "fprop"): self.recipes[name]
+                for layer, product in measurer.elements if (layer, product, name) not in measurer.refused
+            }  # fmt: skip
+            key = digest(recipe_words(self.recipes[name]), "inherited", *sorted(layer for layer, _ in low))
+            cell = None if cells is None else cells.found.get(key)
+            known = None if cell is None or cell.result is None else cell.result
+            if known is None:
+                arrivals.listen(measurer.twin, name)
+            rows.append(measurer.joint(low, name))
+            if known is None:
+                arrivals.complete(measurer, low, name)
+                known = arrivals.energies[name]
+                if cells is not None:
+                    cells.add(SweepCell(key, {"recipe": name, "layer": "*"}, dict(known)))
+            errors.inherit(name, known)
+        return tuple(rows)
+
+    def _split(
+        self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
+        report: Report,
+    ) -> None:  # fmt: skip
+        """Split errors by cause of what does not fit, and of the worst layers of each recipe of few bits."""
+        lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
+        for name in self.recipes:
+            mine = errors.budgets[name]
+            worst = [layer for layer, _ in mine.ranking[:SPLIT]] if name in lows and mine.rows else []
+            for layer in dict.fromkeys([*worst, *sorted(misfits[name])]):
+                report(ENDS["together"], f"causes of {layer or 'the model'} in {name}")
+                key = digest(recipe_words(self.recipes[name]), layer)
+                one = known_budget(cells, key)
+                if one is None:
+                    one = self._budget(recording, None, name, layer)
+                    keep_budget(cells, key, name, layer, one)
+                errors.replace(name, layer, one)
+
+    def _alone_where_needed(
+        self, measurer: OutputMeasurer, misfits: Mapping[str, set[str]], limit: float, report: Report
+    ) -> None:  # fmt: skip
+        """Measure products alone in recipes whose products, as far as they fit themselves, are too much at once."""
+        highs = [name for name, recipe in self.recipes.items() if is_high(recipe)]
+        start, end = ENDS["causes"], ENDS["alone"]
+        wanted: list[tuple[str, str, str]] = []
+        for name, recipe in self.recipes.items():
+            slots = [
+                slot for slot in measurer.elements
+                if (*slot, name) not in measurer.refused and slot[0] not in misfits[name]
+            ]  # fmt: skip
+            low = dict.fromkeys(slots, recipe)
+            rest = {
+                slot: self.recipes[highs[0]] for slot in measurer.elements
+                if slot not in low and (*slot, highs[0]) not in measurer.refused
+            }  # fmt: skip
+            if name not in highs and low and not measurer.joint({**rest, **low}, name).output_error <= limit:
+                wanted += [(*slot, name) for slot in slots]
+        if wanted:
+            wanted += [(*slot, highs[0]) for slot in measurer.elements if (*slot, highs[0]) not in measurer.refused]
+            measurer.measure(wanted, lambda share, text: report(start + (end - start) * share, text))
+
+    def _sensitivity(
+        self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
+    ) -> Sensitivity:  # fmt: skip
+        rows, losses, notes = measurer.measured(unsteady)
+        words = [text for name, recipe in self.recipes.items() for text in (name, recipe_words(recipe))]
+        coverage = measurer.coverage.of({row.layer for row in rows}, layers not in EVERY)
+        return Sensitivity(
+            tuple(rows), joint, self.layers, self.recipes, losses, type(self.model).__name__,
+            digest(measurer.identity, *words), (*left_out_of_model(self.model, layers), *notes), measurer,
+            groups_of(self.model, self.layers), coverage,
+        )  # fmt: skip
+
+
+def _plain(errors: ProductErrors, found: Sensitivity) -> list[Verdict]:
+    """Return verdicts of products by their own errors alone, for the shares of those that were not measured alone."""
+    rows = {(row.layer, name): row for name, each in errors.budgets.items() for row in each.rows}
+    nan, plain = math.nan, []
+    for row in found.rows:
+        mine = rows.get((row.layer, row.recipe))
+        error = nan if mine is None else mine.joint
+        plain.append(Verdict(row.layer, "fprop", row.recipe, nan, 0, error, nan, nan, nan, nan, True, "", ""))
+    return plain

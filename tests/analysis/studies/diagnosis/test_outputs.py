@@ -1,0 +1,215 @@
+"""Diagnoses without a loss: outputs alone are judged, with the figures of a diagnosis with one and no backward pass."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fpsim as fp
+from fpsim.analysis.studies.diagnosis.budget_text import to_text
+from tests.analysis.studies.diagnosis.models import INT8, diagnosed, healthy, nn, outlier, quiet, shrunk, torch
+from tests.analysis.studies.sensitivity.models import Attention, Convolutional, state_of
+
+
+def judged(model: Any, batches: Any, **options: Any) -> fp.analysis.Diagnosis:
+    """Return a diagnosis without a loss."""
+    return fp.analysis.diagnose(model, batches, **{"progress": quiet, **options})
+
+
+@pytest.fixture(scope="module")
+def usual() -> Any:
+    return judged(*healthy())
+
+
+@pytest.fixture(scope="module")
+def tight() -> Any:
+    """All products fit by themselves, and are too much at once."""
+    return judged(*healthy(), recipes="FP8_TENSOR", limit=0.04)
+
+
+def test_figures_are_those_of_a_diagnosis_with_a_loss(usual: Any) -> None:
+    wanted = diagnosed(*healthy())
+    assert [(one.layer, one.recipe) for one in usual.verdicts] == [
+        (one.layer, one.recipe) for one in wanted.verdicts if one.product == "fprop"
+    ]
+    for one in usual.verdicts:
+        other = wanted[one.layer, "fprop", one.recipe]
+        assert (one.error, one.lines, one.bits, one.values) == (other.error, other.lines, other.bits, other.values)
+        assert one.inherited == pytest.approx(other.inherited, rel=1e-5)
+    forward = fp.analysis.sensitivity(*healthy(), recipes=list(usual.sensitivity.recipes))
+    for mine, row in zip(usual.sensitivity.joint, forward.joint, strict=True):
+        assert (mine.output_error, mine.output_spread) == (row.output_error, row.output_spread)
+    assert usual.plan.measured == usual.sensitivity.measure(usual.plan.assignment).output_error
+    assert {product for _, product in usual.plan.assignment} == {"fprop"}
+
+
+def test_single_products_change_outputs_by_the_same_bits_without_a_loss() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(inplace=True), nn.Linear(64, 64), nn.Dropout(0.3), nn.Linear(64, 8)
+    )
+    batches = [torch.randn(64, 64) for _ in range(2)]
+    found = fp.analysis.sensitivity(model, batches, recipes=["FP8_TENSOR", "BF16"])
+    wanted = fp.analysis.sensitivity(
+        model, batches, lambda model, x: model(x).square().mean(), recipes=["FP8_TENSOR", "BF16"], products="fprop"
+    )
+    for mine, row in zip(found.rows, wanted.rows, strict=True):
+        names = ("layer", "recipe", "output_error", "output_spread", "output_cosine", "elements")
+        assert [getattr(mine, name) for name in names] == [getattr(row, name) for name in names]
+        assert math.isnan(mine.gradient_error)
+        assert math.isnan(mine.loss_change)
+    assert not found.has_loss
+    assert "no loss, outputs alone" in str(found)
+    assert found.ranking()[0].output_error == max(row.output_error for row in found.rows)
+    with pytest.raises(ValueError, match="products must have 'fprop' without a loss"):
+        fp.analysis.sensitivity(model, batches, recipes="BF16", products="wgrad")
+
+
+def test_no_backward_pass_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a backward pass ran")
+
+    for place, name in ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.autograd, "grad")):
+        monkeypatch.setattr(place, name, refuse)
+    model, batches = healthy()
+    with pytest.raises(AssertionError, match="a backward pass ran"):  # which the refusal sees
+        diagnosed(model, batches, recipes="FP8_TENSOR")
+    model.requires_grad_(False)
+    before = state_of(model)
+    assert judged(model, batches, recipes="FP8_TENSOR", limit=0.04).layers == ("0", "2", "4")
+    assert state_of(model) == before
+
+
+def test_nothing_is_said_of_gradients(usual: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("jinja2")
+    assert usual.sentences[-1] == "No loss was given: outputs alone were judged."
+    assert "All of them at once leave the outputs 5.3 % off." in usual.sentences
+    assert "gradient" not in usual.answer
+    assert not [name for name in usual.to_frame().columns if "gradient" in name]
+    assert usual.heads == ("layer", "fprop", "")
+    assert "dgrad" not in str(usual).split("\n\n")[1].splitlines()[0]
+    page = usual.page(tmp_path / "page.html").read_text()
+    assert "outputs off, all at once" in page
+    assert "gradients off" not in page
+    assert not [head for head in ("dgrad", "wgrad") if f">{head}<" in page]
+    table = page[page.index('aria-label="Recipes"') :]
+    assert table[: table.index("</table>")].count("<th ") == 5  # without a loss and its column
+
+
+def test_products_are_measured_alone_only_where_all_at_once_are_too_much(usual: Any, tight: Any) -> None:
+    assert all(math.isnan(one.output_error) for one in usual.verdicts)
+    assert any(note.startswith("No product was measured alone in BF16, FP8_TENSOR and") for note in usual.notes)
+    whole = usual.sensitivity.joint[1].output_error
+    assert math.hypot(*(usual.plan[layer, "fprop"].value for layer in usual.layers)) == pytest.approx(whole)
+    wanted = fp.analysis.sensitivity(*healthy(), recipes=["BF16", "FP8_TENSOR"])
+    for one in tight.verdicts:
+        assert one.output_error == wanted[one.layer, "fprop", one.recipe].output_error
+    assert tight.plan.measured <= 0.04 < wanted.joint[1].output_error
+    assert set(tight.plan.assignment.values()) == {"BF16", "FP8_TENSOR"}
+    assert "All of them at once leave the outputs 5.3 % off, beyond the limit." in tight.sentences
+    assert not any(note.startswith("No product was measured alone") for note in tight.notes)
+
+
+class Twice(nn.Module):  # type: ignore[misc]
+    """The difference of two products that nearly cancel, so that one layer alone changes it by much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.last(torch.relu(self.first(x) - self.first(y)))
+
+
+def test_what_alone_changes_the_outputs_too_much_does_not_fit() -> None:
+    torch.manual_seed(1)
+    batches = [(x, x + 0.05 * torch.randn(64, 64)) for x in (torch.randn(64, 64) for _ in range(2))]
+    found = judged(Twice(), batches, recipes="FP8_TENSOR")
+    one = found["first", "fprop", "FP8_TENSOR"]
+    assert one.error < 0.1 < one.output_error
+    assert one.why.startswith("its fprop, off by 3.7 % itself, changes the model's outputs by")
+    assert found.ill() == ("first",)
+    assert found["last", "fprop", "FP8_TENSOR"].fits
+    assert found.plan.assignment == {("first", "fprop"): "BF16", ("last", "fprop"): "FP8_TENSOR"}
+
+
+def test_planted_layers_are_named_first_with_their_causes() -> None:
+    raw = judged(*shrunk(), recipes="FP8_RAW")
+    assert raw.sentences[0] == (
+        "b cannot go to FP8_RAW on H100 as it is: its fprop is off by 100 %, since without scales 100 % of its weight "
+        "is below the smallest number of E4M3; keep it in BF16, which is off by 0.3 %."
+    )
+    assert raw["c", "fprop", "FP8_RAW"].inherited > 0.5 > raw["c", "fprop", "FP8_RAW"].error
+    int8 = judged(*outlier(), recipes={"INT8": INT8})
+    assert "its input is rounded to INT8 while its largest value is" in int8.sentences[0]
+    assert int8.plan.assignment["0", "fprop"] == "BF16"
+
+
+def test_convolutions_and_attention_without_a_loss() -> None:
+    torch.manual_seed(0)
+    images = [(torch.randn(16, 3, 8, 8),) for _ in range(2)]
+    found = judged(Convolutional(), images, recipes="FP8_TENSOR")
+    assert found.layers == ("features.0", "hidden", "head")
+    for layer in found.layers:
+        budget = fp.analysis.budget(found.recording, recipe="FP8_TENSOR", layers=layer)
+        assert found[layer, "fprop", "FP8_TENSOR"].error == budget.row(layer, "fprop").joint
+    codes = [torch.randint(0, 16, (8, 12)) for _ in range(2)]
+    found = judged(Attention(), codes, recipes="FP8_TENSOR")
+    assert {one.layer for one in found.alone} == {"attention.scores", "attention.values"}
+    budget = fp.analysis.budget(found.recording, recipe="FP8_TENSOR", layers="attention")
+    for one in found.alone:
+        if (one.recipe, one.product) == ("FP8_TENSOR", "fprop"):
+            row = budget.row(one.layer, "fprop")
+            assert (one.error, one.lines) == (row.joint, row.lines)
+
+
+def test_the_same_call_goes_on_without_a_loss(tight: Any, tmp_path: Path) -> None:
+    def stopped(share: float, text: str) -> None:
+        if share > 0.7:
+            raise KeyboardInterrupt
+
+    options = {"recipes": "FP8_TENSOR", "limit": 0.04, "out": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        judged(*healthy(), progress=stopped, **options)
+    for _ in range(2):
+        found = judged(*healthy(), **options)
+        assert found.verdicts == tight.verdicts
+        assert (found.plan.assignment, found.plan.measured) == (tight.plan.assignment, tight.plan.measured)
+        assert found.answer == tight.answer
+        for name, budget in tight.budgets.items():
+            assert to_text(found.budgets[name]) == to_text(budget)  # NaN included
+    with pytest.raises(ValueError, match="out must hold"):
+        diagnosed(*healthy(), **options)
+
+
+def test_models_that_return_no_floats_or_no_numbers_are_refused() -> None:
+    model, batches = healthy(64, 64)
+
+    class Wrong(nn.Module):  # type: ignore[misc]
+        def __init__(self, change: Any) -> None:
+            super().__init__()
+            self.inner, self.change = model, change
+
+        def forward(self, x: Any) -> Any:
+            return self.change(self.inner(x))
+
+    with pytest.raises(ValueError, match=r"model must return tensors of floats, .* Pass a loss"):
+        judged(Wrong(lambda y: y.argmax(-1)), batches, recipes="BF16")
+    with pytest.raises(ValueError, match=r"model must return finite values; of batches\[0\] it returned Inf or NaN"):
+        judged(Wrong(lambda y: y / 0), batches, recipes="BF16")
+    with pytest.raises(ValueError, match=r"batches must fit the model: model\(\*batch\) of a tuple or list"):
+        judged(model, [(batches[0], batches[0])], recipes="BF16")
+
+
+def test_batches_are_called_as_the_model_takes_them() -> None:
+    torch.manual_seed(0)
+    model = Twice()
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
+    by_place = judged(model, [(x, y)], recipes="FP8_TENSOR")
+    by_name = judged(model, [{"x": x, "y": y}], recipes="FP8_TENSOR")
+    assert by_place.verdicts == by_name.verdicts
