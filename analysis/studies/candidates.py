@@ -42,6 +42,7 @@ DEFAULT: tuple[CastCandidate, ...] = (
     CastCandidate(E4M3, None),
     CastCandidate(E4M3, "amax"),
     CastCandidate(E4M3, BLOCK_128X128),
+    CastCandidate(E4M3, ROW),
     CastCandidate(E4M3, TILE_1X128),
     CastCandidate(E4M3, MX),
     CastCandidate(E5M2, "amax"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fpsim.analysis.measures.comparison import scaling_name
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.studies.candidates import scaling_words
@@ -14,6 +15,7 @@ from fpsim.analysis.tensors.roles import OPERANDS, ROLES, SPOKEN
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown
 from fpsim.formats.named import Format
+from fpsim.scaling.recipes import ROW
 
 SCALE_GAIN_DB = 1.0  # scales that win less than this are not worth their bits and their pass over the data
 DEAR_SCALES = 1.05  # times the bits of the cheapest candidate, scales included: more is another class
@@ -151,6 +153,10 @@ class WorstFigures:
         return isinstance(self.report.fmt, Format)
 
     @property
+    def has_tiles(self) -> bool:
+        return self.scaling not in ("none", "amax")
+
+    @property
     def name(self) -> str:
         return f"{self.format} {scaling_words(self.scaling)}"
 
@@ -242,7 +248,8 @@ def recommend(
     runner_up = _runner_up(best, candidates)
     why_not = _why_not(best, candidates, wanted)
     apart = "" if f"{uniform}: " in why_not else _why_apart(best, candidates, uniform, wanted)
-    parts = (_figures(best, wanted), _margin(best, runner_up, wanted), why_not, apart, specials)
+    finer = _why_no_finer_scales(best, passing)
+    parts = (_figures(best, wanted), _margin(best, runner_up, wanted), why_not, finer, apart, specials)
     return Recommendation(
         tensor=name, role=first.role, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value,
         sqnr_db=best.sqnr_db, lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
@@ -357,6 +364,21 @@ def _why_not(best: WorstFigures, candidates: Sequence[WorstFigures], wanted: Req
         if failed or loss >= 0.05:
             parts.append(f"{closest.name}: {' and '.join(failed) if failed else f'{loss:.1f} dB less'}.")
     return " ".join(parts)
+
+
+def _why_no_finer_scales(best: WorstFigures, passing: Sequence[WorstFigures]) -> str:
+    """Return why a choice with a scale per row has no smaller tiles, the best of them; "" for other choices."""
+    if best.scaling != scaling_name(ROW):
+        return ""
+    others = [c for c in passing if c.format == best.format and c.scaling != best.scaling and c.has_tiles]
+    finer = [c for c in others if c.bits_per_value >= best.bits_per_value]
+    if not finer:
+        return ""
+    closest = max(finer, key=lambda candidate: candidate.sqnr_db)
+    gain = closest.sqnr_db - best.sqnr_db
+    words = f"only {gain:.1f} dB more" if gain >= 0.05 else "as good" if gain > -0.05 else f"{-gain:.1f} dB less"
+    added = closest.bits_per_value - best.bits_per_value
+    return f"{closest.name}: {words}{f' for another {added:.2g} bits' if added >= 0.005 else ''}."
 
 
 def _why_apart(best: WorstFigures, candidates: Sequence[WorstFigures], uniform: str, wanted: Requirements) -> str:

@@ -32,7 +32,7 @@ def study(
     ),
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", "-f", help="Format; repeat for several.", show_default="those of the 13 candidates"),
+        typer.Option("--format", "-f", help="Format; repeat for several.", show_default="those of the 14 candidates"),
     ] = None,
     scalings: Annotated[
         list[str] | None,

@@ -51,7 +51,7 @@ def test_the_help_shows_every_word_of_its_options(
 @pytest.mark.parametrize(
     ("words", "default"),
     [
-        ("study", "those of the 13 candidates"),
+        ("study", "those of the 14 candidates"),
         ("study", "nearest_even toward_zero stochastic"),
         ("train", "8, or 128 vectors of the perceptron"),
         ("train", "BF16, else FP32, else the first recipe"),

@@ -192,7 +192,7 @@ def test_small_and_gradient_like_tensors_get_scales_and_weights_of_training_no_i
     report = study({"w.weight": w, "w.grad": g})
     assert all(fp.format(row.format) for row in report.recommendations if row.met)
     choice = {row.tensor: row for row in report.recommendations}["w.grad"]
-    assert choice.scaling in ("fp.scalings.TILE_1X128", "fp.scalings.MX")
+    assert choice.scaling == "fp.scalings.ROW"
 
 
 def test_where_nothing_fits_it_says_so() -> None:
@@ -407,3 +407,18 @@ def test_a_group_has_one_format_where_it_is_good_enough() -> None:
     assert {row.choice for name, row in rows.items() if "7" not in name} == {"INT8 with 1x128 scales"}
     assert rows["layers.7.fc.weight"].bits_per_value < 5
     assert "but not what other operands have" in rows["layers.2.fc.weight"].reason
+
+
+def test_scales_per_row_suit_where_smaller_tiles_gain_less_than_a_decibel() -> None:
+    """Tokens of very different sizes, for which row scales are as good as 1x128 and cost less."""
+    rng = np.random.default_rng(0)
+    tokens = rng.standard_normal((256, 1024)).astype(np.float32)
+    tokens *= np.float32(2.0) ** rng.integers(-30, 30, (256, 1)).astype(np.float32)
+    for width, bits, more in ((1024, 8.03125, "only 0.4 dB more for another 0.22 bits"), (64, 8.5, "as good")):
+        h = fp.analysis.tensor("h", tokens[:, :width].copy(), role="activation")
+        (row,) = fp.analysis.study([h], roundings="nearest_even").recommendations
+        assert (row.choice, row.bits_per_value) == ("E4M3 with a scale per row", bits)
+        assert f"E4M3 with 1x128 scales: {more}." in row.reason
+    tokens *= np.repeat(np.float32(2.0) ** np.arange(0, -160, -20, dtype=np.float32), 128)
+    (row,) = fp.analysis.study([fp.analysis.tensor("h", tokens, role="activation")]).recommendations
+    assert row.choice == "E4M3 with 1x128 scales"
