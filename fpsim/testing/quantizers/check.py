@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
 from fpsim.formats.element import element_format
 from fpsim.formats.float_format import Format, dtype_of
+from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
+from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.boundary_points import further_points, points
 from fpsim.testing.quantizers.arrangement import PROBED, arrangement_of, arrangements, uniform_grid
@@ -44,6 +46,10 @@ from fpsim.testing.quantizers.report import (
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart, words_of
 from fpsim.testing.quantizers.search import FoundModel, KnownModels, ModelSearch
 
+if TYPE_CHECKING:
+    from fpsim.testing.quantizers.given_scales.identity import IntegerIdentity
+    from fpsim.testing.quantizers.scales.identity import ScalingIdentity
+
 LIBRARIES = ("ml_dtypes", "torch", "torch<2.12")  # overflow of libraries that round float64 to float32 first
 SEEDED = (257, 4099)  # shape of the large matrix whose stochastic results are compared
 FEW = 4  # results that may be wrong entries of a table
@@ -60,6 +66,7 @@ def check_quantizer(
     scaling: Scaling | str | None = None,
     scale: Any = None,
     zero_point: Any = None,
+    block: tuple[int, int] | None = None,
     source: Any = None,
     seed: int | None = None,
     raises: bool = True,
@@ -80,7 +87,10 @@ def check_quantizer(
       scale: a positive number, or (n, 1) or (n,) of them for the rows or columns of matrices: fn then returns
         saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or values, with quotients
         in float32. It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), as many as it needs.
+        Without scale and scaling an integer format is cast to: saturate(round(x)).
       zero_point: integers of the shape of scale; None also allows a symmetric range, such as -127 to 127.
+      block: rows and columns of a tile of a matrix, for scales (m, n) of its tiles; with ONNX's axis=1 and
+        block_size=32 it is (1, 32), with axis=0 (32, 1).
       source: the dtype of the inputs, that are rounded once: float32, float64 or integers. None: float32 (float64 where
         float32 cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or
         torch, which round float64 to float32 first; that is then a note. With a scale: float16, bfloat16, float32 or
@@ -112,25 +122,25 @@ def check_quantizer(
     """
     __tracebackhide__ = True
     report: QuantizerReport
-    if scale is not None:
-        from fpsim.testing.quantizers.given_scales import check_given_scale
+    element = element_format(fmt) if scaling is None else None
+    if scale is not None or isinstance(element, IntegerFormat):
+        from fpsim.testing.quantizers.given_scales.check import check_given_scale
 
         if scaling is not None:
             raise ValueError(
                 "check_quantizer takes scaling= or scale=, not both. Use scale= for a scale that is given."
             )
         cast = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
-        report = check_given_scale(fn, element_format(fmt), scale, zero_point, source, cast)
+        report = check_given_scale(fn, element_format(fmt), scale, zero_point, block, source, cast)
+    elif block is not None:
+        raise ValueError(f"block needs scale=; got block={shown(block)} alone. A scaling has its own block.")
     elif scaling is not None:
         from fpsim.testing.quantizers.scales.check import check_scaled
 
         report = check_scaled(fn, fmt, scaling, rounding, overflow, subnormals, seed)
     else:
-        element = element_format(fmt)
         if not isinstance(element, Format):
-            raise ValueError(
-                f"a quantizer to {element} needs a scale; pass scale=, or scaling= where it finds its own."
-            )
+            raise ValueError(f"a quantizer to {element} needs a scaling; pass scaling=, such as fp.scalings.ROW.")
         if zero_point is not None:
             raise ValueError("zero_point needs scale=; got a zero_point alone.")
         options = cast_options(fmt, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
@@ -146,15 +156,21 @@ def check_quantizer(
     return report
 
 
-def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIdentity:
-    """What a quantizer does: the policy that gives its results, or the nearest with what it does otherwise.
+@overload
+def identify_quantizer(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity: ...
+@overload
+def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIdentity: ...
+def identify_quantizer(fn: Callable[..., Any], fmt: Any) -> QuantizerIdentity | IntegerIdentity | ScalingIdentity:
+    """Identify what a quantizer does: the policy that gives its results, or the nearest with what it does otherwise.
 
     Args:
       fn: as for `check_quantizer`.
-      fmt: the format that its results are in.
+      fmt: the format that its results are in; a float or an integer format.
 
     Returns:
-      A record: `.rounding`, `.overflow`, `.subnormals`, `.faults`, `.intermediate`, `.exact`, `.rivals`.
+      A record: `.rounding`, `.overflow`, `.subnormals`, `.faults`, `.intermediate`, `.exact`, `.rivals`. Of an integer
+      format `.scale` and `.zero_point` are what results tell. Of a function that returns (codes, scales) or (codes,
+      scales, zero points) it is that of `identify_scaling`, on matrices with ties.
 
     Raises:
       ValueError: an unknown format, or a function that raises, returns no results, or is not deterministic.
@@ -167,8 +183,15 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
       >>> found = fp.testing.identify_quantizer(quantizer, "e5m2")
       >>> found.rounding, found.overflow, found.is_policy
       ('toward_zero', 'saturate', True)
+      >>> halves = lambda x: np.clip(np.rint(x / np.float32(0.1)) + 3, -128, 127).astype(np.int8)
+      >>> found = fp.testing.identify_quantizer(halves, "int8")
+      >>> round(found.scale, 6), found.zero_point, found.rounding, found.is_policy
+      (0.1, 3, 'nearest_even', True)
     """
-    target_fmt = find_format(fmt)
+    element = element_format(fmt)
+    if isinstance(element, IntegerFormat):
+        return _identified_integers(fn, element)
+    target_fmt = find_format(element)
     box = CalledQuantizer(fn, target_fmt)
     x, apart, known = _inputs_of(target_fmt)
     try:
@@ -189,6 +212,26 @@ def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIden
         more, search, start, found = _placed(search, plain, start, found)
         more = more or uniform_grid(box)
     return _identity(search, plain, start, found, () if more is None else (more,))
+
+
+def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
+    """Return what a quantizer to integers does, whether its scale is fixed or it returns one."""
+    from fpsim.testing.quantizers.given_scales.identity import identify_integers
+    from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
+
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of an array that returns values or codes; got {shown(fn)}.")
+    try:
+        with np.errstate(all="ignore"):
+            result = fn(np.zeros((2, 2), np.float32))
+    except Exception:  # what it wants instead, such as tensors, is found out below
+        result = None
+    try:
+        if isinstance(result, (tuple, list, Scaled)):
+            return identity_on(fn, fmt, telling_matrices(fmt), {})
+        return identify_integers(fn, fmt)
+    except QuantizerMisbehaved as refusal:
+        raise ValueError(refusal.sentence) from refusal
 
 
 def _placed(

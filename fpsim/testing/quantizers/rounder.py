@@ -117,6 +117,20 @@ def rule_words(rule: str, promised: str) -> str:
     return f"takes ties {TIES[rule]}" if promised in NEAREST else f"rounds to nearest, ties {TIES[rule]}"
 
 
+def in_elements(clause: str) -> str:
+    """Return the clause on what a cast does, where it does so to elements that have a scale.
+
+    Example:
+      >>> from fpsim.testing.quantizers.rounder import in_elements
+      >>> in_elements("takes ties up, toward +Inf"), in_elements("drops the sign")
+      ('takes ties of elements up, toward +Inf', 'drops the sign, in its elements')
+    """
+    for start, of_elements in (("takes ties ", "takes ties of elements "), ("rounds ", "rounds elements ")):
+        if clause.startswith(start):
+            return of_elements + clause.removeprefix(start)
+    return f"{clause}, in its elements"
+
+
 class FractionGrid(NamedTuple):
     """Magnitudes with so many fraction bits, whose spacing stops shrinking at an exponent."""
 

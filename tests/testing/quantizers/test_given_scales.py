@@ -171,16 +171,106 @@ def test_a_reversed_vector_that_is_read_wrong_is_found() -> None:
 @pytest.mark.parametrize(
     ("fmt", "keywords", "words"),
     [
-        ("int8", {}, "a quantizer to INT8 needs a scale; pass scale="),
+        ("logfmt-8", {}, "a quantizer to LogFMT-8 needs a scaling; pass scaling="),
         ("int8", {"scale": -1.0}, "scale must be positive and finite"),
         ("int8", {"scale": 1.0, "zero_point": 200}, r"zero_point must be integers of INT8, -128 \.\. 127; got 200"),
         ("e4m3", {"scale": 1.0, "zero_point": 1}, "zero_point must be 0 for E4M3"),
         ("int8", {"scale": 1.0, "source": "float64"}, "source must be float16, bfloat16, float32 or an integer dtype"),
         ("int8", {"scale": 1.0, "scaling": "ROW"}, "takes scaling= or scale=, not both"),
-        ("int8", {"scale": 1.0, "rounding": "stochastic", "seed": 1}, "scale= needs a deterministic rounding"),
+        ("int8", {"scale": 1.0, "rounding": "stochastic", "seed": 1}, "INT8 needs a deterministic rounding"),
         ("e4m3", {"zero_point": 1}, "zero_point needs scale="),
     ],
 )
 def test_what_cannot_be_asked_is_refused(fmt: str, keywords: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         report(lambda x: x, fmt, **keywords)
+
+
+# ---- a scale per tile, as ONNX's axis and block_size
+
+
+GRID = np.exp2(np.random.default_rng(3).uniform(-4, 4, (6, 4))).astype(np.float32)
+POINTS = np.random.default_rng(4).integers(-20, 20, (6, 4)).astype(np.int8)
+
+
+def blocked(x: Array, scale: Any, zero_point: Any, axis: int, size: int, rounds: Any = np.rint) -> Array:
+    """ONNX's QuantizeLinear with axis and block_size."""
+    scales, points = (np.repeat(part, size, axis) for part in (scale, np.float32(zero_point)))
+    return np.clip(rounds(x / scales) + points, -128, 127).astype(np.int8)
+
+
+BLOCKED: dict[str, tuple[Callable[..., Any], str, dict[str, Any], tuple[str, ...]]] = {
+    "axis 1": (lambda x: blocked(x, GRID, 0 * POINTS, 1, 32), "int8", {"block": (1, 32)}, ()),
+    "axis 0, zero points": (
+        lambda x: blocked(x, GRID, POINTS, 0, 16), "int8", {"block": (16, 1), "zero_point": POINTS}, ()),
+    "fn(x, scale, zero point)": (
+        lambda x, s, z: blocked(x, s, z, 1, 32), "int8", {"block": (1, 32), "zero_point": POINTS}, ()),
+    "both axes": (
+        lambda x: np.clip(np.rint(x / GRID.repeat(8, 0).repeat(16, 1)), -128, 127).astype(np.int8), "int8",
+        {"block": (8, 16)}, ()),
+    "E4M3": (
+        lambda x: fp.encode(x / GRID.repeat(32, 1), "e4m3", overflow="saturate_finite"), "e4m3", {"block": (1, 32)}, ()
+    ),
+    "float16": (
+        lambda x: blocked(x.astype(np.float32), GRID, 0 * POINTS, 1, 32), "int8",
+        {"block": (1, 32), "source": "float16"}, ()),
+    "truncation": (
+        lambda x: blocked(x, GRID, POINTS, 1, 32, np.trunc), "int8", {"block": (1, 32), "zero_point": POINTS},
+        ("rounds toward zero",)),
+    "the tile before": (
+        lambda x: blocked(x, np.roll(GRID, 1, 1), 0 * POINTS, 1, 32), "int8", {"block": (1, 32)},
+        ("takes scales of the tile before in its row",)),
+    "one scale per row": (
+        lambda x: blocked(x, GRID[:, [0] * 4], 0 * POINTS, 1, 32), "int8", {"block": (1, 32)},
+        ("takes scales of the first tile for a whole row",)),
+    "scales in turns": (
+        lambda x: np.clip(np.rint(x / np.tile(GRID, (1, 32))), -128, 127).astype(np.int8), "int8", {"block": (1, 32)},
+        ("takes turns with the scales of a row, element by element",)),
+    "zero points of the tile before": (
+        lambda x: blocked(x, GRID, np.roll(POINTS, 1, 0), 0, 16), "int8", {"block": (16, 1), "zero_point": POINTS},
+        ("takes zero points of the tile before in its column",)),
+    "two causes": (
+        lambda x: blocked(x, GRID[:, [0] * 4], 0 * POINTS, 1, 32, np.trunc), "int8", {"block": (1, 32)},
+        ("rounds toward zero", "takes scales of the first tile for a whole row")),
+}  # fmt: skip
+
+
+@in_turn("form", BLOCKED)
+def test_a_scale_per_tile_is_checked(form: str) -> None:
+    fn, fmt, keywords, causes = BLOCKED[form]
+    found = report(fn, fmt, scale=GRID, **keywords)
+    assert (found.ok, found.causes, found.unexplained) == (not causes, causes, 0), found
+    if form == "fn(x, scale, zero point)":
+        assert found.covered.sizes[1] > 1 << 20
+    elif not causes:
+        assert "its scales fix the shape of a matrix" in found.notes[0]
+
+
+def test_a_row_of_tiles_beyond_those_of_a_small_matrix_is_checked() -> None:
+    def fn(x: Array, scale: Array) -> Array:
+        codes = blocked(x, scale, 0 * scale, 1, 32)
+        codes[300:] = 0
+        return codes
+
+    (broken,) = report(fn, "int8", scale=GRID, block=(1, 32)).broken
+    assert broken.property == "size"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"scale": GRID}, r"got shape \(6, 4\)\. Pass block=, such as \(1, 32\), for scales of tiles"),
+        ({"scale": 0.5, "block": (1, 2)}, r"scale must be \(m, n\) of the tiles of a matrix where block= is passed"),
+        (
+            {"scale": GRID, "block": (0, 1)},
+            r"block must be rows and columns of a tile, such as \(1, 32\); got \(0, 1\)",
+        ),
+        ({"scale": GRID, "block": 32}, "block must be rows and columns of a tile"),
+        ({"scale": GRID, "zero_point": [1, 2], "block": (1, 32)}, r"must have the shape of scale, \(6, 4\)"),
+    ],
+)
+def test_tiles_that_cannot_be_are_refused(keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        report(lambda x: x, "int8", **keywords)
+    with pytest.raises(ValueError, match="block needs scale="):
+        report(lambda x: x, "e4m3", block=(1, 32))

@@ -15,7 +15,7 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import E8M0, FP32
-from fpsim.formats.rounding import Rounding
+from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
@@ -44,6 +44,7 @@ from fpsim.testing.quantizers.scales.identity import (
     words_of_codes,
 )
 from fpsim.testing.quantizers.scales.results import ReturnedParts
+from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 
 UNUSUAL = ("an Inf", "a NaN")  # matrices that recipes treat each in their own way
 EXTREME = (
@@ -100,6 +101,10 @@ def check_scaled(
                 fields |= whole or _usual_fault(matrices, check.counts, element, scaling, cast)
         if wrong and not fields.get("causes"):
             fields |= _cause_of_codes(cases, element, scaling, cast)
+        if wrong and not fields.get("causes") and isinstance(element, IntegerFormat) and not scaling.symmetric:
+            fields |= _cause_beside_scales(
+                dict(zip(check.counts, cases, strict=True)), check.counts, element, scaling, cast
+            )
     elif "calls" in broken:
         fields |= fault_beside(cases, element, [scaling], cast)
     if broken and not wrong and not fields.get("diagnosis"):
@@ -356,6 +361,24 @@ def _cause_of_codes(
         return _one_cause(f"returns zero points that are off by {of_points:+d}, and codes of the right ones")
     if of_points == 0:
         return _one_cause(f"adds zero points that are off by {of_codes:+d}, and returns the right ones")
+    return {}
+
+
+def _cause_beside_scales(
+    cases: dict[str, tuple[Array, ReturnedParts]], counts: dict[str, int], fmt: IntegerFormat, scaling: Scaling,
+    cast: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the cause where scales are right, and elements or zero points round, wrap or are added in another way."""
+    rounding = rounding_mode(cast["rounding"]).name.lower()
+    for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
+        kept = [case for name, case in cases.items() if name not in unusual]
+        causes = zero_point_causes(kept, fmt, scaling, rounding)
+        if causes:
+            left = sum(counts[name] for name in unusual if name in counts)
+            apart = f" With {' and '.join(unusual)}, which are left out of that, {left:,} differ." if left else ""
+            whole = "all have one cause" if len(causes) == 1 else f"{len(causes)} causes together explain all"
+            text = f"{whole}: it {'; it '.join(causes)} (0 differ from that).{apart}"
+            return {"causes": causes, "diagnosis": text, "unexplained": left}
     return {}
 
 

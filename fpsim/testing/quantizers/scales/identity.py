@@ -26,6 +26,7 @@ from fpsim.testing.quantizers.black_box import QuantizerMisbehaved
 from fpsim.testing.quantizers.rounder import Words, words_of
 from fpsim.testing.quantizers.scales.faults import Case, RightEncoding, explained
 from fpsim.testing.quantizers.scales.results import ReturnedParts, values_of
+from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 
 LISTED = 8  # rivals that a report keeps
 FINALISTS = 32  # recipes that are held against every matrix
@@ -48,6 +49,12 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+AFFINE_TENSOR = Scaling(block=(-1, -1), symmetric=False)
+OPERATORS = {  # recipes that an operator of a library has
+    (AFFINE_TENSOR, "UINT8"): "ONNX's DynamicQuantizeLinear",
+}
+
+
 @dataclass(frozen=True)
 class ScalingIdentity:
     """The recipe of scales that a quantizer follows, as far as an array tells.
@@ -58,6 +65,7 @@ class ScalingIdentity:
       exact: whether it gives all; differ, of: how many codes and scales it does not give, of how many.
       layout: "tiles" (one scale per tile in the shape of the grid), "transposed", "reciprocal" (scales that multiply),
         both joined by " ", or "values" where only values came back.
+      element: name of the element format.
       faults: what it does beside that recipe, as clauses after "it", where that gives all; else empty.
       rivals: other scalings that this array does not tell from it.
       excluded: how many of those tried differ.
@@ -72,6 +80,12 @@ class ScalingIdentity:
     rivals: tuple[Scaling, ...] = field(repr=False)
     excluded: int = 0
     faults: tuple[str, ...] = ()
+    element: str = ""
+
+    @property
+    def operator(self) -> str:
+        """The operator that is defined as this recipe, such as ONNX's DynamicQuantizeLinear; "" without one."""
+        return OPERATORS.get((self.scaling, self.element), "")
 
     @property
     def block(self) -> tuple[int, ...]:
@@ -85,6 +99,7 @@ class ScalingIdentity:
 
     def __str__(self) -> str:
         name = f"fp.scalings.{self.names[0]}" if self.names else repr(self.scaling)
+        name = f"{self.operator}, {name}" if self.operator else name
         if not self.exact and self.faults:
             return f"{name}, scales as {self.layout}, but it {'; it '.join(self.faults)}."
         if not self.exact:
@@ -197,20 +212,56 @@ def identify_scaling(fn: Callable[..., Any], fmt: Any, x: Any, **cast: Any) -> S
     if array.ndim != 2 or array.dtype not in (np.float32, np.float64):
         raise ValueError(f"x must be a float32 matrix; got {shown(x)}.")
     try:
-        parts = called(fn, array.copy(), element)
+        return identity_on(fn, element, [array], cast)
     except QuantizerMisbehaved as refusal:
         raise ValueError(refusal.sentence) from refusal
-    affine = parts.zero_points is not None or (isinstance(element, IntegerFormat) and not element.signed)
-    found = identified([(array, parts)], element, cast, affine)
-    if found.exact or unrounded([(array, parts)]):
+
+
+def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], cast: dict[str, Any]) -> ScalingIdentity:
+    """Return the recipe of scales that gives what a quantizer returns for some matrices.
+
+    Raises:
+      QuantizerMisbehaved: the function raises or returns no result.
+    """
+    cases = [(array, called(fn, array.copy(), element)) for array in arrays]
+    affine = cases[0][1].zero_points is not None or (isinstance(element, IntegerFormat) and not element.signed)
+    found = identified(cases, element, cast, affine)
+    if found.exact or unrounded(cases):
         return found
-    fitting = [row for row in ROWS.values() if parts.scales is None or _fits(parts.scales, array, row)]
+    fitting = [
+        row for row in (AFFINE_TENSOR, *ROWS.values())
+        if all(parts.scales is None or _fits(parts.scales, x, row) for x, parts in cases)
+    ]  # fmt: skip
     for scaling in dict.fromkeys([found.scaling, *fitting]):
-        fields = fault_beside([(array, parts)], element, [scaling], cast)
+        if affine and scaling.symmetric:
+            continue
+        fields = fault_beside(cases, element, [scaling], cast)
         if fields:
             names = tuple(name for name, row in ROWS.items() if row == scaling)
             return replace(found, scaling=scaling, names=names, faults=fields["causes"])
+    for scaling in dict.fromkeys((found.scaling, AFFINE_TENSOR)) if affine else ():
+        faults = zero_point_causes(cases, element, scaling) if isinstance(element, IntegerFormat) else ()
+        if faults:
+            return replace(found, scaling=scaling, names=(), faults=faults)
     return found
+
+
+def telling_matrices(fmt: IntegerFormat) -> list[Array]:
+    """Return matrices that tell recipes of integers apart: tiles of different size, and ties."""
+    rng = np.random.default_rng(0)
+    spread = rng.standard_normal((64, 256)) * np.exp2(rng.integers(-6, 6, (64, 256 // 32))).repeat(32, 1)
+    steps = fmt.highest - fmt.lowest
+    cases = [spread]
+    for offset in (0.5, -0.5, 0.25, -0.25):  # of zero points from an integer; the scale is a power of two
+        low = -(steps // 2) + offset
+        ties = rng.integers(0, 2 * steps + 1, (16, 64)) / 2 + low + (offset % 0.5)
+        ties[0, :2] = low, low + steps
+        cases.append(np.clip(ties, low, low + steps) / 8)
+    largest = fmt.highest if fmt.signed else steps
+    halves = rng.integers(-2 * largest, 2 * largest + 1, (16, 64)) / 2
+    halves[0, 0] = largest
+    cases.append(halves / 4)
+    return [np.asarray(case, np.float32) for case in cases]
 
 
 def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
@@ -252,8 +303,9 @@ def identified(
     _, of, layout = seen[chosen]
     rivals = tuple(scaling for scaling in fits if scaling != chosen) if differ == 0 else ()
     return ScalingIdentity(
-        chosen, names, differ == 0, differ, of, layout, rivals, len(roughly.keys() | seen.keys()) - len(fits)
-    )
+        chosen, names, differ == 0, differ, of, layout, rivals, len(roughly.keys() | seen.keys()) - len(fits),
+        element=fmt.name,
+    )  # fmt: skip
 
 
 @functools.cache

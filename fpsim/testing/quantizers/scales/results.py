@@ -68,7 +68,7 @@ class ReturnedParts:
             raise QuantizerMisbehaved("returns", f"fn must return {WANTED}; got {len(got)} parts.", x)
         third = as_array(without_gradient(got[2]), "the third part")
         integers = third.dtype.kind in "iu" or third.dtype.name in ("int4", "uint4")
-        if scaling is not None and not scaling.symmetric:
+        if (scaling is None and integers) or (scaling is not None and not scaling.symmetric):
             if not integers:
                 raise QuantizerMisbehaved("zero points", f"fn must return integer zero points; got {third.dtype}.", x)
             self.zero_points = third.astype(np.int64)

@@ -1,0 +1,121 @@
+"""Calls a quantizer whose scale is given, with as many arguments as it needs, and reads codes or values."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array, as_array, format_of, is_torch, without_gradient
+from fpsim.errors import shown
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.testing.coverage import CoverageRecord
+from fpsim.testing.quantizers.black_box import QuantizerMisbehaved, read
+from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values
+from fpsim.testing.quantizers.scales.results import is_packed, unpacked
+
+FINDS_ITS_OWN = (
+    "Pass scaling= for a function that finds its scales: fp.Scaling(block=(-1, -1), symmetric=False) for ONNX's "
+    "DynamicQuantizeLinear."
+)
+
+
+class GivenScaleCall:
+    """Calls fn(x), fn(x, scale) or fn(x, scale, zero_point), as many as it needs, and reads codes or values."""
+
+    def __init__(self, fn: Callable[..., Any], promise: GivenScale) -> None:
+        if not callable(fn):
+            raise TypeError(f"fn must be a function of an array that returns values or codes; got {shown(fn)}.")
+        self.fn, self.promise = fn, promise
+        self.covered = CoverageRecord()
+        self.returns_values = False
+        self.tensors = False
+        try:
+            parameters = list(inspect.signature(fn).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        needed = sum(one.kind in positional and one.default is one.empty for one in parameters)
+        self.more = max(min(needed - 1, 2), 0)
+
+    def call(self, x: Array, layout: str = "") -> Values:
+        """Return integers or values of a result as float64.
+
+        Raises:
+          QuantizerMisbehaved: fn raises, writes into its input, or returns no result.
+        """
+        matrix = self.promise.matrix
+        if matrix is not None and x.shape != matrix:
+            return np.concatenate([self.call(x[row : row + matrix[0]], layout) for row in range(0, len(x), matrix[0])])
+        promise = self.promise
+        of_points = promise.fmt.storage if isinstance(promise.fmt, IntegerFormat) else np.dtype(np.float32)
+        extras = [promise.scale, np.broadcast_to(promise.zero_point.astype(of_points), promise.scale.shape).copy()]
+        before = x.tobytes()
+        try:
+            got = self._run(x, extras[: self.more])
+        except Exception as error:
+            if "torch" not in sys.modules or self.tensors or x.dtype.name == "bfloat16":
+                raise QuantizerMisbehaved(
+                    "runs",
+                    f"fn raised {type(error).__name__}: {error} on an array of {x.dtype} and shape {x.shape}.",
+                    x,
+                ) from error
+            self.tensors = True
+            return self.call(x, layout)
+        if x.tobytes() != before:
+            raise QuantizerMisbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
+        values = self._read(got, x)
+        self.covered.note(x, layout)
+        return values
+
+    def _run(self, x: Array, extras: list[Array]) -> Any:
+        with np.errstate(all="ignore"):
+            if not self.tensors:
+                return self.fn(x, *extras)
+            torch = sys.modules["torch"]
+            return self.fn(*(torch.from_numpy(np.ascontiguousarray(one)) for one in (x, *extras)))
+
+    def _read(self, got: Any, x: Array) -> Values:
+        fmt = self.promise.fmt
+        if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(one, "dtype") for one in got):
+            raise QuantizerMisbehaved(
+                "returns", f"fn must return codes or values; got {len(got)} arrays. {FINDS_ITS_OWN}", x
+            )
+        if is_torch(got) and str(got.dtype) == "torch.float4_e2m1fn_x2":
+            got = got.view(sys.modules["torch"].uint8)
+        try:
+            array = np.asarray(as_array(without_gradient(got), "the result"))
+        except (TypeError, ValueError) as error:
+            raise QuantizerMisbehaved("returns", f"fn must return codes or values; got {shown(got)}.", x) from error
+        if is_packed(array, x.shape, fmt):
+            array = unpacked(array, x.shape, fmt, high_first=False)
+        if array.shape != x.shape:
+            raise QuantizerMisbehaved(
+                "shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x
+            )
+        integers = array.dtype.kind in "iu" or array.dtype.name in ("int4", "uint4")
+        known = format_of(array.dtype)
+        self.returns_values = not integers and (isinstance(fmt, IntegerFormat) or known != fmt)
+        if self.returns_values:
+            if known is None:
+                raise QuantizerMisbehaved("dtype", f"fn must return codes of {fmt} or values; got {array.dtype}.", x)
+            return array.astype(np.float64) + self._no_sign_of_zeros
+        if isinstance(fmt, Format):
+            return read(array, x, fmt).words.view(np.float64).reshape(x.shape)
+        return array.astype(np.float64) + self._no_sign_of_zeros
+
+    @property
+    def _no_sign_of_zeros(self) -> float:
+        """The summand that makes -0 +0 where codes are integers, which have one zero, and changes nothing elsewhere."""
+        return 0.0 if isinstance(self.promise.fmt, IntegerFormat) else -0.0
+
+    def wanted(self, promise: GivenScale, x: Array) -> Values:
+        """Return what a promise gives, as codes or as the values that came back."""
+        codes = promise.codes(x) + self._no_sign_of_zeros
+        if not self.returns_values:
+            return codes
+        return promise.values(codes) + self._no_sign_of_zeros

@@ -1,0 +1,123 @@
+"""Identifies quantizers to integers: scale, zero point, rounding, and what they do otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.rounding import NAMES
+from fpsim.testing.quantizers.black_box import QuantizerMisbehaved
+from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
+from fpsim.testing.quantizers.given_scales.causes import cause_of, differing
+from fpsim.testing.quantizers.given_scales.inputs import inputs_of
+from fpsim.testing.quantizers.given_scales.promise import GivenScale, given_scale
+from fpsim.testing.quantizers.given_scales.search import scales_of
+from fpsim.testing.quantizers.rounder import rule_words
+
+POLICIES = tuple(name for name in NAMES if name != "stochastic")
+
+
+@dataclass(frozen=True)
+class IntegerIdentity:
+    """What a quantizer to integers with one scale does, as far as its results tell.
+
+    Attributes:
+      fmt: the format that was asked about.
+      scale: what it divides by, a float32; 1 for a cast.
+      zero_point: what it adds.
+      lowest: the smallest integer, -127 or -128 of INT8.
+      rounding: what it does, as a keyword of `fpsim.encode`; where no keyword does it, the name of a rule that one of
+        `faults` describes, such as "half_added".
+      overflow: "saturate" or "wrap".
+      faults: what it does otherwise, as clauses after "it".
+      exact: whether all of these together give every result.
+      differ, of: how many inputs differ from that, of how many.
+      excluded: how many other faults differ on at least one of the inputs.
+    """
+
+    fmt: IntegerFormat
+    scale: float
+    zero_point: int
+    lowest: int
+    rounding: str
+    overflow: str
+    faults: tuple[str, ...]
+    exact: bool
+    differ: int
+    of: int
+    excluded: int
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether it is saturate(round(x / scale) + zero point), without faults."""
+        return self.exact and not self.faults
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Keywords with which `check_quantizer` passes, but for the faults."""
+        rounding = self.rounding if self.rounding in NAMES else "nearest_even"
+        whole = self.lowest == self.fmt.lowest or self.zero_point  # without a zero point it may begin at -highest
+        return {"scale": self.scale, "rounding": rounding} | ({"zero_point": self.zero_point} if whole else {})
+
+    def __str__(self) -> str:
+        ties = "takes ties away from zero" if self.rounding == "nearest_away" else f"rounds {self.rounding}"
+        does = f"{self.fmt}: divides by {self.scale:.9g}, {ties}, adds {self.zero_point}, {self.overflow}s"
+        does += f" at {self.lowest}" if self.lowest != self.fmt.lowest else ""
+        faults = f", but it {'; it '.join(self.faults)}" if self.faults else ""
+        if self.exact:
+            return f"{does}{faults}. Each of {self.excluded:,} other faults differs on at least one of these points."
+        return f"No cause gives all results; nearest: {does}{faults}, which differs in {self.differ:,} of {self.of:,}."
+
+
+def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity:
+    """Return what a function that returns codes or values of integers with one scale does.
+
+    Raises:
+      QuantizerMisbehaved: the function raises, returns no results, or is not deterministic.
+    """
+    cast = {"rounding": "nearest_even", "overflow": None, "subnormals": "keep"}
+    box = GivenScaleCall(fn, given_scale(fmt, 1.0, None, cast))
+    probe = inputs_of(box.promise, np.dtype(np.float32))
+    first = box.call(probe)
+    if differing(first, box.call(probe)).any():
+        raise QuantizerMisbehaved("calls", "fn is not deterministic: the same call gave two results.", probe)
+    models = list(scales_of(box)) or [box.promise]
+    best: IntegerIdentity | None = None
+    for model in models:
+        found = _identity(box, model)
+        if found.exact:
+            return found
+        if best is None or found.differ < best.differ:
+            best = found
+    assert best is not None
+    return best
+
+
+def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
+    """Return what a quantizer does if its scale and zero point are those of a model."""
+    x = inputs_of(model, np.dtype(np.float32))
+    got = box.call(x)
+    fmt = box.promise.fmt
+    assert isinstance(fmt, IntegerFormat)
+    ranges = (fmt.lowest, -fmt.highest) if fmt.signed else (fmt.lowest,)
+    policies = [model._replace(lowest=lowest, rounding=rounding) for lowest in ranges for rounding in POLICIES]
+    counts = [int(differing(got, box.wanted(policy, x)).sum()) for policy in policies]
+    start = nearest = policies[int(np.argmin(counts))]
+    faults: tuple[str, ...] = ()
+    excluded, differ = sum(count > 0 for count in counts), min(counts)
+    if differ:
+        cause, others = cause_of(start, box, x, got)
+        excluded += others
+        if cause is not None:
+            nearest, differ = cause.model, 0
+            policy = rule_words(nearest.rounding, start.rounding) if nearest.rounding in POLICIES else ""
+            faults = tuple(clause for clause in cause.clauses if clause != policy)
+    overflow = "wrap" if nearest.wraps else "saturate"
+    return IntegerIdentity(
+        fmt, float(nearest.scale), int(nearest.zero_point), nearest.lowest, nearest.rounding, overflow, faults,
+        differ == 0, differ, x.size, excluded,
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Inputs at which a quantizer with a given scale can change its mind, and further arrays of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.testing.boundary_points import points
+from fpsim.testing.quantizers.given_scales.promise import GivenScale
+from fpsim.testing.quantizers.properties import LAYOUTS
+
+LARGE = (1 << 20) + 1033  # elements
+CALLS = 256  # at most, where scales of tiles fix the shape of a matrix
+MOST = 1 << 22  # elements of these calls together, unless two calls have more
+
+
+def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
+    """Return multiples of the scale at and next to ties and ends of the range, in the source's dtype."""
+    if promise.block is not None:
+        return _of_tiles(promise, dtype)
+    rng = np.random.default_rng(0)
+    fmt = promise.fmt
+    if isinstance(fmt, IntegerFormat):
+        ends = fmt.highest - fmt.lowest + 4
+        levels = np.arange(-2 * ends, 2 * ends + 1) / 2
+    else:
+        finite = points(fmt).astype(np.float64)
+        levels = finite[np.isfinite(finite)]
+        levels = levels if levels.size <= 4096 else rng.choice(levels, 4096, replace=False)
+    scales = np.atleast_1d(promise.scale).astype(np.float64)
+    with np.errstate(all="ignore"):
+        column = np.concatenate([levels, rng.uniform(levels.min(), levels.max(), 512)])
+        if promise.scale.ndim:
+            x = column[None, :] * scales if promise.scale.shape[0] > 1 and promise.scale.ndim == 2 else (
+                column[:, None] * scales
+            )  # fmt: skip
+        else:
+            x = column * scales
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            low, high = max(info.min, -(1 << 24)), min(info.max, 1 << 24)
+            near = np.rint(x)[..., None] + np.array([-1, 0, 1])
+            moved = near.reshape(*x.shape[:-1], -1) if promise.scale.ndim != 1 else np.moveaxis(near, -1, 0).reshape(
+                -1, x.shape[-1]
+            )  # fmt: skip
+            return np.asarray(np.clip(moved, low, high).astype(dtype))
+        single = x.astype(dtype)
+        around = [single, *(_next(single, step) for step in (-2, -1, 1, 2))]
+        axis = 1 if promise.scale.ndim == 2 and promise.scale.shape[0] > 1 else 0
+        special = np.array([0.0, -0.0, 1e30, -1e30, np.inf, -np.inf, 1e-45, -1e-45, -1e-40]).astype(dtype)
+        if single.ndim == 2:
+            lines = single.shape[1 - axis]
+            special = np.repeat(special[None, :], lines, 0) if axis else np.repeat(special[:, None], lines, 1)
+        return np.concatenate([*around, special], axis)
+
+
+def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
+    """Return matrices one below the other, with the inputs for its scale in each tile."""
+    assert promise.block is not None
+    assert promise.matrix is not None
+    rng = np.random.default_rng(0)
+    height, width = promise.block
+    rows, columns = promise.scale.shape
+    single = promise._replace(block=None)
+    for_scales = {scale: inputs_of(single._replace(scale=scale), dtype) for scale in np.unique(promise.scale)}
+    inputs = max(one.size for one in for_scales.values())
+    calls = int(np.clip(-(-inputs // (height * width)), 2, CALLS))
+    calls = max(min(calls, MOST // (promise.matrix[0] * promise.matrix[1])), 2)
+    x = np.empty((calls, rows, height, columns, width), dtype)
+    for i, j in np.ndindex(rows, columns):
+        for_tile = rng.permutation(for_scales[promise.scale[i, j]])
+        x[:, i, :, j, :] = np.resize(for_tile, calls * height * width).reshape(calls, height, width)
+    return x.reshape(-1, promise.matrix[1])
+
+
+def _next(x: Array, steps: int) -> Array:
+    """Return floats so many places away from zero."""
+    word = x.view(f"i{x.dtype.itemsize}")
+    return np.where(x == 0, x, (word + word.dtype.type(steps)).view(x.dtype))
+
+
+def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
+    """Yield a large array, and the inputs in layouts of some names; scales of tiles fix the size of arrays."""
+    layouts = {name: LAYOUTS[name] for name in names}
+    rng = np.random.default_rng(1)
+    if promise.matrix is not None:
+        few = x[: 2 * promise.matrix[0]]
+        yield from ((name, layout.make(few)) for name, layout in layouts.items() if layout.axes == 2)
+        return
+    if not promise.scale.ndim:
+        yield "large", x[rng.integers(0, x.size, LARGE)]
+        few = x[: x.size // 8 * 8]
+        for name, layout in layouts.items():
+            yield name, layout.make(few.reshape({1: (-1,), 2: (4, -1), 3: (2, 2, -1)}[layout.axes]))
+        return
+    along = 1 if promise.scale.ndim == 2 and promise.scale.shape[0] > 1 else 0
+    count = -(-LARGE // x.shape[1 - along])
+    yield "large", x.take(rng.integers(0, x.shape[along], count), along)
+    for name, layout in layouts.items():
+        if layout.axes == 2:
+            yield name, layout.make(x)

@@ -1,0 +1,156 @@
+"""A quantizer with a given scale as a model: code = saturate(round(x / scale) + zero point)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, as_array, format_of
+from fpsim.casts.cast import decode, encode, quantize
+from fpsim.errors import shown
+from fpsim.formats.element import Element
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.rounding import rounding_mode
+from fpsim.testing.quantizers.rounder import RULES
+
+Values = Any  # float64
+WIDE = 2.0**31  # integers are of 32 bits before they are cut to those of a format
+
+
+class GivenScale(NamedTuple):
+    """What a quantizer with a given scale does; all but the first four are what a right one does by default.
+
+    Attributes:
+      fmt: the element format.
+      scale, zero_point: per tensor, along an axis of a matrix, or one for each tile of a matrix.
+      rounding: a rule of `rounder.RULES`.
+      cast: overflow and subnormals of a float format.
+      block: rows and columns of a tile; None without tiles.
+      quotient: "float32", "reciprocal" (x * (1 / scale)), "product" (x * scale), "float64", or a format that quotients
+        are rounded to.
+      lowest, highest: the smallest and the largest integer.
+      before: whether the zero point is added before rounding.
+      wraps: which integers beyond the range lose their high bits instead of saturating: "", "both", "above" or "below".
+      wide: the largest integer before that.
+      sign: "keep", "drop" or "flip".
+    """
+
+    fmt: Format | IntegerFormat
+    scale: Array
+    zero_point: Array
+    rounding: str
+    cast: dict[str, Any]
+    block: tuple[int, int] | None = None
+    quotient: Any = "float32"
+    lowest: int = 0
+    highest: int = 0
+    before: bool = False
+    wraps: str = ""
+    wide: float = WIDE
+    sign: str = "keep"
+
+    @property
+    def matrix(self) -> tuple[int, int] | None:
+        """Shape of the matrix whose tiles the scales are of; None without tiles."""
+        if self.block is None:
+            return None
+        return self.scale.shape[0] * self.block[0], self.scale.shape[1] * self.block[1]
+
+    def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
+        """Return an array of the scales' shape so that it broadcasts with inputs, matrices one below the other."""
+        if self.block is None or of_scales.ndim == 0:
+            return of_scales
+        whole = of_scales.repeat(self.block[0], 0).repeat(self.block[1], 1)
+        return np.tile(whole, (shape[0] // whole.shape[0], 1))
+
+    def codes(self, x: Array) -> Values:
+        """Return integers, or values of a float format, as float64."""
+        with np.errstate(all="ignore"):
+            quotient = self._quotient(x)
+            if isinstance(self.fmt, Format):
+                rounded = encode(quotient.astype(np.float32), self.fmt, rounding=self.rounding, **self.cast)
+                return np.asarray(decode(rounded, self.fmt, np.float64))
+            offset = self.spread(self.zero_point, x.shape).astype(np.float64)
+            moved = quotient.astype(np.float64)
+            moved = {"keep": moved, "drop": np.abs(moved), "flip": -moved}[self.sign]
+            if self.before:
+                moved = (moved.astype(np.float32) + offset.astype(np.float32)).astype(np.float64)
+            magnitude = np.abs(np.clip(moved, -WIDE, WIDE))
+            whole = np.floor(magnitude)
+            away = RULES[self.rounding](whole % 2 == 1, magnitude - whole, np.signbit(moved))
+            rounded_off = np.copysign(whole + away, moved)
+            added = 0 if self.before else offset
+            integers = rounded_off + added
+            saturated = np.clip(integers, self.lowest, self.highest)
+            if not self.wraps:
+                return saturated
+            cut = np.clip(rounded_off, -WIDE, self.wide) + added
+            cut = (cut - self.fmt.lowest) % (1 << self.fmt.bits) + self.fmt.lowest
+            saturates = {"both": False, "above": integers < self.lowest, "below": integers > self.highest}[self.wraps]
+            return np.where(saturates, saturated, cut)
+
+    def _quotient(self, x: Array) -> Array:
+        scale = self.spread(self.scale, x.shape)
+        single = x.astype(np.float32)
+        if self.quotient == "reciprocal":
+            return np.asarray(single * (np.float32(1) / scale))
+        if self.quotient == "product":
+            return np.asarray(single * scale)
+        if self.quotient == "float64":
+            return np.asarray(x.astype(np.float64) / scale.astype(np.float64))
+        divided = np.asarray(single / scale)
+        return divided if self.quotient == "float32" else np.asarray(quantize(divided, self.quotient))
+
+    def values(self, codes: Values) -> Values:
+        """Return the values that codes stand for, in float32, as float64."""
+        with np.errstate(all="ignore"):
+            scale = self.spread(self.scale, codes.shape)
+            offset = self.spread(self.zero_point, codes.shape) if isinstance(self.fmt, IntegerFormat) else 0.0
+            return np.asarray(((codes - offset).astype(np.float32) * scale).astype(np.float64))
+
+
+def given_scale(
+    fmt: Element, scale: Any, zero_point: Any, cast: dict[str, Any], block: tuple[int, int] | None = None
+) -> GivenScale:
+    """Return the model that a caller's arguments describe.
+
+    Raises:
+      ValueError, TypeError: what cannot be asked.
+    """
+    if not isinstance(fmt, (Format, IntegerFormat)):
+        raise ValueError(f"scale= needs an integer or float format; got {fmt}.")
+    scales = np.asarray(as_array(scale, "scale"))
+    if scales.dtype.kind not in "fiu" and format_of(scales.dtype) is None:
+        raise TypeError(f"scale must be a positive number or an array of them; got {shown(scale)}.")
+    scales = scales.astype(np.float32)
+    wanted = "one number, or (n, 1) or (n,) of a matrix" if block is None else "(m, n) of the tiles of a matrix"
+    if not (np.isfinite(scales) & (scales > 0)).all() or not scales.size or scales.ndim > 2:
+        raise ValueError(f"scale must be positive and finite, {wanted}; got {shown(scale)}.")
+    tiled = scales.ndim == 2 and min(scales.shape) > 1
+    if block is None and tiled:
+        raise ValueError(
+            f"scale must be {wanted}; got shape {scales.shape}. Pass block=, such as (1, 32), for scales of tiles."
+        )
+    if block is not None and scales.ndim != 2:
+        raise ValueError(f"scale must be {wanted} where block= is passed; got shape {scales.shape}.")
+    scales = scales.reshape(()) if scales.size == 1 and block is None else scales
+    zero_points = np.asarray(0 if zero_point is None else as_array(zero_point, "zero_point")).astype(np.float64)
+    zero_points = zero_points.reshape(()) if zero_points.size == 1 and block is None else zero_points
+    if isinstance(fmt, Format) and zero_points.any():
+        raise ValueError(f"zero_point must be 0 for {fmt}, a float format; got {shown(zero_point)}. Leave it out.")
+    if isinstance(fmt, IntegerFormat):
+        inside = (zero_points >= fmt.lowest) & (zero_points <= fmt.highest) & (zero_points == np.rint(zero_points))
+        if not inside.all():
+            integers = f"integers of {fmt}, {fmt.lowest} .. {fmt.highest}"
+            raise ValueError(f"zero_point must be {integers}; got {shown(zero_point)}.")
+    if zero_points.ndim and zero_points.shape != scales.shape:
+        raise ValueError(f"zero_point must have the shape of scale, {scales.shape}; got {zero_points.shape}.")
+    rounding = rounding_mode(cast["rounding"]).name.lower()
+    if rounding not in RULES:
+        raise ValueError(f"{fmt} needs a deterministic rounding here; got {cast['rounding']!r}. Use check_stochastic.")
+    overflow = cast["overflow"] or "saturate_finite"
+    kept = {"overflow": overflow, "subnormals": cast["subnormals"]}
+    limits: dict[str, Any] = {} if isinstance(fmt, Format) else {"lowest": fmt.lowest, "highest": fmt.highest}
+    return GivenScale(fmt, scales, zero_points, rounding, kept, block, **limits)

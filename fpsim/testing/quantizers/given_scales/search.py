@@ -1,0 +1,94 @@
+"""Finds the scale and the zero point that a function divides by and adds, from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
+from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values
+
+PATTERNS = 4096  # floats of a call that a threshold is looked for among
+LARGEST = 0x7F7FFFFF  # pattern of float32's largest value
+NEAR = 4  # floats on either side of a scale that is computed from thresholds, which may be off by as many
+DIGITS = 7  # of decimal numbers, of which those with the fewest digits are tried first
+
+
+def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
+    """Yield models with the scales that a quantizer may have, the most likely first.
+
+    A scale follows from two inputs at which results reach the next integers, whatever the rounding.
+    """
+    fmt = box.promise.fmt
+    if not isinstance(fmt, IntegerFormat):
+        return
+    sides = [_of_values(box, fmt) if box.returns_values else _of_codes(box, fmt, sign) for sign in (1, -1)]
+    for found in sides:
+        if found is None:
+            continue
+        scale, zero_point = found
+        for candidate in _likely(scale):
+            yield box.promise._replace(scale=candidate, zero_point=np.asarray(zero_point, np.float64))
+        return
+
+
+def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float, int] | None:
+    """Return the scale and the zero point of codes for inputs of one sign; None without enough integers there."""
+    zero_point = int(box.call(np.zeros(4, np.float32))[0])
+    steps = (fmt.highest - zero_point if sign > 0 else zero_point - fmt.lowest) * 3 // 4
+    if steps < 2 or not fmt.lowest <= zero_point <= fmt.highest:
+        return None
+
+    def rises(x: Array) -> Values:
+        return sign * (box.call(np.copysign(x, np.float32(sign))) - zero_point)
+
+    first, last = (_threshold(rises, step) for step in (1, steps))
+    if first is None or last is None or not last > first:
+        return None
+    return (last - first) / (steps - 1), zero_point
+
+
+def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
+    """Return the scale and the zero point of values, whose smallest one is the scale."""
+    everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
+    ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
+    values = np.abs(box.call(np.concatenate([everywhere, -everywhere])))
+    if not (values > 0).any():
+        return None
+    step = float(values[values > 0].min())
+    lowest = round(ends[0] / step)
+    if fmt.signed and lowest == -fmt.highest:
+        lowest = fmt.lowest
+    return step, fmt.lowest - lowest
+
+
+def _threshold(rises: Any, level: int) -> float | None:
+    """Return the smallest positive float32 at which results reach a level; None where none does."""
+    low, high = 0, LARGEST  # patterns, of which the first does not reach it
+    while high - low > 1:
+        patterns = np.unique(np.linspace(low + 1, high, PATTERNS).astype(np.uint32))
+        reached = np.flatnonzero(rises(patterns.view(np.float32)) >= level)
+        if not reached.size:
+            return None
+        at = int(reached[0])
+        low, high = (int(patterns[at - 1]) if at else low), int(patterns[at])
+    return float(np.uint32(high).view(np.float32))
+
+
+def _likely(scale: float) -> list[Any]:
+    """Return float32 scales near a number: decimal numbers of few digits and quotients of these first."""
+    near = np.float32(scale)
+    pattern = int(near.view(np.uint32))
+    patterns = [pattern + step for step in range(-NEAR, NEAR + 1) if pattern + step > 0]
+    floats = [np.uint32(one).view(np.float32) for one in patterns]
+    return sorted(floats, key=lambda one: (min(_digits(float(one)), _digits(1 / float(one))), abs(float(one) - scale)))
+
+
+def _digits(number: float) -> int:
+    """Return how many decimal digits give a number as float32."""
+    single = np.float32(number)
+    return next((n for n in range(1, DIGITS + 1) if np.float32(f"{number:.{n}g}") == single), DIGITS + 2)
