@@ -14,6 +14,7 @@ from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arrays import Array, as_array, is_torch, without_gradient, words
 from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import DTYPES
+from fpsim.testing.products.layouts import OperandLayout
 from fpsim.testing.products.promise import KernelInputs, Promise, canonical
 
 TAKES = ("numpy", "torch", "cuda", "jax")
@@ -62,7 +63,7 @@ class CalledKernel:
         seconds = time.perf_counter() - started
         if (first != again).any():
             raise KernelMisbehaved(
-                "deterministic", f"fn gives other bits at the second call for {x}: {_two(first, again)}."
+                "deterministic", f"fn gives other bits at the second call for {x}: {two_results(first, again)}."
             )
         if seconds * CALLS > PATIENCE:
             raise KernelMisbehaved(
@@ -94,14 +95,18 @@ class CalledKernel:
         got = self.fn(*(self._passed(np.ascontiguousarray(each)) for each in arrays))
         return got.cpu() if is_torch(got) else got
 
-    def call(self, x: KernelInputs) -> Array:
-        """What fn gives, as codes, every NaN the same.
+    def call(self, x: KernelInputs, layout: OperandLayout | None = None) -> Array:
+        """Return what fn gives, as codes, every NaN the same.
+
+        layout: of a and b in memory; None for C order.
 
         Raises:
           KernelMisbehaved: it raises, writes into its operands, or returns what is no result.
         """
         operands = [x.a.copy(), x.b.copy(), *(each.copy() for each in x.extras)]
         passed = [self._passed(each) for each in operands]
+        if layout is not None:
+            passed[:2] = layout.of_a(passed[0]), layout.of_b(passed[1])
         before = [self._bytes(each) for each in passed]
         self.calls += 1
         try:
@@ -111,12 +116,14 @@ class CalledKernel:
             text = " ".join(str(error).split())
             text = text if len(text) <= 160 else f"{text[:157]}..."
             raise KernelMisbehaved(
-                "runs", f"fn raised {type(error).__name__}({text!r}) for {self._kinds(x)}."
+                "runs", f"fn raised {type(error).__name__}({text!r}) for {self._kinds(x, layout)}."
             ) from error
         names = ["a", "b", *(name for name in ("scale_a", "scale_b", "bias") if getattr(x, name) is not None)]
         for name, each, was in zip(names, passed, before, strict=True):
             if self._bytes(each) != was:
-                raise KernelMisbehaved("leaves its operands alone", f"fn writes into {name} for {self._kinds(x)}.")
+                raise KernelMisbehaved(
+                    "leaves its operands alone", f"fn writes into {name} for {self._kinds(x, layout)}."
+                )
         return self._read(got, passed[0], x)
 
     def _bytes(self, x: Any) -> bytes:
@@ -141,10 +148,10 @@ class CalledKernel:
         tensor = tensor if native else tensor.view(getattr(torch, x.dtype.name))
         return tensor.cuda() if self.takes == "cuda" else tensor
 
-    def _kinds(self, x: KernelInputs) -> str:
+    def _kinds(self, x: KernelInputs, layout: OperandLayout | None = None) -> str:
         kind = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{each.dtype} {each.shape}" for each in (x.a, x.b))
-        return f"{x} ({kind}, {pairs})"
+        return f"{x} ({kind}, {pairs}{f', {layout.name}' if layout else ''})"
 
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
         out = self.promise.out
@@ -188,7 +195,7 @@ def _has_cuda() -> bool:
     return torch is not None and importlib.util.find_spec("torch") is not None and bool(torch.cuda.is_available())
 
 
-def _two(first: Array, again: Array) -> str:
+def two_results(first: Array, again: Array) -> str:
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
     digits = 2 * first.dtype.itemsize
     return (

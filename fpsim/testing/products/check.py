@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.products import envelope as envelopes
-from fpsim.testing.products.black_box import CalledKernel, KernelMisbehaved
+from fpsim.testing.products.black_box import CalledKernel, KernelMisbehaved, two_results
 from fpsim.testing.products.inputs import BEYOND, inputs_for
+from fpsim.testing.products.layouts import LAYOUTS, OperandLayout
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, promise_of, values_of
 from fpsim.testing.products.report import KernelReport, ProductCoverage, distance, mismatch
 from fpsim.testing.products.search import FoundVariant, Observation, VariantSearch, tree_of
@@ -73,8 +75,8 @@ def check_kernel(
 
     Returns:
       A report: `.ok`, `.mismatches`, `.first`, `.max_ulp`, `.explanation`, `.causes`, `.terms` (the fewest terms of K
-      that show the difference), `.trees`, `.excluded`, `.rivals` and `.covered` (shapes, kinds of inputs, dtypes and
-      magnitudes). NaNs equal each other.
+      that show the difference), `.trees`, `.excluded`, `.rivals` and `.covered` (shapes, kinds of inputs, dtypes,
+      memory layouts and magnitudes). NaNs equal each other.
 
     Raises:
       AssertionError: the kernel is wrong, with the report as its text.
@@ -119,16 +121,72 @@ def _observed(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInp
         raise KernelMisbehaved("calls", f"fn gives other bits for {seen[0].x} after calls with other operands.")
 
 
+class ComparedLayouts(NamedTuple):
+    """Layouts of operands whose results are right, notes on those that a kernel refuses, and what else is wrong."""
+
+    taken: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+
+def _in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
+    """Compare the results for operands in other memory layouts, of two products.
+
+    bounded: the promise of an envelope, in which results have to lie; None asks for the bits of operands in C order.
+    """
+    if kernel.takes == "jax":
+        return ComparedLayouts(notes=("JAX's arrays have one memory layout",))
+    oblong = (each for each in seen if 1 < each.x.shape[0] != each.x.shape[1] > 1 and max(each.x.shape[:2]) <= BEYOND)
+    compared = list({id(each): each for each in (seen[0], next(oblong, seen[0]))}.values())
+    taken: list[str] = []
+    refused: dict[str, list[str]] = {}
+    broken: tuple[str, ...] = ()
+    for layout in LAYOUTS:
+        if broken or (not layout.torch and kernel.takes != "numpy"):
+            continue
+        try:
+            for each in compared:
+                _compare_layout(each, kernel.call(each.x, layout), layout, bounded)
+            taken.append(layout.name)
+        except KernelMisbehaved as refusal:
+            if refusal.rule == "runs":
+                refused.setdefault(refusal.sentence, []).append(layout.name)
+            else:
+                broken = (refusal.sentence,)
+    notes = tuple(f"it refuses operands {', '.join(names)}: {said}" for said, names in refused.items())
+    return ComparedLayouts(tuple(taken), notes, broken)
+
+
+def _compare_layout(each: Observation, got: Any, layout: OperandLayout, bounded: Promise | None) -> None:
+    """Compare results with those for the same operands in C order.
+
+    Raises:
+      KernelMisbehaved: they differ, or lie outside the envelope.
+    """
+    if bounded is None and (got != each.got).any():
+        said = f"{each.x}, {layout.name} in memory, than in C order: {two_results(each.got, got)}"
+        raise KernelMisbehaved("layout", f"fn gives other bits for {said}.")
+    if bounded is None or each.count:
+        return
+    if envelopes.outside(values_of(got, bounded.out), envelopes.envelope_of(bounded, each.x)).any():
+        said = f"{each.x}, {layout.name} in memory, where those in C order lie within"
+        raise KernelMisbehaved("layout", f"fn leaves the envelope for {said}.")
+
+
 def _checked(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
     promised = _in_words(promise)
     seen: list[Observation] = []
     broken: tuple[str, ...] = ()
+    layouts = ComparedLayouts()
     try:
         _observed(kernel, promise, inputs, seen)
+        layouts = _in_layouts(kernel, seen)
+        broken = layouts.broken
     except KernelMisbehaved as refusal:
         broken = (refusal.sentence,)
     fields: dict[str, Any] = {"of": sum(each.got.size for each in seen), "inputs": len(seen), "broken": broken}
-    fields["covered"] = _covered(each.x for each in seen)
+    fields["covered"] = replace(_covered(each.x for each in seen), layouts=layouts.taken)
+    fields["notes"] = layouts.notes
     wrong = [each for each in seen if each.count]
     if not wrong:
         if not broken and certify:
@@ -144,6 +202,7 @@ def _checked(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInpu
     search = VariantSearch(promise, seen)
     found = search.explain()
     fields |= _explained(found, seen, search, fields["where"])
+    fields["notes"] = (*fields["notes"], *layouts.notes)
     shown_by = min(wrong, key=lambda each: (each.x.name in ("special", "large", "zeros"), each.x.shape[2], -each.count))
     element = tuple(int(i) for i in np.argwhere(shown_by.differ)[0])
     first = mismatch(promise, shown_by.x, shown_by.got, shown_by.want, (element[0], element[1]))
@@ -338,6 +397,7 @@ def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kernel
     share, worst, ulps = 0.0, None, 0.0
     broken: tuple[str, ...] = ()
     seen: list[Observation] = []
+    layouts = ComparedLayouts()
     try:
         for x in inputs:
             codes = kernel.call(x) if calls else kernel.settle(x)
@@ -357,6 +417,8 @@ def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kernel
                 element = tuple(int(i) for i in np.argwhere(far)[0])
                 if worst is None or x.shape[2] < worst.inputs.shape[2]:
                     worst = mismatch(promise, x, codes, want, (element[0], element[1]))
+        layouts = _in_layouts(kernel, seen, promise)
+        broken = layouts.broken
     except KernelMisbehaved as refusal:
         broken = (refusal.sentence,)
     notes = (
@@ -365,8 +427,8 @@ def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kernel
     fields |= {"mismatches": outside, "of": total, "inputs": calls, "first": worst, "max_ulp": ulps, "share": share}
     if outside:
         fields |= _explained_outside(promise, seen)
-    fields["covered"] = _covered(each.x for each in seen)
-    return KernelReport(kernel.name, _in_words(promise), broken=broken, notes=tuple(notes), **fields)
+    fields["covered"] = replace(_covered(each.x for each in seen), layouts=layouts.taken)
+    return KernelReport(kernel.name, _in_words(promise), broken=broken, notes=(*notes, *layouts.notes), **fields)
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:

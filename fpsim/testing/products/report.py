@@ -58,6 +58,7 @@ class ProductCoverage:
       shapes: (M, N, K), each once.
       kinds: names of kinds of inputs, such as "cancelling".
       dtypes: dtypes of the operands.
+      layouts: names of memory layouts other than C order, such as "b transposed".
       smallest, largest: magnitudes of the smallest and the largest finite operand other than zero.
       specials: which of "zeros", "infinities" and "NaNs" were among the operands.
     """
@@ -68,12 +69,13 @@ class ProductCoverage:
     smallest: float = 0.0
     largest: float = 0.0
     specials: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         sides = zip("MNK", zip(*self.shapes, strict=True), strict=True)
         ranges = [f"{side} {min(sizes):,} to {max(sizes):,}" for side, sizes in sides]
         parts = [f"{', '.join(ranges)} in {len(self.shapes)} shapes", f"{len(self.kinds)} kinds of inputs"]
-        parts += [f"{' and '.join(self.dtypes)} operands in C order"]
+        parts += [f"{' and '.join(self.dtypes)} operands, {', '.join(('in C order', *self.layouts))}"]
         parts += [f"magnitudes from {self.smallest:.3g} to {self.largest:.3g}"] if self.largest else []
         return "; ".join(parts + ([", ".join(self.specials)] if self.specials else []))
 
@@ -105,7 +107,8 @@ class KernelReport:
       share: the largest share of the envelope that was used, NaN without one.
       derivation: of the envelope.
       notes: what is no fault, but good to know.
-      covered: the inputs that were compared: `.shapes`, `.kinds`, `.dtypes`, `.smallest`, `.largest`, `.specials`.
+      covered: the inputs that were compared: `.shapes`, `.kinds`, `.dtypes`, `.smallest`, `.largest`, `.specials`,
+        `.layouts`.
       name, asked: of the kernel, and what it promised.
     """
 

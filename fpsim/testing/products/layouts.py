@@ -1,0 +1,68 @@
+"""Memory layouts of a product's operands beside C order: transposed, parts of wider matrices, strided, reversed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import is_torch
+
+
+class OperandLayout(NamedTuple):
+    """A memory layout: its name, and functions that bring an array or tensor in C order, a or b, into it."""
+
+    name: str
+    of_a: Callable[[Any], Any]
+    of_b: Callable[[Any], Any]
+    torch: bool = True  # whether tensors have it
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _transposed(x: Any) -> Any:
+    """Return the same matrix with its columns contiguous."""
+    if not is_torch(x):
+        return np.asfortranarray(x)
+    return _words(x).t().contiguous().t().view(x.dtype)
+
+
+def _widened(x: Any) -> Any:
+    """Return the same matrix as columns of a wider one, with values of its own on either side."""
+    if not is_torch(x):
+        return np.concatenate([x[:, -1:], x, x[:, :1]], 1)[:, 1:-1]
+    import torch
+
+    words = _words(x)
+    return torch.cat([words[:, -1:], words, words[:, :1]], 1)[:, 1:-1].view(x.dtype)
+
+
+def _spaced(x: Any) -> Any:
+    """Return the same matrix as every other row and column of a larger one."""
+    if not is_torch(x):
+        return x.repeat(2, 0).repeat(2, 1)[::2, 1::2]
+    return _words(x).repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, 1::2].view(x.dtype)
+
+
+def _reversed(x: Any) -> Any:
+    return np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
+
+
+def _words(x: Any) -> Any:
+    """Return a tensor's patterns as integers, which every operation of torch takes."""
+    import torch
+
+    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+
+
+LAYOUTS = (
+    OperandLayout("a transposed", _transposed, _same),
+    OperandLayout("b transposed", _same, _transposed),
+    OperandLayout("both transposed", _transposed, _transposed),
+    OperandLayout("columns of wider matrices", _widened, _widened),
+    OperandLayout("every other row and column", _spaced, _spaced),
+    OperandLayout("reversed", _reversed, _reversed, torch=False),
+)
