@@ -25,7 +25,7 @@ from fpsim.train.loss_scale import LossScaler
 from fpsim.train.model import loss_of
 from fpsim.train.monitor import Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
-from fpsim.train.parallel import Ranks, reduce
+from fpsim.train.parallel import GradientSum, Ranks, Reduction, reduce
 from fpsim.train.recipe import Recipe
 from fpsim.train.setup.checks import refuse_names, refuse_shapes
 from fpsim.train.setup.layers import (
@@ -93,9 +93,10 @@ class Trainer:
         refuse_shapes(recipe, self.layers, settings)
         for row in recipe.stored:
             store_activations(self.model, row)
-        self._shared: Any = self.ranks.data_parallel(
-            self.model, recipe.reduction, count=self.ranks.world * settings.accumulate
-        )
+        self._reduction = Reduction(recipe.reduction, count=self.ranks.world * settings.accumulate)
+        self._shared: Any = self.model
+        if recipe.gradients is None:  # torch adds in float32; `_batch` adds in other formats
+            self._shared = self.ranks.data_parallel(self.model, recipe.reduction, count=self._reduction.count)
         self.weights: dict[str, Tensor] = dict(self.model.named_parameters())
         optimizer = dataclasses.replace(recipe.optimizer, seed=recipe.optimizer.seed + RUNS * settings.seed)
         self.optimizer = AdamW({name: weight.detach() for name, weight in self.weights.items()}, optimizer)
@@ -121,14 +122,8 @@ class Trainer:
         began = time.perf_counter()
         self._follow()
         scales = self._scales()  # as they are before the step, in case it has to be looked at again
-        parts, losses = [], []
         with self._watching() as watch:
-            for part in self._micro_batches(self._shared, scales):
-                losses.append(part)
-                if self.ranks.world == 1:
-                    parts.append(self._gradients())
-        whole = self.ranks.world > 1 or (len(parts) == 1 and self.recipe.reduction is None)
-        gradients = self._gradients() if whole else reduce(parts, self.recipe.reduction)
+            gradients, losses = self._batch(scales)
         loss = self._mean(losses)
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
@@ -145,6 +140,22 @@ class Trainer:
         self.rows.append(row)
         self.steps += 1
         return row
+
+    def _batch(self, scales: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[float]]:
+        """The gradients of a step, those of all its micro-batches and processes, and the losses of its own."""
+        losses, parts = [], []
+        total = None if self.recipe.gradients is None else GradientSum(self.recipe.gradients)
+        for loss in self._micro_batches(self._shared, scales):
+            losses.append(loss)
+            if total is not None:
+                total.add(self._gradients())
+            elif self.ranks.world == 1:
+                parts.append(self._gradients())
+        if total is not None:
+            return self.ranks.averaged(total.gradients, self._reduction), losses
+        if self.ranks.world > 1 or (len(parts) == 1 and self.recipe.reduction is None):
+            return self._gradients(), losses
+        return reduce(parts, self.recipe.reduction), losses
 
     def _micro_batches(self, model: Any, scales: Mapping[str, Tensor]) -> Iterator[float]:
         """The loss of each micro-batch of a step.

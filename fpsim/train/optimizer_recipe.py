@@ -116,7 +116,7 @@ class OptimizerRecipe:
 
     def format_of(self, kind: str) -> Format | None:
         """The format of "weights", "first_moment" or "second_moment"; None for float32."""
-        return _found(kind, getattr(self, kind))
+        return kept_format(kind, getattr(self, kind))
 
 
 # ---- checks
@@ -140,8 +140,8 @@ def _checked_betas(betas: Any) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
-def _found(name: str, word: FormatLike | None) -> Format | None:
-    """The format of a field; None for float32.
+def kept_format(name: str, word: FormatLike | None) -> Format | None:
+    """Return the format in which a field says that numbers are kept from step to step; None for float32.
 
     Raises:
       ValueError: none of that name, or one that cannot hold such numbers.

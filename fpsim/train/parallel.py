@@ -33,8 +33,9 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.arithmetic.functions import add
 from fpsim.arrays import Array, words
-from fpsim.casts.cast import decode, encode
+from fpsim.casts.cast import decode, encode, refuse_unless_held
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
@@ -142,6 +143,41 @@ def reduce(
     return {name: reduction.average([reduction.sent(each[name]) for each in gradients]) for name in gradients[0]}
 
 
+class GradientSum:
+    """The running sum of micro-batches' gradients, kept in a format as a framework keeps `.grad`.
+
+    Each gradient is rounded into the format, to nearest even, and so is each sum of two: without float32 sums beside
+    them, BF16 gradients lose what lies below half an ulp of the sum.
+
+    Args:
+      fmt: the format, by name, dtype or object: float32 must hold it.
+    Raises:
+      TypeError, ValueError: no such format.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.train.parallel import GradientSum
+      >>> total = GradientSum("bf16")
+      >>> for value in (256.0, 1.0, 1.0):
+      ...     total.add({"w": torch.tensor([value])})
+      >>> total.gradients
+      {'w': tensor([256.])}
+    """
+
+    def __init__(self, fmt: Any) -> None:
+        self.fmt = find_format(fmt)
+        refuse_unless_held(self.fmt, FP32, "take one of up to 32 bits")
+        self.gradients: dict[str, Tensor] = {}
+
+    def add(self, gradients: Mapping[str, Tensor]) -> None:
+        """Add the gradients of a micro-batch: name -> float32 tensor."""
+        for name, gradient in gradients.items():
+            codes = encode(array_of(gradient), self.fmt)
+            if name in self.gradients:
+                codes = np.asarray(add(encode(array_of(self.gradients[name]), self.fmt), codes, fmt=self.fmt))
+            self.gradients[name] = tensor_of(decode(codes, self.fmt))
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The processes that train together.
@@ -239,6 +275,15 @@ class Ranks:
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(reduction.average(self.gathered(reduction.sent(bucket.buffer()))))
         return done
+
+    def averaged(self, gradients: Mapping[str, Tensor], reduction: Reduction) -> dict[str, Tensor]:
+        """Return the mean of the gradients of all ranks, by the same steps as `data_parallel`.
+
+        Args:
+          gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
+          reduction: the format that they are sent in, what adds them, and what the sum is divided by.
+        """
+        return {name: reduction.average(self.gathered(reduction.sent(x))) for name, x in gradients.items()}
 
     def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The largest of each element over all ranks, such as an amax; a NaN on any rank is NaN.

@@ -14,7 +14,7 @@ from fpsim.reload import reloadable
 from fpsim.torch.recipe import LinearRecipe
 from fpsim.torch.rows import FP32
 from fpsim.train import written
-from fpsim.train.optimizer_recipe import OptimizerRecipe, require_number
+from fpsim.train.optimizer_recipe import OptimizerRecipe, kept_format, require_number
 from fpsim.train.parts import Controller as Controller
 from fpsim.train.parts import Numerics as Numerics
 from fpsim.train.parts import Override as Override
@@ -44,6 +44,8 @@ class Recipe:
       optimizer: learning rate, clipping, formats of moments and weights.
       reduction: the format that gradients of micro-batches and processes are rounded to before they are added, in
         float32 and in order; None for float32.
+      gradients: the format in which a process keeps the gradient of a weight: each micro-batch's is rounded into it,
+        and they are added in it, one after another, to nearest even (docs/systems.md). None for float32, master sums.
       parametrisation: of the model: "standard", or "unit" (unit scaling).
       source: where it comes from.
 
@@ -68,6 +70,7 @@ class Recipe:
     loss_factor: float = 1.0
     optimizer: OptimizerRecipe = ADAMW
     reduction: Any = None
+    gradients: Any = None
     parametrisation: str = "standard"
     source: str = dataclasses.field(default="", compare=False)
 
@@ -88,6 +91,7 @@ class Recipe:
         require_kind("optimizer", self.optimizer, OptimizerRecipe, "an OptimizerRecipe")
         if self.reduction is not None:
             object.__setattr__(self, "reduction", find_format(self.reduction))
+        object.__setattr__(self, "gradients", kept_format("gradients", self.gradients))
         require_word("parametrisation", self.parametrisation, PARAMETRISATIONS)
 
     def replace(self, **changes: Any) -> Recipe:

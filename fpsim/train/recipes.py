@@ -108,6 +108,17 @@ BF16_WEIGHTS_STOCHASTIC = _autocast(
 )
 BF16_WEIGHTS_KAHAN = _autocast("BF16_WEIGHTS_KAHAN", _ZAMIRAI, "BF16", optimizer=_without_masters("kahan"))
 
+# "Mixed-precision training with Adam": 2 bytes of weights, 2 of gradients, and 12 of masters and moments.
+FP16_MASTERS = _autocast(
+    "FP16_MASTERS", "Rajbhandari et al., arXiv:1910.02054, 3.1: FP16 weights and gradients, float32 masters",
+    "FP16", loss_scaling="dynamic", optimizer=OptimizerRecipe(weights="fp16"), gradients="fp16",
+)  # fmt: skip
+# Megatron-LM issue 146: 256 + 1 = 256.
+BF16_GRADIENTS = _autocast(
+    "BF16_GRADIENTS", "Megatron-LM without accumulate_allreduce_grads_in_fp32: gradients added in BF16", "BF16",
+    optimizer=OptimizerRecipe(weights="bf16"), gradients="bf16",
+)  # fmt: skip
+
 __all__ = list(ROWS)  # filled in above
 
 __getattr__, __dir__ = face("fpsim.train.recipes", [*ROWS, "ROWS"])

@@ -34,7 +34,7 @@ CLASSES = (Override, Controller, Stored, Numerics, OptimizerRecipe, LinearRecipe
            LossScalingPolicy)  # fmt: skip
 FORMATS = (
     "input_fmt", "weight_fmt", "grad_fmt", "stash_fmt", "out_fmt", "fmt", "softmax", "norm", "loss", "reduction",
-    "first_moment", "second_moment", "weights",
+    "gradients", "first_moment", "second_moment", "weights",
 )  # fmt: skip
 TEXTS = ("name", "source", "layers", "modules", "faulty")  # where "none" is a text like any other
 SCALED = (

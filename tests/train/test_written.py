@@ -46,6 +46,7 @@ FULL = Recipe(
         0.5, 2**64 - 1,
     ),
     reduction="bf16",
+    gradients=MINE,
     parametrisation="unit",
     source="a 'source' with \"quotes\" and é",
 )  # fmt: skip

@@ -23,7 +23,7 @@ class Settings:
       text: a file of text for the transformer; None for Python's help topics.
       backend: what multiplies: "emulated" on the CPU, "float32" (torch in place of every unit), "gpu", "hardware".
       batch, context: sequences of a micro-batch (vectors, for the perceptron), and tokens of a sequence.
-      accumulate: micro-batches of a step, of each process.
+      accumulate: micro-batches of a step, of each process; `Recipe.gradients` is the format in which they are added.
       measure: steps from one measurement of every product to the next; 0 for none.
 
     Raises:

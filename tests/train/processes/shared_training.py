@@ -8,9 +8,9 @@ import fpsim as fp
 from fpsim.torch.operators import array_of
 
 
-def trained(recipe: str, ranks: fp.train.Ranks, accumulate: int) -> dict[str, Any]:
+def trained(recipe: str, ranks: fp.train.Ranks, accumulate: int, **changes: Any) -> dict[str, Any]:
     """The weights and losses of two steps, whose gradients travel in BF16."""
-    chosen = fp.train.recipes.ROWS[recipe].replace(reduction="bf16")
+    chosen = fp.train.recipes.ROWS[recipe].replace(reduction="bf16", **changes)
     settings = fp.train.Settings(steps=2, batch=8, context=16, accumulate=accumulate, measure=0)
     trainer = fp.train.Trainer(chosen, settings, ranks)
     losses = [trainer.step()["loss"] for _ in range(2)]

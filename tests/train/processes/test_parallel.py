@@ -21,7 +21,7 @@ import torch
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
-from fpsim.train.parallel import ENVIRONMENT, Ranks, Reduction, reduce
+from fpsim.train.parallel import ENVIRONMENT, GradientSum, Ranks, Reduction, reduce
 from tests.kit.forks import fork
 from tests.kit.processes import ROOT
 from tests.kit.sweeps import in_turn
@@ -33,6 +33,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 
 TRAINED = ("NVFP4", "FP8_DELAYED")
+KEPT = "BF16_GRADIENTS"  # whose processes keep their gradients in BF16
 
 
 def left(folder: Path) -> list[dict[str, Any]]:
@@ -69,7 +70,7 @@ def torchrun(*words: str) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two processes leave of every way and of two recipes."""
-    return both(tmp_path_factory.mktemp("ranks"), *TRAINED)
+    return both(tmp_path_factory.mktemp("ranks"), *TRAINED, KEPT)
 
 
 @contextlib.contextmanager
@@ -109,10 +110,10 @@ def test_two_processes_have_the_bits_of_one_whatever_the_format_sum_and_buckets(
     assert (ranks[0]["empty"].shape, ranks[0]["one"].shape, int(ranks[0]["one"])) == ((0,), (), 1)
 
 
-def check_training(recipe: str, ranks: list[dict[str, Any]]) -> None:
+def check_training(recipe: str, ranks: list[dict[str, Any]], **changes: Any) -> None:
     """That both have the bits of one process that takes their micro-batches one after another."""
     with one_thread():
-        single = trained(recipe, Ranks.from_environment(), accumulate=2)
+        single = trained(recipe, Ranks.from_environment(), accumulate=2, **changes)
     for each in ranks:
         assert {name for name in each if name.startswith(f"{recipe}/")} == {f"{recipe}/{name}" for name in single}
         for name, want in single.items():
@@ -123,6 +124,10 @@ def check_training(recipe: str, ranks: list[dict[str, Any]]) -> None:
 def test_two_processes_train_with_the_bits_of_two_micro_batches(recipe: str, ranks: list[dict[str, Any]]) -> None:
     # stochastic draws, gradients that travel in BF16, delayed scales and AdamW included
     check_training(recipe, ranks)
+
+
+def test_each_process_keeps_its_own_sum_and_they_are_added_in_float32(ranks: list[dict[str, Any]]) -> None:
+    check_training(KEPT, ranks, gradients=None)  # what travels is in BF16 already
 
 
 @pytest.mark.slow
@@ -214,6 +219,55 @@ def test_the_default_is_float32_addition_by_the_processor() -> None:
 
 
 # ---- how many processes
+
+
+def kept(fmt: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The running sum of gradients (micro-batches, ...) in a format."""
+    total = GradientSum(fmt)
+    for each in x:
+        total.add({"w": torch.from_numpy(each)})
+    return total.gradients["w"].numpy()
+
+
+def test_a_sum_of_gradients_in_bf16_stays_at_256() -> None:
+    ones = np.array([256] + [1] * 300, np.float32)[:, None]
+    assert kept("bf16", ones) == 256  # 256 + 1 lies halfway between 256 and 258
+    assert kept("fp32", ones) == 556
+    assert kept("fp16", ones) == 556
+
+
+@in_turn("dtype", [torch.bfloat16, torch.float16])
+def test_a_sum_of_gradients_has_the_bits_of_torch_in_that_dtype(dtype: torch.dtype) -> None:
+    x = (np.random.default_rng(1).standard_normal((6, 500)) * 2.0 ** np.arange(-12, 12, 24 / 500)).astype(np.float32)
+    weight = torch.zeros(500, dtype=dtype, requires_grad=True)
+    for each in x:
+        (weight * torch.from_numpy(each).to(dtype)).sum().backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    assert_bits_equal(kept(dtype, x), weight.grad.float().numpy())
+
+
+@in_turn("accumulate", [1, 3])
+def test_the_trainer_adds_micro_batches_in_the_format_of_its_gradients(accumulate: int) -> None:
+    settings = fp.train.Settings(steps=1, model="perceptron", batch=32, accumulate=accumulate, measure=0)
+    plain, small = (
+        fp.train.Trainer(fp.train.recipes.FP32.replace(gradients=fmt), settings) for fmt in (None, "bf16")
+    )  # fmt: skip
+    parts = []
+    for _ in plain._micro_batches(plain.model, {}):
+        parts.append({name: x.clone() for name, x in plain._gradients().items()})
+    found, _ = small._batch({})
+    assert list(found) == list(parts[0])
+    for name, gradient in found.items():
+        total = kept("bf16", np.stack([part[name].numpy() for part in parts]))
+        assert_bits_equal(gradient.numpy(), total / np.float32(accumulate))
+        assert np.any(gradient.numpy() != reduce(parts)[name].numpy())
+
+
+def test_a_format_that_float32_does_not_hold_keeps_no_gradients() -> None:
+    with pytest.raises(ValueError, match="FP64"):
+        GradientSum("fp64")
+    with pytest.raises(ValueError, match="FP64"):
+        fp.train.Recipe(gradients="fp64")
 
 
 def test_without_torchrun_there_is_one_process_and_its_model_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,144 @@
+"""Bits that an array takes in memory: packed codes, scales, zero points, and what fills up rows and tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from fpsim.errors import is_integer, shown
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.log_format import LogFMT
+from fpsim.scaling.recipes import scaling_of
+from fpsim.scaling.scaling import Scaling
+
+WORD = 32  # bits of a float32 scale
+SWIZZLE = (128, 4)  # rows and scales of a tile of scales as cuBLAS reads them; torchao, fouroversix
+
+
+class StoredBits(NamedTuple):
+    """The bits of an array, by what they are for.
+
+    Attributes:
+      values: number of elements.
+      codes: bits of the elements' codes.
+      scales: bits of the scales, zero points and the scale of the whole array.
+      padding: bits that fill up tiles, rows of packed codes, or tiles of scales.
+    """
+
+    values: int
+    codes: int
+    scales: int
+    padding: int
+
+    @property
+    def total(self) -> int:
+        """All bits."""
+        return self.codes + self.scales + self.padding
+
+    @property
+    def bytes(self) -> int:
+        """All bits in whole bytes."""
+        return -(-self.total // 8)
+
+    @property
+    def per_value(self) -> float:
+        """Bits of one value with its share of everything else."""
+        return self.total / self.values
+
+
+def stored_bits(
+    fmt: Any, scaling: Scaling | str | None, shape: Sequence[int], *, padded: bool = False, swizzled: bool = False
+) -> StoredBits:
+    """Count the bits of an array of a shape in a format with scales.
+
+    Codes are packed without gaps within a row (the last axis), and a row begins at a whole byte. A scale is stored in
+    its own format; an integer's zero point takes the bits of an element; LogFMT has two float32 numbers per tile.
+
+    Args:
+      fmt: element format, by name, dtype or object; None is float32.
+      scaling: its scales, or None.
+      shape: lengths of the axes, each at least 1.
+      padded: True fills the last tile of every axis up to the block, as kernels of whole blocks want.
+      swizzled: True pads the matrix of scales to 128 rows and 4 columns, as cuBLAS reads block scales.
+
+    Raises:
+      TypeError, ValueError: no format, scaling or shape; swizzled without scales.
+
+    Source: cuBLAS, "1D block scaling factors layout", for the padding of swizzled scales.
+
+    Example:
+      >>> from fpsim.scaling.storage import stored_bits
+      >>> stored_bits("e4m3", "TILE_1X128", (4096, 4096)).per_value  # 8 + 32 / 128
+      8.25
+      >>> stored_bits("e2m1", "NVFP4", (3, 20), padded=True)  # 12 codes a row and 2 scales; 32 bits of the array
+      StoredBits(values=60, codes=240, scales=80, padding=144)
+    """
+    element = None if fmt is None else element_format(fmt)
+    lengths = _checked_shape(shape)
+    values = math.prod(lengths)
+    bits = WORD if element is None else element.bits
+    if scaling is None:
+        if swizzled:
+            raise ValueError("swizzled is for scales; got scaling=None. Leave it out, or pass fp.scalings.MX, say.")
+        return StoredBits(values, values * bits, 0, _rows_in_bytes(lengths, bits) - values * bits)
+    scaling = scaling_of(scaling, others="or None")
+    if element is None:
+        raise ValueError(f"scaling needs a format of the elements; got {scaling} and no format. Pass fp.E4M3, say.")
+    blocks = _block_along(lengths, scaling.block)
+    grid = [-(-length // block) for length, block in zip(lengths, blocks, strict=True)]
+    whole = [tiles * block for tiles, block in zip(grid, blocks, strict=True)] if padded else list(lengths)
+    scale_bits = tile_bits(element, scaling)
+    tiles = math.prod(grid)
+    held = _swizzled(grid) if swizzled else tiles
+    padding = _rows_in_bytes(whole, bits) - values * bits + (held - tiles) * scale_bits
+    return StoredBits(values, values * bits, tiles * scale_bits + WORD * scaling.tensor_scale, padding)
+
+
+def tile_bits(element: Element, scaling: Scaling) -> int:
+    """Return the bits of a tile's scale, with its zero point."""
+    if isinstance(element, LogFMT):
+        return 2 * WORD
+    return scaling.scale_format.bits + (0 if scaling.symmetric else element.bits)
+
+
+def bits_in_whole_tiles(fmt: Any, scaling: Scaling | None) -> Fraction:
+    """Return the bits of a value of an array so large that axes and tensor scales weigh nothing.
+
+    Example:
+      >>> from fpsim.scaling.storage import bits_in_whole_tiles
+      >>> float(bits_in_whole_tiles(fp.E2M1, fp.scalings.NVFP4)), float(bits_in_whole_tiles(None, None))
+      (4.5, 32.0)
+    """
+    if fmt is None:
+        return Fraction(WORD)
+    element = element_format(fmt)
+    if scaling is None or -1 in scaling.block:
+        return Fraction(element.bits)
+    return element.bits + Fraction(tile_bits(element, scaling), math.prod(scaling.block))
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    lengths = (shape,) if is_integer(shape) else shape
+    if not isinstance(lengths, (tuple, list)) or not lengths or not all(is_integer(n) and n >= 1 for n in lengths):
+        raise ValueError(f"shape must be a tuple of lengths >= 1, such as (4096, 4096); got {shown(shape)}.")
+    return tuple(int(length) for length in lengths)
+
+
+def _block_along(lengths: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
+    """The size of a whole tile along each axis: that of the block, also where the axis is shorter."""
+    missing = len(lengths) - len(block)
+    sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
+    return [length if size == -1 else size for size, length in zip(sizes, lengths, strict=True)]
+
+
+def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
+    """Bits of rows that each begin at a whole byte."""
+    return math.prod(lengths[:-1]) * 8 * -(-lengths[-1] * bits // 8)
+
+
+def _swizzled(grid: Sequence[int]) -> int:
+    """Number of scales, with those that fill up tiles of 128 x 4."""
+    rows, columns = math.prod(grid[:-1]), grid[-1]
+    return -(-rows // SWIZZLE[0]) * SWIZZLE[0] * -(-columns // SWIZZLE[1]) * SWIZZLE[1]
