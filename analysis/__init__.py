@@ -49,6 +49,12 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.monitors.page import monitors_page as monitors_page
     from fpsim.analysis.systems.processes.processes import processes as processes
     from fpsim.analysis.systems.processes.report import ProcessesReport as ProcessesReport
+    from fpsim.analysis.systems.memory.bits import BitsTable as BitsTable
+    from fpsim.analysis.systems.memory.bits import bits_per_value as bits_per_value
+    from fpsim.analysis.systems.memory.ledger import ledger as ledger
+    from fpsim.analysis.systems.memory.report import Ledger as Ledger
+    from fpsim.analysis.systems.memory.saved import SavedTensors as SavedTensors
+    from fpsim.analysis.systems.memory.saved import saved_tensors as saved_tensors
     from fpsim.analysis.tensors.opening import tensor as tensor
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
 
@@ -90,6 +96,10 @@ __getattr__, __dir__, __all__ = attach(
         "systems.monitors.page": ["monitors_page"],
         "systems.processes.processes": ["processes"],
         "systems.processes.report": ["ProcessesReport"],
+        "systems.memory.bits": ["BitsTable", "bits_per_value"],
+        "systems.memory.ledger": ["ledger"],
+        "systems.memory.report": ["Ledger"],
+        "systems.memory.saved": ["SavedTensors", "saved_tensors"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],
     },

@@ -53,7 +53,8 @@ def stored_bits(
 ) -> StoredBits:
     """Count the bits of an array of a shape in a format with scales.
 
-    Codes are packed without gaps within a row (the last axis), and a row begins at a whole byte. A scale is stored in
+    Codes of up to 16 bits are packed without gaps within a row (the last axis), wider ones fill words of 32 or 64 bits
+    (TF32 has 13 bits of padding); a row begins at a whole byte. A scale is stored in
     its own format; an integer's zero point takes the bits of an element; LogFMT has two float32 numbers per tile.
 
     Args:
@@ -61,10 +62,11 @@ def stored_bits(
       scaling: its scales, or None.
       shape: lengths of the axes, each at least 1.
       padded: True fills the last tile of every axis up to the block, as kernels of whole blocks want.
-      swizzled: True pads the matrix of scales to 128 rows and 4 columns, as cuBLAS reads block scales.
+      swizzled: True pads the matrix of scales to 128 rows and 4 columns, as cuBLAS reads the scales of 1x16 and 1x32
+        blocks.
 
     Raises:
-      TypeError, ValueError: no format, scaling or shape; swizzled without scales.
+      TypeError, ValueError: no format, scaling or shape; swizzled with other scales.
 
     Source: cuBLAS, "1D block scaling factors layout", for the padding of swizzled scales.
 
@@ -79,11 +81,15 @@ def stored_bits(
     lengths = _checked_shape(shape)
     values = math.prod(lengths)
     bits = WORD if element is None else element.bits
+    word = bits if bits <= 16 else 32 if bits <= 32 else 64
+    scaling = None if scaling is None else scaling_of(scaling, others="or None")
+    if swizzled and (scaling is None or not is_swizzled(scaling)):
+        raise ValueError(
+            f"swizzled is for scales of 1x16 and 1x32 blocks; got scaling={scaling}. Leave it out, or pass "
+            "fp.scalings.MX, say."
+        )
     if scaling is None:
-        if swizzled:
-            raise ValueError("swizzled is for scales; got scaling=None. Leave it out, or pass fp.scalings.MX, say.")
-        return StoredBits(values, values * bits, 0, _rows_in_bytes(lengths, bits) - values * bits)
-    scaling = scaling_of(scaling, others="or None")
+        return StoredBits(values, values * bits, 0, _rows_in_bytes(lengths, word) - values * bits)
     if element is None:
         raise ValueError(f"scaling needs a format of the elements; got {scaling} and no format. Pass fp.E4M3, say.")
     blocks = _block_along(lengths, scaling.block)
@@ -92,8 +98,13 @@ def stored_bits(
     scale_bits = tile_bits(element, scaling)
     tiles = math.prod(grid)
     held = _swizzled(grid) if swizzled else tiles
-    padding = _rows_in_bytes(whole, bits) - values * bits + (held - tiles) * scale_bits
+    padding = _rows_in_bytes(whole, word) - values * bits + (held - tiles) * scale_bits
     return StoredBits(values, values * bits, tiles * scale_bits + WORD * scaling.tensor_scale, padding)
+
+
+def is_swizzled(scaling: Scaling) -> bool:
+    """Return whether cuBLAS reads scales of this kind in tiles of 128 x 4."""
+    return scaling.block in ((1, 16), (1, 32))
 
 
 def tile_bits(element: Element, scaling: Scaling) -> int:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from fpsim.formats.element import element_format
-from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.storage import stored_bits
 from fpsim.torch.operators import torch
 from fpsim.train.loop import Trainer
 from fpsim.train.model import Core, RMSNorm, SwiGLU
@@ -81,7 +81,7 @@ def _activation_bits(trainer: Trainer) -> float:
         kept = next((row for row in reversed(trainer.recipe.stored) if fnmatchcase(name, row.modules)), None)
         each = 32.0
         if kept is not None:
-            each = _bits_per_value(kept.fmt, kept.scaling, x.numel() // x.shape[-1], x.shape[-1])
+            each = stored_bits(kept.fmt, kept.scaling, (x.numel() // x.shape[-1], x.shape[-1])).per_value
         elif type(module) in MADE_BY:
             made = f"{name.rpartition('.')[0]}.{MADE_BY[type(module)]}"
             fmt = trainer.recipe.linear_of(made, "fprop", 0, 1).fprop.out_fmt
@@ -105,27 +105,24 @@ def _activation_bits(trainer: Trainer) -> float:
     return sum(bits)
 
 
-def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Of the input of a linear layer, as its weight gradient reads it."""
+def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
+    """Return the format and the scaling in which the input of a linear layer waits for the weight gradient.
+
+    Example:
+      >>> from fpsim.train import recipes
+      >>> from fpsim.train.comparisons.memory import kept_input
+      >>> kept_input(recipes.DEEPSEEK_V3, "blocks.0.attn.qkv")[1]  # what the forward product read
+      fp.scalings.TILE_1X128
+    """
     linear = recipe.linear_of(layer, "wgrad", 0, 1)
+    if linear.stash_fmt is not None:
+        return linear.stash_fmt, linear.stash_scaling
     scaling = linear.input_scaling_backward
     if linear.requantize_input or isinstance(scaling, str):  # as the forward product read it
         scaling = linear.input_scaling
-    fmt = linear.input_fmt
-    if linear.stash_fmt is not None:
-        fmt, scaling = linear.stash_fmt, linear.stash_scaling
-    return count * _bits_per_value(fmt, scaling, count // features, features)
+    return linear.input_fmt, scaling
 
 
-def _bits_per_value(fmt: Any, scaling: Any, rows: int, columns: int) -> float:
-    """Of a matrix of rows x columns in a format with scales."""
-    if fmt is None:
-        return 32.0
-    bits = float(element_format(fmt).bits)
-    if isinstance(scaling, Scaling):
-        tiles = math.prod(
-            math.ceil(length / block) if block > 0 else 1
-            for length, block in zip((rows, columns), scaling.block, strict=True)
-        )
-        bits += (tiles * scaling.scale_format.bits + 32 * scaling.tensor_scale) / (rows * columns)
-    return bits
+def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
+    """Of the input of a linear layer, as its weight gradient reads it."""
+    return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

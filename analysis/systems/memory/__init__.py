@@ -1,0 +1,1 @@
+"""Bytes of training: parameters, gradients, optimizer states, activations and scales."""

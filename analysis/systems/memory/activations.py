@@ -1,0 +1,173 @@
+"""Activations of the reference models by formula: what waits for the backward pass, tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.formats.named import FP32
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.storage import StoredBits, stored_bits
+from fpsim.train.comparisons.memory import kept_input
+from fpsim.train.model import Config
+from fpsim.train.recipe import Recipe
+
+INDEX_BITS, MASK_BITS = 64, 8  # torch's int64 and bool
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A tensor that waits for the backward pass.
+
+    Attributes:
+      block: index of the transformer block that it belongs to; -1 outside of them.
+      name: the module that keeps it.
+      part: its role, such as "input".
+      format: of its elements, as text.
+      shape: (rows, columns).
+      bits: what it takes.
+    """
+
+    block: int
+    name: str
+    part: str
+    format: str
+    shape: tuple[int, int]
+    bits: StoredBits
+
+    @property
+    def elements(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+
+def _kept(block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None) -> Any:
+    """An activation in a format; None is float32."""
+    text = str(FP32 if fmt is None else fmt)
+    return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
+
+
+def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
+    """An activation that no recipe rounds: indices and masks."""
+    count = math.prod(shape)
+    return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
+
+
+class _Saved:
+    """The activations of one recipe and one batch, module by module."""
+
+    def __init__(self, recipe: Recipe, tokens: int) -> None:
+        self.recipe, self.tokens = recipe, tokens
+
+    def linear(self, block: int, name: str, features: int) -> Activation:
+        """The input of a linear layer."""
+        found: Activation = _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
+        return found
+
+    def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
+        """RMSNorm: torch keeps its input and its ratios; one whose steps are rounded keeps ratios alone."""
+        numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
+        rounded = numerics.norm is not None
+        inner = numerics.norm if fmt is None else fmt
+        parts = ("ratios",) if rounded else ("input", "ratios")
+        for part in parts:
+            yield _kept(block, name, part, (self.tokens, width), inner, scaling)
+        sums = None if not rounded or numerics.sums is None else numerics.sums.result_format
+        yield _kept(block, name, "1 / rms", (self.tokens, 1), sums)
+        if rounded:
+            yield _kept(block, name, "weight", (1, width), numerics.norm)
+
+    def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
+        """Attention: queries, keys, values, softmax and the mask."""
+        fmt, scaling = self._stored(name)
+        made = self._made_by(f"blocks.{block}.attn.qkv")
+        inner = made if fmt is None else fmt
+        width = config.width // config.heads
+        for part in ("queries", "keys", "values"):
+            yield _kept(block, name, part, (self.tokens * config.heads, width), inner, scaling)
+        softmax = self.recipe.numerics.softmax if fmt is None else fmt
+        yield _kept(block, name, "softmax", (self.tokens * config.heads, length), softmax, scaling)
+        yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
+
+    def swiglu(self, block: int, name: str, hidden: int) -> Activation:
+        """SwiGLU keeps its input alone."""
+        fmt, scaling = self._stored(name)
+        inner = self._made_by(f"blocks.{block}.mlp.gate_up") if fmt is None else fmt
+        found: Activation = _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
+        return found
+
+    def loss(self, classes: int) -> Iterator[Activation]:
+        """The cross entropy: log-probabilities, or the logits where its steps are rounded."""
+        fmt = self.recipe.numerics.loss
+        yield _kept(-1, "loss", "logits" if fmt is not None else "log-softmax", (self.tokens, classes), fmt)
+        yield _plain(-1, "loss", "targets", (self.tokens, 1), "int64", INDEX_BITS)
+        if fmt is None:
+            yield _kept(-1, "loss", "number of targets", (1, 1), None)
+
+    def _stored(self, name: str) -> tuple[Any, Any]:
+        """The format and scaling that `Recipe.stored` has for a module; None where it has none."""
+        rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
+        return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
+
+    def _made_by(self, layer: str) -> Any:
+        """The format of a layer's results; None for float32."""
+        return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
+
+
+def transformer_activations(config: Config, recipe: Recipe, tokens: int, length: int) -> tuple[Activation, ...]:
+    """List what the reference transformer keeps for the backward pass of a micro-batch.
+
+    The tensors are those that torch's autograd saves on the CPU, parameters aside, each in the format that the recipe
+    keeps it in: a layer's input as its weight gradient reads it, results of products in their format. In float32 the
+    bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
+
+    Args:
+      config: shape of the model.
+      recipe: formats.
+      tokens: of the micro-batch.
+      length: tokens of a sequence.
+
+    Example:
+      >>> from fpsim.analysis.systems.memory.activations import transformer_activations
+      >>> from fpsim.train import recipes
+      >>> from fpsim.train.model import Config
+      >>> rows = transformer_activations(Config(vocabulary=103), recipes.FP32, 512, 64)
+      >>> sum(row.bits.bytes for row in rows)
+      10461188
+    """
+    saved = _Saved(recipe, tokens)
+    found: list[Activation] = [_plain(-1, "tokens", "indices", (tokens, 1), "int64", INDEX_BITS)]
+    for block in range(config.layers):
+        name = f"blocks.{block}"
+        found += saved.norm(block, f"{name}.norm1", config.width)
+        found.append(saved.linear(block, f"{name}.attn.qkv", config.width))
+        found += saved.core(block, f"{name}.attn.core", config, length)
+        found.append(saved.linear(block, f"{name}.attn.proj", config.width))
+        found += saved.norm(block, f"{name}.norm2", config.width)
+        found.append(saved.linear(block, f"{name}.mlp.gate_up", config.width))
+        found.append(saved.swiglu(block, f"{name}.mlp.act", config.hidden))
+        found.append(saved.linear(block, f"{name}.mlp.down", config.hidden))
+    found += saved.norm(-1, "norm", config.width)
+    found.append(saved.linear(-1, "head", config.width))
+    found += saved.loss(config.vocabulary)
+    return tuple(found)
+
+
+def perceptron_activations(recipe: Recipe, tokens: int) -> tuple[Activation, ...]:
+    """List what the reference perceptron keeps: the inputs of its layers, which relu needs too, and the loss.
+
+    Example:
+      >>> from fpsim.analysis.systems.memory.activations import perceptron_activations
+      >>> from fpsim.train import recipes
+      >>> sum(row.bits.bytes for row in perceptron_activations(recipes.FP32, 128))
+      333828
+    """
+    saved = _Saved(recipe, tokens)
+    found: list[Activation] = []
+    for name, features in (("first", 128), ("second", 256), ("head", 256)):
+        kept = saved.linear(-1, name, features)
+        found.append(kept)
+    return (*found, *saved.loss(10))

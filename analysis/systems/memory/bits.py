@@ -1,0 +1,133 @@
+"""Bits per value of formats with their scales and what fills up tiles, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fpsim.display.optional import frame
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.named import FP16
+from fpsim.formats.named import NAMED as FORMATS
+from fpsim.scaling.recipes import ROWS as SCALINGS
+from fpsim.scaling.recipes import scaling_of
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.storage import StoredBits, is_swizzled, stored_bits
+
+GROUPS = Scaling(block=(1, 128), scale_format=FP16, symmetric=False)  # GPTQ's and AWQ's: a zero point for each group
+# Formats that are stored with scales -> names of the scalings that a table lists, and scalings.
+SCALED: dict[str, tuple[str | Scaling, ...]] = {
+    "E4M3": ("TENSOR", "ROW", "TILE_1X128", "TILE_1X128_POW2", "BLOCK_128X128", "MX"),
+    "E5M2": ("TENSOR", "TILE_1X128", "MX"),
+    "E2M3": ("MX",), "E3M2": ("MX",), "E2M1": ("MX", "NVFP4"),
+    "INT8": ("TENSOR", "ROW", "TILE_1X128"), "INT4": (Scaling(block=(1, 32), scale_format=FP16),), "UINT4": (GROUPS,),
+    "LogFMT-8": ("TILE_1X128",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BitsRow:
+    """Bits of an array in a format with scales.
+
+    Attributes:
+      format: of the elements.
+      scaling: of the scales, as its repr; "" for none.
+      shape: of the array.
+      bits: what it takes, by what they are for.
+    """
+
+    format: str
+    scaling: str
+    shape: tuple[int, ...]
+    bits: StoredBits
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row of a table: bits per value, of codes, scales and padding and in all, and bytes of the array."""
+        values = self.bits.values
+        return {
+            "format": self.format, "scaling": self.scaling, "code_bits": self.bits.codes / values,
+            "scale_bits": self.bits.scales / values, "padding_bits": self.bits.padding / values,
+            "bits_per_value": self.bits.per_value, "bytes": self.bits.bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BitsTable:
+    """Bits per value of formats: what a value takes with its share of scales and padding.
+
+    Attributes:
+      rows: a BitsRow for each format and scaling.
+    """
+
+    rows: tuple[BitsRow, ...]
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row for each format and scaling."""
+        return frame([row.to_dict() for row in self.rows])
+
+    def __str__(self) -> str:
+        width = max(len(f"{row.format} {row.scaling}") for row in self.rows)
+        lines = []
+        for row in self.rows:
+            name = f"{row.format} {row.scaling}".strip()
+            lines.append(f"{name:<{width}}  {row.bits.per_value:8.4f} bits per value")
+        return "\n".join(lines)
+
+
+def bits_per_value(
+    shape: Sequence[int] = (4096, 4096), formats: Any = None, scalings: Any = None, *, padded: bool = False,
+    swizzled: bool = False,
+) -> BitsTable:  # fmt: skip
+    """Tabulate what a value takes in memory: its code, its share of scales, and of what fills up tiles and rows.
+
+    Args:
+      shape: of the array, each axis at least 1.
+      formats: element formats, by name, dtype or object; None is every named format, with the scalings that it is
+        usually stored with.
+      scalings: a scaling for each format, or one for all; None in it is none. Needs formats.
+      padded: True fills the last tile of every axis, as kernels of whole blocks want.
+      swizzled: True pads the matrix of scales of 1x16 and 1x32 blocks to 128 rows and 4 columns, as cuBLAS reads it.
+
+    Raises:
+      TypeError, ValueError: unknown formats, scalings or shapes, or scalings without formats.
+
+    Example:
+      >>> table = fp.analysis.bits_per_value((4096, 4096), ["e2m1", "e2m1", "e4m3"], ["NVFP4", "MX", "TILE_1X128"])
+      >>> [round(row.bits.per_value, 4) for row in table.rows]
+      [4.5, 4.25, 8.25]
+      >>> print(fp.analysis.bits_per_value((3, 200), "e4m3", "TILE_1X128", padded=True))  # 256 codes and 2 scales a row
+      E4M3 fp.scalings.TILE_1X128   10.5600 bits per value
+    """
+    pairs = _pairs(formats, scalings)
+    rows = []
+    for element, scaling in pairs:
+        bits = stored_bits(
+            element, scaling, shape, padded=padded, swizzled=swizzled and scaling is not None and is_swizzled(scaling)
+        )
+        lengths = tuple(shape) if isinstance(shape, (tuple, list)) else (int(shape),)  # type: ignore[call-overload]
+        rows.append(BitsRow(element.name, "" if scaling is None else repr(scaling), lengths, bits))
+    return BitsTable(tuple(rows))
+
+
+def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
+    """Formats with their scalings."""
+    if formats is None:
+        if scalings is not None:
+            raise ValueError(f"scalings need formats; got {scalings!r} and none. Name formats, one for each.")
+        found: list[tuple[Element, Scaling | None]] = [(fmt, None) for fmt in FORMATS.values()]
+        for name, each in SCALED.items():
+            element = LogFMT(8) if name == "LogFMT-8" else element_format(name)
+            found += [(element, SCALINGS[one] if isinstance(one, str) else one) for one in each]
+        return found
+    listed = list(formats) if isinstance(formats, (list, tuple)) else [formats]
+    others = list(scalings) if isinstance(scalings, (list, tuple)) else [scalings] * len(listed)
+    if not listed or len(listed) != len(others):
+        raise ValueError(
+            f"formats and scalings must be as many, one of each at least; got {len(listed)} and {len(others)}."
+        )
+    return [
+        (element_format(fmt), None if one is None else scaling_of(one, "scalings"))
+        for fmt, one in zip(listed, others, strict=True)
+    ]  # fmt: skip

@@ -1,0 +1,88 @@
+"""The figure of ledgers: a bar for each, stacked by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.display.figure import GRID, INK, axes_of, figure_style
+from fpsim.display.wording import bytes_in_words, short
+
+# Okabe and Ito's colours, in the order of the kinds.
+SHADES = {
+    "parameters": "#0072B2", "copies": "#56B4E9", "gradients": "#D55E00", "masters": "#009E73", "moments": "#E69F00",
+    "scales": "#222222", "activations": "#CC79A7",
+}  # fmt: skip
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
+WIDEST = 28  # characters of a label
+
+
+class DrawnLedger(Protocol):
+    """What is drawn of a ledger."""
+
+    @property
+    def recipe(self) -> str: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def zero(self) -> int: ...
+
+    @property
+    def checkpointing(self) -> float: ...
+
+    @property
+    def rank_bytes(self) -> int: ...
+
+    @property
+    def by_kind(self) -> dict[str, int]: ...
+
+
+def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Any = None) -> Any:
+    """Draw the bytes of a rank of each ledger, the first one at the top, with the total at the end of a bar."""
+    largest = max(found.rank_bytes for found in ledgers)
+    size, unit = next((size, unit) for size, unit in UNITS if largest >= size)
+    kinds = [kind for kind in SHADES if any(kind in found.by_kind for found in ledgers)]
+    with figure_style():
+        ax = axes_of(ax, 0.9 + 0.34 * len(ledgers))
+        places = range(len(ledgers))
+        starts = [0.0] * len(ledgers)
+        for kind in kinds:
+            lengths = [found.by_kind.get(kind, 0) / size for found in ledgers]
+            ax.barh(places, lengths, left=starts, height=0.62, color=SHADES[kind], label=kind, zorder=2)
+            starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+        for place, found, end in zip(places, ledgers, starts, strict=True):
+            ax.annotate(
+                bytes_in_words(found.rank_bytes), (end, place), xytext=(3, 0), textcoords="offset points", va="center",
+                fontsize=7, color=INK,
+            )  # fmt: skip
+        ax.set_yticks(list(places), _labels(ledgers))
+        ax.invert_yaxis()
+        ax.set_xlim(0, 1.14 * largest / size)
+        ax.set_xlabel(f"bytes of a rank ({unit})")
+        ax.grid(axis="x", color=GRID, linewidth=0.5)
+        ax.set_axisbelow(True)
+        for side in ("top", "right", "left"):
+            ax.spines[side].set_visible(False)
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=7, borderaxespad=0.2,
+            handlelength=1.0, columnspacing=1.2,
+        )  # fmt: skip
+        return ax
+
+
+def _labels(ledgers: Sequence[DrawnLedger]) -> list[str]:
+    """What tells ledgers apart: the recipe, and the ranks, stage and share kept where they are not all the same."""
+    words = {
+        "ranks": [f"{found.ranks} rank{'s' if found.ranks > 1 else ''}" for found in ledgers],
+        "zero": [f"ZeRO-{found.zero}" for found in ledgers],
+        "kept": [f"{found.checkpointing:.0%} kept" for found in ledgers],
+    }
+    differing = [labels for labels in words.values() if len(set(labels)) > 1]
+    names = [found.recipe or "a recipe" for found in ledgers]
+    if len(set(names)) == 1 and differing:
+        parts = differing
+    else:
+        parts = [names, *differing]
+    return [short(", ".join(row), WIDEST) for row in zip(*parts, strict=True)]

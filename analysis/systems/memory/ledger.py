@@ -1,0 +1,341 @@
+"""The ledger: which copies a recipe keeps of a model, and how ZeRO shares them among ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from fpsim.analysis.systems.memory.activations import (
+    Activation,
+    perceptron_activations,
+    transformer_activations,
+)
+from fpsim.analysis.systems.memory.report import Ledger, LedgerRow
+from fpsim.analysis.systems.memory.saved import SavedTensors
+from fpsim.errors import is_integer, require_integer, require_kind, shown
+from fpsim.formats.element import element_format
+from fpsim.formats.named import FP32
+from fpsim.scaling.storage import WORD, bits_in_whole_tiles, stored_bits, tile_bits
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.train.comparisons.memory import kept_input
+from fpsim.train.model import Config, Perceptron, Transformer
+from fpsim.train.optimizer_recipe import require_number
+from fpsim.train.recipe import Recipe
+from fpsim.train.recomputation import blocks_recomputed
+from fpsim.train.runs import find_recipe
+from fpsim.train.setup.layers import name_of
+
+STAGES = (0, 1, 2, 3)
+FIRST_SHARDED = {"masters": 1, "moments": 1, "gradients": 2, "parameters": 3, "copies": 3, "scales": 3}
+BACKWARD = 2  # products of the backward pass of a layer for one of the forward pass
+
+
+def ledger(
+    model: Any, recipe: Any, *, ranks: int = 1, zero: int = 0, tokens: int = 0, checkpointing: float = 1.0,
+    micro_batches: int = 1, saved: SavedTensors | None = None,
+) -> Ledger:  # fmt: skip
+    """Count the bytes that training a model by a recipe keeps, by kind and per rank.
+
+    - parameters: the weights that the model sees, float32 or `recipe.optimizer.weights`;
+    - copies: the weights of linear layers as products read them, where that is another format (a second copy where
+      the backward pass reads other scales);
+    - gradients: in `recipe.gradients`, or float32;
+    - masters: float32 weights beside small ones, or Kahan's compensation;
+    - moments: both of AdamW;
+    - scales: of the copies, and the amax history of delayed scales;
+    - activations: of one micro-batch: by formula for the reference models, by what autograd saves for other modules.
+
+    ZeRO shares masters and moments among ranks from stage 1 on, gradients from 2, parameters with their copies and
+    scales from 3; a rank's share is rounded up to a whole element. Buffers of a layer that is being gathered, and what
+    an allocator adds, are not counted.
+
+    Args:
+      model: a torch.nn.Module, the shape of a transformer (`fpsim.train.model.Config`), or a number of parameters,
+        all of which count as weights of linear layers in whole tiles. A module on torch's "meta" device will do.
+      recipe: an `fpsim.train.Recipe`, the name of a row of `fp.train.recipes`, or a TOML file.
+      ranks: ranks that share the state.
+      zero: stage of ZeRO, 0 to 3.
+      tokens: tokens of a step on one rank (vectors, for the perceptron); 0 counts no activations. Sequences have the
+        context of the model.
+      checkpointing: share of the transformer's blocks whose activations are kept, 0 to 1. Of the others the input is
+        kept, and they are computed again one at a time: the first blocks, as many as need be.
+      micro_batches: the tokens are cut into as many, one after another.
+      saved: activations of a micro-batch of another module, of `fp.analysis.saved_tensors`; inputs of linear layers
+        count in the format that the recipe keeps them in, everything else as torch saved it.
+
+    Returns:
+      A Ledger.
+
+    Raises:
+      TypeError: model is none of these.
+      ValueError: an unknown recipe or stage, tokens that are no whole sequences, checkpointing without blocks.
+
+    Source: Rajbhandari et al., arXiv:1910.02054, for the stages and the example.
+
+    Example:
+      >>> stages = [fp.analysis.ledger(7_500_000_000, "FP16_MASTERS", ranks=64, zero=stage) for stage in range(4)]
+      >>> [round(found.rank_bytes / 1e9, 1) for found in stages]
+      [120.0, 31.4, 16.6, 1.9]
+    """
+    chosen = find_recipe(recipe)
+    require_integer("ranks", ranks, 1)
+    require_integer("micro_batches", micro_batches, 1)
+    require_integer("tokens", tokens, 0)
+    if not is_integer(zero) or zero not in STAGES:
+        raise ValueError(f"zero must be a stage of ZeRO, 0, 1, 2 or 3; got {shown(zero)}.")
+    require_number("checkpointing", checkpointing, highest=1.0)
+    weights = _weights_of(model)
+    entries = _state(weights, chosen)
+    rows = [
+        LedgerRow(
+            entry.kind, entry.part, entry.format, entry.elements, entry.bytes,
+            entry.shard(int(ranks)) if zero >= FIRST_SHARDED[entry.kind] else entry.bytes,
+        )
+        for entry in entries if entry.bits
+    ]  # fmt: skip
+    seen = _activations(model, chosen, (int(tokens), int(micro_batches)), float(checkpointing), saved)
+    return Ledger(
+        tuple(rows) + seen.rows, chosen.name, weights.count, int(ranks), int(zero), int(tokens), int(micro_batches),
+        float(checkpointing), seen.recomputed, seen.cost, seen.notes,
+    )  # fmt: skip
+
+
+# ---- state
+
+
+@dataclass(frozen=True)
+class _ModelWeights:
+    """Parameters of a model: how many, and the shapes of the linear layers' weights by name."""
+
+    count: int
+    linear: dict[str, tuple[int, int]] = field(default_factory=dict)
+    shapeless: bool = False
+
+
+@dataclass(frozen=True)
+class _StateEntry:
+    """Bits of one part of the state."""
+
+    kind: str
+    part: str
+    format: str
+    elements: int
+    bits: Fraction
+
+    @property
+    def bytes(self) -> int:
+        """All bits in whole bytes."""
+        return math.ceil(self.bits / 8)
+
+    def shard(self, ranks: int) -> int:
+        """Bytes of the elements of one rank."""
+        return math.ceil(self.bits * Fraction(-(-self.elements // ranks), self.elements) / 8)
+
+
+def _weights_of(model: Any) -> _ModelWeights:
+    """The parameters of what was passed as a model.
+
+    Raises:
+      TypeError, ValueError: it is none.
+    """
+    if is_integer(model):
+        if model < 1:
+            raise ValueError(f"model must be a number of parameters >= 1; got {shown(model)}.")
+        return _ModelWeights(int(model), shapeless=True)
+    if isinstance(model, Config):
+        with torch.device("meta"):  # shapes without memory
+            model = Transformer(model, seed=0)
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            "model must be a torch.nn.Module, an fpsim.train.model.Config or a number of parameters; got "
+            f"{shown(model)}."
+        )
+    linear = {
+        name_of(name): (module.out_features, module.in_features)
+        for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)
+    }  # fmt: skip
+    count = sum(x.numel() for x in model.parameters())
+    if not count:
+        raise ValueError(f"model must have parameters; got {type(model).__name__} without any.")
+    return _ModelWeights(count, linear)
+
+
+def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
+    """Everything but activations."""
+    optimizer, count = recipe.optimizer, weights.count
+    seen = optimizer.format_of("weights")
+
+    def entry(kind: str, part: str, fmt: Any, elements: int = count) -> _StateEntry:
+        fmt = FP32 if fmt is None else fmt
+        return _StateEntry(kind, part, str(fmt), elements, Fraction(elements * fmt.bits))
+
+    found = [entry("parameters", "weights", seen), entry("gradients", "gradients", recipe.gradients)]
+    if seen is not None and optimizer.masters:
+        found.append(entry("masters", "weights", None))
+    if optimizer.update_rounding == "kahan":
+        found.append(entry("masters", "compensation", seen))
+    for kind in ("first_moment", "second_moment"):
+        found.append(entry("moments", kind.replace("_", " "), optimizer.format_of(kind)))
+    return found + (_whole_copies(count, recipe, seen) if weights.shapeless else _copies(weights, recipe, seen))
+
+
+def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[tuple[str, Any, Any]]:
+    """Product, format and scaling of each copy of a weight that products read besides the weight itself."""
+    forward, backward = products
+    found = []
+    scaling = forward.weight_scaling
+    if forward.weight_fmt is not None and (forward.weight_fmt != seen or scaling is not None):
+        found.append(("fprop", forward.weight_fmt, scaling))
+    other = backward.weight_scaling_backward
+    again = (backward.weight_fmt, backward.weight_scaling if isinstance(other, str) else other)
+    if again[0] is not None and ("fprop", *again) not in found and (again[0] != seen or again[1] is not None):
+        found.append(("dgrad", *again))
+    return found
+
+
+def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
+    """Copies of a number of parameters, in whole tiles."""
+    linear = recipe.linear
+    assert isinstance(linear, LinearRecipe)
+    found = []
+    for product, fmt, scaling in _copies_of((linear, linear), seen):
+        found.append(_StateEntry("copies", f"weights of {product}", str(fmt), count, Fraction(count * fmt.bits)))
+        scale_bits = (bits_in_whole_tiles(fmt, scaling) - fmt.bits) * count
+        if scale_bits:
+            scale_fmt = scaling.scale_format
+            number = max(1, math.floor(scale_bits / scale_fmt.bits))
+            found.append(_StateEntry("scales", f"of weights of {product}", str(scale_fmt), number, scale_bits))
+    return found
+
+
+def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
+    """Copies and scales of the layers of a model, and histories of delayed scales."""
+    sums: dict[tuple[str, str, str], list[int]] = {}
+
+    def add(kind: str, part: str, fmt: Any, elements: int, bits: int) -> None:
+        total = sums.setdefault((kind, part, str(fmt)), [0, 0])
+        total[0] += elements
+        total[1] += bits
+
+    for name, shape in weights.linear.items():
+        products = [recipe.linear_of(name, product, 0, 1) for product in ("fprop", "dgrad", "wgrad")]
+        for product, fmt, scaling in _copies_of((products[0], products[1]), seen):
+            bits = stored_bits(fmt, scaling, shape)
+            add("copies", f"weights of {product}", fmt, math.prod(shape), bits.codes + bits.padding)
+            if bits.scales:
+                whole = WORD * scaling.tensor_scale  # the scale of the whole tensor
+                number = (bits.scales - whole) // tile_bits(element_format(fmt), scaling) + scaling.tensor_scale
+                add("scales", f"of weights of {product}", scaling.scale_format, number, bits.scales)
+        delayed = next((each.delayed for each in products if each.delayed is not None), None)
+        if delayed is not None:  # encode scale and history of input, weight and gradient
+            add("scales", "of earlier steps", FP32, 3 * (1 + delayed.history), 3 * 32 * (1 + delayed.history))
+    return [_StateEntry(*key, elements, Fraction(bits)) for key, (elements, bits) in sums.items()]
+
+
+# ---- activations
+
+
+@dataclass(frozen=True)
+class _ModelActivations:
+    """Rows of activations, and what recomputation costs."""
+
+    rows: tuple[LedgerRow, ...] = ()
+    recomputed: int = 0
+    cost: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def _activations(
+    model: Any, recipe: Recipe, load: tuple[int, int], checkpointing: float, saved: SavedTensors | None
+) -> _ModelActivations:
+    """The activations of a micro-batch.
+
+    Raises:
+      ValueError: a model whose activations the arguments do not say.
+    """
+    tokens, micro_batches = load
+    config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
+    if saved is not None:
+        if load != (0, 1) or checkpointing != 1:
+            raise ValueError(
+                "saved is what one micro-batch left; got it with tokens, micro_batches or checkpointing. Leave these "
+                "out."
+            )
+        return _measured(recipe, saved)
+    if not tokens:
+        return _ModelActivations()
+    if tokens % micro_batches:
+        raise ValueError(f"tokens must be a multiple of micro_batches; got {tokens} and {micro_batches}.")
+    if config is None and not isinstance(model, Perceptron):
+        words = "a number of parameters has none" if is_integer(model) else "this module's depend on its input"
+        raise ValueError(
+            f"tokens say the activations of the reference models alone, and {words}; got {tokens} tokens. Pass "
+            "saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."
+        )
+    if config is None:
+        if checkpointing < 1:
+            raise ValueError(
+                f"checkpointing is for models with blocks, which the perceptron has none of; got {checkpointing}. "
+                "Leave it out."
+            )
+        return _ModelActivations(tuple(map(_row, perceptron_activations(recipe, tokens // micro_batches))))
+    return _blockwise(config, recipe, tokens // micro_batches, checkpointing)
+
+
+def _row(kept: Activation) -> LedgerRow:
+    count = kept.bits.bytes
+    return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
+
+
+def _blockwise(config: Config, recipe: Recipe, tokens: int, checkpointing: float) -> _ModelActivations:
+    """The activations of a transformer of which some blocks are computed again."""
+    if tokens % config.context and tokens > config.context:
+        raise ValueError(
+            f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
+            f"multiple of {config.context}, or less than one sequence."
+        )
+    kept = transformer_activations(config, recipe, tokens, min(tokens, config.context))
+    recomputed = blocks_recomputed(1 - checkpointing, config.layers)
+    rows = [_row(each) for each in kept if each.block >= recomputed or each.block < 0]
+    if not recomputed:
+        return _ModelActivations(tuple(rows))
+    freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
+    inputs = stored_bits(None, None, (tokens, config.width)).bytes
+    for block in range(recomputed):
+        part = f"blocks.{block}: input"
+        rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, inputs, inputs))
+    more = sum(each.bits.bytes for each in kept if each.block == 0) - freed
+    if more > 0:
+        elements = sum(each.elements for each in kept if each.block == 0)
+        rows.append(LedgerRow("activations", "a block, computed again: the rest", "several", elements, more, more))
+    forward = _multiplications(config, tokens, recomputed)
+    step = (1 + BACKWARD) * _multiplications(config, tokens, config.layers, head=True)
+    return _ModelActivations(tuple(rows), recomputed, forward / step)
+
+
+def _multiplications(config: Config, tokens: int, blocks: int, *, head: bool = False) -> int:
+    """Multiplications of the forward pass of blocks, and of the head."""
+    length = min(tokens, config.context)
+    linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
+    block = tokens * (linear + 2 * config.width * length)  # scores and mixing
+    return blocks * block + (tokens * config.width * config.vocabulary if head else 0)
+
+
+def _measured(recipe: Recipe, saved: SavedTensors) -> _ModelActivations:
+    """The activations of any module, as a forward pass left them."""
+    require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
+    rows = []
+    for each in saved.rows:
+        part, fmt, size = f"{each.module or 'the model'}: saved", each.dtype, each.bytes
+        elements = math.prod(each.shape)
+        if each.input_of and each.dtype == "float32":
+            element, scaling = kept_input(recipe, name_of(each.input_of))
+            if element is not None and elements:
+                columns = each.shape[-1]
+                fmt, size = str(element), stored_bits(element, scaling, (elements // columns, columns)).bytes
+        rows.append(LedgerRow("activations", part, fmt, elements, size, size))
+    return _ModelActivations(tuple(rows))

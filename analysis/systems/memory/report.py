@@ -1,0 +1,164 @@
+"""A ledger: bytes of training by kind, whole and per rank, as a table, a picture and a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fpsim.display.optional import frame
+from fpsim.display.wording import bytes_in_words, plural
+from fpsim.errors import require_word, shown
+from fpsim.exact_json import from_json, to_json
+from fpsim.files import path_of, write_whole
+
+KINDS = ("parameters", "copies", "gradients", "masters", "moments", "scales", "activations")
+FILE_KIND, VERSION = "fpsim ledger", 1
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """Bytes of one part of a kind.
+
+    Attributes:
+      kind: one of parameters, copies, gradients, masters, moments, scales, activations.
+      part: its role, such as "first moment", or the module and tensor of an activation.
+      format: of the elements.
+      elements: number of values of the whole model (of a rank's micro-batch, for activations).
+      bytes: of all of them.
+      rank_bytes: of those that one rank holds.
+    """
+
+    kind: str
+    part: str
+    format: str
+    elements: int
+    bytes: int
+    rank_bytes: int
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Bytes of training one model by one recipe.
+
+    Attributes:
+      rows: a LedgerRow for each part.
+      recipe: name of the recipe.
+      parameters: number of parameters.
+      ranks, zero: ranks that share the state, and the stage of ZeRO.
+      tokens, micro_batches: tokens of a rank's step, and micro-batches that it is cut into.
+      checkpointing: share of the blocks whose activations are kept.
+      recomputed: blocks whose forward pass runs once more in the backward pass.
+      recompute_cost: multiplications that run once more, over those of a step (forward and backward).
+    """
+
+    rows: tuple[LedgerRow, ...]
+    recipe: str
+    parameters: int
+    ranks: int = 1
+    zero: int = 0
+    tokens: int = 0
+    micro_batches: int = 1
+    checkpointing: float = 1.0
+    recomputed: int = 0
+    recompute_cost: float = 0.0
+    notes: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one unsharded copy of everything."""
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def rank_bytes(self) -> int:
+        """Bytes that one rank holds."""
+        return sum(row.rank_bytes for row in self.rows)
+
+    def of(self, kind: str) -> int:
+        """Bytes of a kind that one rank holds.
+
+        Raises:
+          ValueError: there is no such kind.
+        """
+        require_word("kind", kind, KINDS)
+        return sum(row.rank_bytes for row in self.rows if row.kind == kind)
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Kind -> bytes that one rank holds; kinds without any are left out."""
+        return {kind: count for kind in KINDS if (count := self.of(kind))}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row for each part."""
+        return frame([dataclasses.asdict(row) for row in self.rows])
+
+    def plot(self, ax: Any = None, others: Sequence[Ledger] = ()) -> Any:
+        """Draw the bytes of a rank as a bar stacked by kind, with those of other ledgers below it.
+
+        Args:
+          ax: matplotlib Axes; None makes a figure.
+          others: other ledgers, such as those of further stages of ZeRO.
+        Returns:
+          The Axes.
+        """
+        from fpsim.analysis.systems.memory.figure import ledger_axes
+
+        return ledger_axes([self, *others], ax)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the ledger as JSON, whole or not at all.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
+        contents = {name: getattr(self, name) for name in _FIELDS}
+        contents["notes"] = list(self.notes)
+        contents |= {"kind": FILE_KIND, "version": VERSION, "rows": [dataclasses.asdict(row) for row in self.rows]}
+        write_whole(path_of(path), json.dumps(to_json(contents), indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Ledger:
+        """Read what `save` wrote.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        file = path_of(path)
+        text = file.read_bytes()
+        try:
+            contents = from_json(json.loads(text.decode()))
+            if contents["kind"] != FILE_KIND or contents["version"] != VERSION:
+                raise ValueError("another kind")
+            fields = {name: contents[name] for name in _FIELDS}
+            fields["notes"] = tuple(contents["notes"])
+            return cls(rows=tuple(LedgerRow(**row) for row in contents["rows"]), **fields)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ValueError(
+                f"path must be what Ledger.save() of version {VERSION} wrote; got {shown(str(file))}, which is damaged "
+                "or something else. Count again."
+            ) from None
+
+    def __str__(self) -> str:
+        """Bytes of a rank by kind."""
+        head = f"{self.recipe or 'a recipe without a name'}, {plural(self.parameters, 'parameter')}: "
+        head += f"{bytes_in_words(self.rank_bytes)} on each of {plural(self.ranks, 'rank')}"
+        head += f" with ZeRO-{self.zero}" if self.zero else ""
+        lines = [head, *(f"  {kind:<12} {bytes_in_words(count):>10}" for kind, count in self.by_kind.items())]
+        return "\n".join([*lines, *self.notes])
+
+    def _repr_html_(self) -> str:
+        """The same as a table."""
+        cells = "".join(
+            f"<tr><td>{kind}</td><td>{bytes_in_words(count)}</td></tr>" for kind, count in self.by_kind.items()
+        )
+        title = html.escape(str(self).splitlines()[0])
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<p>{title}</p><table><tr><th>kind</th><th>bytes of a rank</th></tr>{cells}</table>{notes}"
+
+
+_FIELDS = tuple(each.name for each in dataclasses.fields(Ledger) if each.name != "rows")

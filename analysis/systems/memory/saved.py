@@ -1,0 +1,132 @@
+"""What torch's autograd keeps of a module for the backward pass: every storage once, with the module that needs it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fpsim.analysis.models.losses import loss_of
+from fpsim.display.optional import frame
+from fpsim.display.wording import bytes_in_words, plural
+from fpsim.errors import require_kind
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A storage that autograd keeps.
+
+    Attributes:
+      module: qualified name of the innermost module whose forward pass saved it first; "" is the model or the loss.
+      shape: of the tensor that was saved first.
+      dtype: as text, such as "float32".
+      bytes: of its storage.
+      input_of: the linear layer whose input it is; "" for none.
+    """
+
+    module: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    input_of: str = ""
+
+
+@dataclass(frozen=True)
+class SavedTensors:
+    """What a forward pass left for the backward pass, parameters and buffers aside.
+
+    Attributes:
+      rows: a SavedTensor for each storage, in the order in which they were saved.
+    """
+
+    rows: tuple[SavedTensor, ...]
+
+    @property
+    def bytes(self) -> int:
+        """All of them."""
+        return sum(row.bytes for row in self.rows)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row for each storage."""
+        return frame([row.__dict__ for row in self.rows])
+
+    def __str__(self) -> str:
+        return f"autograd keeps {bytes_in_words(self.bytes)} in {plural(len(self.rows), 'storage')}"
+
+
+def saved_tensors(model: Any, batch: Any, loss: Any = None) -> SavedTensors:
+    """Run a forward pass and list the storages that autograd keeps for its backward pass.
+
+    Parameters and buffers of the model are left out: they are there anyway. Views of one storage count once. Hooks of
+    `torch.autograd.graph.saved_tensors_hooks` inside the model keep what they pack, which is not counted.
+
+    Args:
+      model: a torch.nn.Module; it runs in the mode that it is in.
+      batch: its input, or a tuple of inputs; with a criterion as the loss, (inputs..., target).
+      loss: a function of (model, batch), or a criterion of torch; None takes the output of the model.
+
+    Raises:
+      TypeError: model is no module, or loss no loss.
+
+    Example:
+      >>> import torch
+      >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+      >>> found = fp.analysis.saved_tensors(model, torch.ones(3, 4))
+      >>> [(row.module, row.shape, row.bytes) for row in found.rows]
+      [('0', (3, 4), 48), ('1', (3, 8), 96)]
+    """
+    require_kind("model", model, torch.nn.Module, "a torch.nn.Module")
+    function = None if loss is None else loss_of(loss)
+    held = {x.untyped_storage().data_ptr() for x in (*model.parameters(), *model.buffers())}
+    kept: dict[int, tuple[SavedTensor, Any]] = {}  # the tensors too, so that no address is used again
+    inputs: dict[int, tuple[str, Any]] = {}
+    stack: list[str] = []
+
+    def pack(x: Any) -> Any:
+        storage = x.untyped_storage()
+        address = storage.data_ptr()
+        if address not in held and address not in kept and storage.nbytes():
+            dtype = str(x.dtype).removeprefix("torch.")
+            module = stack[-1] if stack else ""
+            kept[address] = SavedTensor(module, tuple(x.shape), dtype, storage.nbytes()), x
+        return x
+
+    with _named_calls(model, stack, inputs), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        if function is not None:
+            function(model, batch)
+        else:
+            model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+    rows = [
+        SavedTensor(row.module, row.shape, row.dtype, row.bytes, inputs[address][0] if address in inputs else "")
+        for address, (row, _) in kept.items()
+    ]
+    return SavedTensors(tuple(rows))
+
+
+@contextlib.contextmanager
+def _named_calls(model: Any, stack: list[str], inputs: dict[int, tuple[str, Any]]) -> Iterator[None]:
+    """Keep the names of the modules that run on a stack, and note the inputs of linear layers."""
+    handles = []
+
+    def enter(name: str, linear: bool) -> Any:
+        def hook(_: Any, arguments: tuple[Any, ...]) -> None:
+            stack.append(name)
+            if linear and arguments and isinstance(arguments[0], torch.Tensor):
+                inputs.setdefault(arguments[0].untyped_storage().data_ptr(), (name, arguments[0]))
+
+        return hook
+
+    def leave(_: Any, arguments: Any, result: Any) -> None:
+        stack.pop()
+
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter(name, isinstance(module, torch.nn.Linear))))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
