@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.monitors.page import monitors_page as monitors_page
     from fpsim.analysis.systems.processes.processes import processes as processes
     from fpsim.analysis.systems.processes.report import ProcessesReport as ProcessesReport
+    from fpsim.analysis.systems.accumulation.accumulation import accumulation as accumulation
+    from fpsim.analysis.systems.accumulation.report import AccumulationReport as AccumulationReport
     from fpsim.analysis.systems.memory.bits import BitsTable as BitsTable
     from fpsim.analysis.systems.memory.bits import bits_per_value as bits_per_value
     from fpsim.analysis.systems.memory.ledger import ledger as ledger
@@ -96,6 +98,8 @@ __getattr__, __dir__, __all__ = attach(
         "systems.monitors.page": ["monitors_page"],
         "systems.processes.processes": ["processes"],
         "systems.processes.report": ["ProcessesReport"],
+        "systems.accumulation.accumulation": ["accumulation"],
+        "systems.accumulation.report": ["AccumulationReport"],
         "systems.memory.bits": ["BitsTable", "bits_per_value"],
         "systems.memory.ledger": ["ledger"],
         "systems.memory.report": ["Ledger"],

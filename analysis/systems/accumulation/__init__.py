@@ -1,0 +1,1 @@
+"""Sums of micro-batches of gradients in chosen formats."""

@@ -1,0 +1,254 @@
+"""Gradients of micro-batches added in chosen formats, compared with float64 and the gradient of the large batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.accumulation.report import LARGE, AccumulationReport, AccumulationRow, accumulation_row
+from fpsim.arrays import Array, float_array, words
+from fpsim.casts.cast import decode, quantize
+from fpsim.errors import require_word, shown
+from fpsim.formats.named import format as find_format
+from fpsim.products.reduce import sum as sum_of
+from fpsim.sums.accumulators import Accumulator, Sequential
+
+# Name -> the format of a micro-batch's gradient (None is float32), and the format of the sums or what adds them.
+WAYS: dict[str, tuple[Any, Any]] = {
+    "float32": (None, "fp32"),
+    "BF16, float32 sums": ("bf16", "fp32"),
+    "BF16 sums": ("bf16", "bf16"),
+}
+DIVIDE = ("after", "before")
+Gradients = Any
+
+
+def accumulation(
+    gradients: Gradients, batches: Any = None, loss: Any = None, *, ways: Mapping[str, tuple[Any, Any]] | None = None,
+    weights: Sequence[float] | None = None, divide: str = "after",
+) -> AccumulationReport:  # fmt: skip
+    """Add gradients of micro-batches in several ways, and measure how far each is from their float64 mean.
+
+    A micro-batch's gradient is rounded into a format, to nearest even, and added to the sum, which is rounded after
+    each addition: float32 sums beside BF16 gradients are "master sums", BF16 sums are what `.grad` of a BF16 weight
+    does. The mean is the sum divided by the number of micro-batches, in float32.
+
+    Args:
+      gradients: array (micro-batches, ...) of floats, or a torch.nn.Module, of whose parameters gradients are taken.
+      batches: with a module, the micro-batches: each a tensor, or a tuple or dict of tensors whose first axis is the
+        batch. The gradient of all of them as one large batch is a way too, "large batch".
+      loss: with a module, a function of (model, batch) that returns a mean over the batch, or a criterion of torch.
+      ways: name -> (format of a micro-batch's gradient or None, format of the sums or an accumulator such as
+        `fp.Sequential("bf16", rounding="stochastic", seed=0)`); None is float32, BF16 with float32 sums, and BF16.
+      weights: of the micro-batches, for a weighted mean; None is 1 each, and with a module the size of each.
+      divide: "after" divides the sum; "before" multiplies each gradient by its share before it is rounded and added,
+        as `(loss / n).backward()` does, which keeps FP16 sums from overflowing.
+
+    Returns:
+      An AccumulationReport, with rows for 1, 2, 4, ... and all micro-batches.
+
+    Raises:
+      TypeError, ValueError: no gradients, batches or loss where they are needed, unknown formats or words, weights of
+        another number or not above 0.
+
+    Example:
+      >>> found = fp.analysis.accumulation(np.float32([[256.0], [1.0]]))
+      >>> {way: float(values[0] * 2) for way, values in found.values.items()}  # 257 lies between 256 and 258 in BF16
+      {'float32': 257.0, 'BF16, float32 sums': 257.0, 'BF16 sums': 256.0}
+    """
+    require_word("divide", divide, DIVIDE)
+    chosen = _checked_ways(WAYS if ways is None else ways)
+    large, shares = None, weights
+    if _is_module(gradients):
+        terms, large, sizes = _of_model(gradients, batches, loss)
+        shares = list(map(float, sizes)) if weights is None else weights
+    elif batches is not None or loss is not None:
+        raise TypeError(
+            f"batches and loss are for a torch.nn.Module; got them with {shown(gradients)}. Leave them out."
+        )
+    else:
+        terms, _ = float_array(gradients, "gradients")
+    if terms.ndim < 1 or not terms.size:
+        raise ValueError(f"gradients must be an array (micro-batches, ...) with elements; got shape {terms.shape}.")
+    terms = terms.astype(np.float32)
+    factors = _checked_weights(shares, len(terms))
+    flat = terms.reshape(len(terms), -1)
+    rows: list[AccumulationRow] = []
+    values: dict[str, Array] = {}
+    for name, way in chosen.items():
+        found, mean = _rows_of(name, way, flat, factors, divide)
+        rows += found
+        values[name] = mean.reshape(terms.shape[1:])
+    if large is not None:
+        exact = _exact(flat, factors)
+        rows = [_beside_large(row, values[row.way], large, len(terms)) for row in rows]
+        rows.append(accumulation_row(LARGE, len(terms), large, None, (exact, flat[-1])))
+        values[LARGE] = large
+    return AccumulationReport(tuple(rows), flat.shape[1], divide, values)
+
+
+def _rows_of(
+    name: str, way: tuple[Any, Accumulator], terms: Array, weights: Array, divide: str
+) -> tuple[list[AccumulationRow], Array]:
+    """The rows of a way, and its mean of all micro-batches."""
+    fmt, adds = way
+    total = weights.sum(dtype=np.float64)
+    factors = weights if divide == "after" else weights / total
+    scaled = terms * factors.astype(np.float32)[:, None]
+    rounded = scaled if fmt is None else np.asarray(quantize(scaled, fmt), np.float32)
+    rows = []
+    mean = rounded[0]
+    for count in _counts(len(terms)):
+        after = _sum(rounded[:count], adds)
+        before = None if count == 1 else _sum(rounded[: count - 1], adds)
+        divisor = np.float32(weights[:count].sum(dtype=np.float64) / (1 if divide == "after" else total))
+        mean = after / divisor
+        kept = None if before is None else before / divisor
+        exact = _exact(terms[:count], weights[:count])
+        rows.append(accumulation_row(name, count, mean, kept, (exact, rounded[count - 1])))
+    return rows, mean
+
+
+def _sum(terms: Array, adds: Accumulator) -> Array:
+    """The sum of terms along the first axis, float32."""
+    total = np.asarray(sum_of(terms, accumulate=adds, axis=0))
+    if total.dtype == np.float32:
+        return total
+    with np.errstate(over="ignore"):
+        return np.asarray(decode(words(total), adds.result_format, np.float64), np.float32)
+
+
+def _exact(terms: Array, weights: Array) -> Array:
+    """The weighted mean in float64."""
+    mean: Array = np.tensordot(weights, terms.astype(np.float64), 1) / weights.sum()
+    return mean
+
+
+def _counts(most: int) -> Iterator[int]:
+    """1, 2, 4, ... and the last one."""
+    count = 1
+    while count < most:
+        yield count
+        count *= 2
+    yield most
+
+
+def _beside_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
+    """A row of all micro-batches with the share of the elements that have the large batch's bits."""
+    if row.micro_batches != count:
+        return row
+    same = mean.view(np.uint32) == large.view(np.uint32)
+    return dataclasses.replace(row, equal=float(np.mean(same)))
+
+
+# ---- checks
+
+
+def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
+    """Ways as formats and accumulators.
+
+    Raises:
+      TypeError, ValueError: they are none.
+    """
+    if not isinstance(ways, Mapping) or not ways or not all(isinstance(name, str) for name in ways):
+        raise TypeError(f"ways must be a dict of name -> (format, sums), such as the default; got {shown(ways)}.")
+    found = {}
+    for name, way in ways.items():
+        if not isinstance(way, (tuple, list)) or len(way) != 2:
+            raise TypeError(
+                f"ways[{name!r}] must be the format of gradients and that of sums, such as ('bf16', 'fp32'); got "
+                f"{shown(way)}."
+            )
+        fmt, sums = way
+        adds = sums if isinstance(sums, Accumulator) else Sequential(sums)
+        found[name] = (None if fmt is None else find_format(fmt), adds)
+    if LARGE in found:
+        raise ValueError(f"ways must not be called {LARGE!r}, which a report has of its own. Name it otherwise.")
+    return found
+
+
+def _checked_weights(weights: Any, count: int) -> Array:
+    """Weights as float64 (micro-batches,)."""
+    if weights is None:
+        return np.ones(count)
+    array, _ = float_array(np.asarray(weights, np.float64), "weights")
+    if array.shape != (count,) or not np.isfinite(array).all() or not (array > 0).all():
+        raise ValueError(
+            f"weights must be one finite number > 0 for each of {count} micro-batches; got {shown(weights)}."
+        )
+    return array.astype(np.float64)
+
+
+# ---- models
+
+
+def _is_module(value: Any) -> bool:
+    """Return whether a value is a torch.nn.Module, without importing torch."""
+    return hasattr(value, "named_parameters") and hasattr(value, "zero_grad")
+
+
+def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
+    """Gradients of micro-batches (micro-batches, elements), of the large batch (elements,), and sizes."""
+    from fpsim.analysis.models.losses import loss_of, refuse_swapped
+
+    refuse_swapped(model, batches, loss)
+    if batches is None or loss is None:
+        raise TypeError("a torch.nn.Module needs batches and a loss; got none of one. Pass batches=[...], loss=....")
+    function, listed = loss_of(loss), list(batches)
+    if not listed:
+        raise ValueError("batches must hold a micro-batch at least; got none.")
+    grads = [_gradient(model, batch, function) for batch in listed]
+    sizes = np.array([_size(batch) for batch in listed], np.float64)
+    return np.stack(grads), _gradient(model, _joined(listed), function), sizes
+
+
+def _gradient(model: Any, batch: Any, function: Any) -> Array:
+    """The gradient of all parameters, flat float32; the model's own .grad stay as they are."""
+    import torch
+
+    parameters = [x for x in model.parameters() if x.requires_grad]
+    if not parameters:
+        raise ValueError("the model must have parameters that require a gradient; got none.")
+    found = torch.autograd.grad(function(model, batch), parameters, allow_unused=True)
+    flat = [
+        (torch.zeros_like(x) if gradient is None else gradient).detach().float().reshape(-1)
+        for x, gradient in zip(parameters, found, strict=True)
+    ]  # fmt: skip
+    joined: Array = torch.cat(flat).cpu().numpy()
+    return joined
+
+
+def _leaves(batch: Any) -> list[Any]:
+    """The tensors of a batch."""
+    if isinstance(batch, Mapping):
+        return [leaf for value in batch.values() for leaf in _leaves(value)]
+    if isinstance(batch, (tuple, list)):
+        return [leaf for value in batch for leaf in _leaves(value)]
+    return [batch] if hasattr(batch, "shape") and len(batch.shape) else []
+
+
+def _size(batch: Any) -> int:
+    """The length of the first axis of a batch.
+
+    Raises:
+      TypeError: it holds no tensors with one.
+    """
+    leaves = _leaves(batch)
+    if not leaves:
+        raise TypeError(f"batches must be tensors, or tuples or dicts of them, with a batch axis; got {shown(batch)}.")
+    return int(leaves[0].shape[0])
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """Micro-batches as one large batch, along the first axis."""
+    import torch
+
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {name: _joined([batch[name] for batch in batches]) for name in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(_joined(each) for each in zip(*batches, strict=True))
+    return torch.cat([torch.as_tensor(each) for each in batches]) if hasattr(first, "shape") else first

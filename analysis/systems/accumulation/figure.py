@@ -1,0 +1,52 @@
+"""The figure of accumulated gradients: relative error against the number of micro-batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fpsim.display.figure import COLORS, GRID, OTHER_COLORS, axes_of, figure_style
+from fpsim.display.wording import short
+
+SHADES = (*COLORS.values(), *OTHER_COLORS)
+
+
+class DrawnAccumulation(Protocol):
+    """What is drawn of an `AccumulationReport`."""
+
+    @property
+    def ways(self) -> tuple[str, ...]: ...
+
+    def of(self, way: str) -> Sequence[Any]: ...
+
+
+def accumulation_axes(report: DrawnAccumulation, ax: Any = None) -> Any:
+    """Draw a curve for each way; a way with one point, such as the large batch, is a dashed line."""
+    with figure_style():
+        ax = axes_of(ax, 3.2)
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        for i, way in enumerate(report.ways):
+            rows = [row for row in report.of(way) if row.relative_error > 0 and math.isfinite(row.relative_error)]
+            tint = SHADES[i % len(SHADES)]
+            if len(report.of(way)) == 1 and rows:
+                ax.axhline(rows[0].relative_error, color=tint, linestyle="--", linewidth=1.0, label=short(way, 40))
+            elif rows:
+                ax.plot(
+                    [row.micro_batches for row in rows], [row.relative_error for row in rows], color=tint, marker="o",
+                    markersize=3, linewidth=1.5, label=short(way, 40),
+                )  # fmt: skip
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.minorticks_off()
+        ax.set_xlabel("micro-batches")
+        ax.set_ylabel("relative error of the gradient")
+        ax.grid(color=GRID, linewidth=0.5)
+        ax.set_axisbelow(True)
+        for side in ("top", "right"):
+            ax.spines[side].set_visible(False)
+        ax.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, fontsize=7, borderaxespad=0.2,
+            columnspacing=1.2,
+        )  # fmt: skip
+        return ax

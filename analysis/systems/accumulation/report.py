@@ -1,0 +1,182 @@
+"""What sums of micro-batches of gradients lost: a row for each way of adding and number of micro-batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.display.optional import frame
+from fpsim.display.wording import percent, plural
+from fpsim.errors import require_word, shown
+from fpsim.exact_json import from_json, to_json
+from fpsim.files import path_of, write_whole
+
+FILE_KIND, VERSION = "fpsim accumulation", 1
+LARGE = "large batch"
+
+
+@dataclass(frozen=True)
+class AccumulationRow:
+    """The mean gradient of the first micro-batches, added in one way, beside their float64 mean.
+
+    Attributes:
+      way: how they were added: the format of a micro-batch's gradient, and what adds.
+      micro_batches: how many.
+      relative_error: norm of the difference from the float64 mean, over the norm of that; NaN where it is 0 or where
+        elements overflowed.
+      bias: sum of the differences in the direction of the float64 mean, over the sum of its magnitudes: -0.5 is half
+        of the gradient lost.
+      unchanged: share of the elements that the last micro-batch, not 0 there, left as they were.
+      overflowed: share of the elements that are Inf or NaN.
+      equal: share of the elements whose bits are those of the large batch's gradient; NaN without one, or with fewer
+        than all micro-batches.
+    """
+
+    way: str
+    micro_batches: int
+    relative_error: float
+    bias: float
+    unchanged: float
+    overflowed: float
+    equal: float = math.nan
+
+
+@dataclass(frozen=True)
+class AccumulationReport:
+    """The error of gradients that are added micro-batch by micro-batch.
+
+    Attributes:
+      rows: an AccumulationRow for each way and number of micro-batches.
+      elements: number of elements of a gradient.
+      divide: whether gradients are divided by the number of micro-batches "before" or "after" they are added.
+      values: way -> mean gradient of all micro-batches, float32 of the gradients' shape (flat, for a model, in the
+        order of its parameters); empty after `load`.
+    """
+
+    rows: tuple[AccumulationRow, ...]
+    elements: int
+    divide: str = "after"
+    values: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Names of the ways, in the order of the rows."""
+        return tuple(dict.fromkeys(row.way for row in self.rows))
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of micro-batches."""
+        return max(row.micro_batches for row in self.rows)
+
+    def of(self, way: str) -> tuple[AccumulationRow, ...]:
+        """Rows of a way, from few to many micro-batches.
+
+        Raises:
+          ValueError: there is no such way.
+        """
+        require_word("way", way, self.ways)
+        return tuple(sorted((row for row in self.rows if row.way == way), key=lambda row: row.micro_batches))
+
+    def final(self, way: str) -> AccumulationRow:
+        """The row of a way with all micro-batches."""
+        return self.of(way)[-1]
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row for each way and number of micro-batches."""
+        return frame([dataclasses.asdict(row) for row in self.rows])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the relative error against the number of micro-batches; returns the matplotlib Axes."""
+        from fpsim.analysis.systems.accumulation.figure import accumulation_axes
+
+        return accumulation_axes(self, ax)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows as JSON, whole or not at all; `values` are not kept.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
+        contents = {
+            "kind": FILE_KIND, "version": VERSION, "elements": self.elements, "divide": self.divide,
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+        }  # fmt: skip
+        write_whole(path_of(path), json.dumps(to_json(contents), indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> AccumulationReport:
+        """Read what `save` wrote.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        file = path_of(path)
+        text = file.read_bytes()
+        try:
+            contents = from_json(json.loads(text.decode()))
+            if contents["kind"] != FILE_KIND or contents["version"] != VERSION:
+                raise ValueError("another kind")
+            rows = tuple(AccumulationRow(**row) for row in contents["rows"])
+            return cls(rows, contents["elements"], contents["divide"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ValueError(
+                f"path must be what AccumulationReport.save() of version {VERSION} wrote; got {shown(str(file))}, "
+                "which is damaged or something else. Measure again."
+            ) from None
+
+    def __str__(self) -> str:
+        """The error of each way with all micro-batches."""
+        head = f"{plural(self.micro_batches, 'micro-batch').replace('batchs', 'batches')} of "
+        head += f"{plural(self.elements, 'element')}"
+        width = max(map(len, self.ways))
+        return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])
+
+    def _repr_html_(self) -> str:
+        """The same as a table."""
+        cells = "".join(
+            f"<tr><td>{html.escape(way)}</td><td>{html.escape(_words(self.final(way)))}</td></tr>" for way in self.ways
+        )
+        return f"<table><tr><th>way</th><th>relative error</th></tr>{cells}</table>"
+
+
+def _words(row: AccumulationRow) -> str:
+    """A row in words."""
+    if row.overflowed:
+        return f"{percent(row.overflowed)} of the elements overflowed"
+    said = f"relative error {row.relative_error:.2g}"
+    if row.unchanged:
+        said += f", the last micro-batch changed nothing in {percent(row.unchanged)} of the elements"
+    if not math.isnan(row.equal):
+        said += f", {percent(row.equal)} equal to the large batch"
+    return said
+
+
+def accumulation_row(way: str, count: int, mean: Array, before: Array | None, terms: tuple[Array, Array]) -> Any:
+    """Return the row of a mean gradient.
+
+    Args:
+      way, count: its name, and how many micro-batches were added.
+      mean: of these micro-batches, float32.
+      before: the same before the last one was added, times the ratio of the divisors; None for a way that adds none.
+      terms: float64 mean, and the last micro-batch's gradient.
+    """
+    exact, last = terms
+    finite = np.isfinite(mean)
+    overflowed = 1 - float(np.mean(finite))
+    unchanged = 0.0 if before is None else float(np.mean((mean == before) & (last != 0)))
+    error, bias = math.nan, math.nan
+    norm, size = float(np.linalg.norm(exact)), float(np.abs(exact).sum())
+    if not overflowed and norm:
+        difference = mean.astype(np.float64) - exact
+        error = float(np.linalg.norm(difference)) / norm
+        bias = float((difference * np.sign(exact)).sum()) / size
+    return AccumulationRow(way, count, error, bias, unchanged, overflowed)
