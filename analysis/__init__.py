@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.memory.bits import BitsTable as BitsTable
     from fpsim.analysis.systems.memory.bits import bits_per_value as bits_per_value
     from fpsim.analysis.systems.memory.ledger import ledger as ledger
+    from fpsim.analysis.systems.memory.recompute_plan import RecomputePlan as RecomputePlan
+    from fpsim.analysis.systems.memory.recompute_plan import recompute_plan as recompute_plan
     from fpsim.analysis.systems.memory.report import Ledger as Ledger
     from fpsim.analysis.systems.memory.saved import SavedTensors as SavedTensors
     from fpsim.analysis.systems.memory.saved import saved_tensors as saved_tensors
@@ -102,6 +104,7 @@ __getattr__, __dir__, __all__ = attach(
         "systems.accumulation.report": ["AccumulationReport"],
         "systems.memory.bits": ["BitsTable", "bits_per_value"],
         "systems.memory.ledger": ["ledger"],
+        "systems.memory.recompute_plan": ["RecomputePlan", "recompute_plan"],
         "systems.memory.report": ["Ledger"],
         "systems.memory.saved": ["SavedTensors", "saved_tensors"],
         "tensors.opening": ["tensor"],

@@ -32,6 +32,7 @@ class ProductCall(NamedTuple):
 
 Watcher = Callable[[ProductCall], None]
 _watchers: list[Watcher] = []
+_hiding: list[bool] = []  # one for each block that hides products
 
 
 @contextmanager
@@ -54,9 +55,29 @@ def watching(watcher: Watcher) -> Iterator[None]:
         _watchers.remove(watcher)
 
 
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Show no products while the block runs: those that are computed once more have been seen.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.torch.trace import hidden, watching
+      >>> layer, seen = fp.torch.QuantLinear(32, 8, recipe=fp.torch.MXFP8), []
+      >>> with watching(seen.append), hidden():
+      ...     y = layer(torch.ones(4, 32))
+      >>> seen
+      []
+    """
+    _hiding.append(True)
+    try:
+        yield
+    finally:
+        _hiding.pop()
+
+
 def is_watched() -> bool:
-    """Whether anybody looks."""
-    return bool(_watchers)
+    """Return whether anybody looks, and may."""
+    return bool(_watchers) and not _hiding
 
 
 def show(call: ProductCall) -> None:

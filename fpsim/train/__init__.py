@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fpsim.train.parts import Override as Override
     from fpsim.train.parts import Stored as Stored
     from fpsim.train.recipe import Recipe as Recipe
+    from fpsim.train.recomputation import Recompute as Recompute
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
     from fpsim.train.setup.settings import Settings as Settings
@@ -38,6 +39,7 @@ __getattr__, __dir__, __all__ = attach(
         "parallel": ["Ranks"],
         "parts": ["Controller", "Numerics", "Override", "Stored"],
         "recipe": ["Recipe"],
+        "recomputation": ["Recompute"],
         "runs": ["Run", "run"],
         "side_by_side": ["Divergence", "lockstep"],
         "setup.settings": ["Settings"],

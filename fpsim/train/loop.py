@@ -27,7 +27,8 @@ from fpsim.train.monitor import Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.parallel import GradientSum, Ranks, Reduction, reduce
 from fpsim.train.recipe import Recipe
-from fpsim.train.setup.checks import refuse_names, refuse_shapes
+from fpsim.train.recomputation import apply_recompute
+from fpsim.train.setup.checks import refuse_names, refuse_shapes, refuse_slices
 from fpsim.train.setup.layers import (
     RUNS,
     is_governed,
@@ -93,6 +94,8 @@ class Trainer:
         refuse_shapes(recipe, self.layers, settings)
         for row in recipe.stored:
             store_activations(self.model, row)
+        refuse_slices(recipe, self.model, settings)
+        apply_recompute(self.model, settings.recompute)
         self._reduction = Reduction(recipe.reduction, count=self.ranks.world * settings.accumulate)
         self._shared: Any = self.model
         if recipe.gradients is None:  # torch adds in float32; `_batch` adds in other formats

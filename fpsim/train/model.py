@@ -14,6 +14,7 @@ from typing import Any
 from fpsim.errors import require_integer, require_word
 from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.train.parts import Numerics
+from fpsim.train.recomputation import Recompute, SlicedHidden, sliced_hidden
 from fpsim.train.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
 
 nn: Any = torch.nn
@@ -88,31 +89,48 @@ class Core(nn.Module):  # type: ignore[misc]
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]
-    """silu(gate) * up of the two halves of the last axis; only the input waits for the backward pass."""
+    """silu(gate) * up of the two halves of the last axis; only the input waits for the backward pass.
+
+    Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.stash: Stash | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = _SwiGLU.apply(x, self.stash)
+    def forward(self, x: Tensor, again: SlicedHidden | None = None) -> Tensor:
+        found: Tensor = _SwiGLU.apply(x, self.stash, again)
         return found
 
 
 class _SwiGLU(Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, stash: Stash | None) -> Tensor:
-        ctx.save_for_backward(x if stash is None else stash(x))
+    def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedHidden | None) -> Tensor:
+        ctx.again = again
+        if again is None:
+            ctx.save_for_backward(x if stash is None else stash(x))
         gate, up = x.chunk(2, -1)
         return torch.nn.functional.silu(gate) * up
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        gate, up = x.chunk(2, -1)
-        share = torch.sigmoid(gate)
-        slope = share * (1 + gate * (1 - share))
-        return torch.cat((dy * up * slope, dy * gate * share), -1), None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.again is None:
+            return torch.cat(_swiglu_slopes(dy, *ctx.saved_tensors[0].chunk(2, -1)), -1), None, None
+        hidden = dy.shape[-1]
+        rows = dy.reshape(-1, hidden)
+        dx = torch.empty(rows.shape[0], 2 * hidden, dtype=dy.dtype)
+        for part, columns, gate, up in ctx.again.parts():
+            of_gate, of_up = _swiglu_slopes(rows[part, columns], gate, up)
+            dx[part, columns] = of_gate
+            dx[part, hidden + columns.start : hidden + columns.stop] = of_up
+        return dx.reshape(*dy.shape[:-1], 2 * hidden), None, None
+
+
+def _swiglu_slopes(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of both halves."""
+    share = torch.sigmoid(gate)
+    slope = share * (1 + gate * (1 - share))
+    return dy * up * slope, dy * gate * share
 
 
 class UnitLinear(nn.Module):  # type: ignore[misc]
@@ -186,9 +204,13 @@ class MLP(nn.Module):  # type: ignore[misc]
         self.gate_up = _linear(config.width, 2 * config.hidden, self.unit)
         self.act = SwiGLU()
         self.down = _linear(config.hidden, config.width, self.unit)
+        self.recompute: Recompute | None = None  # slices of gate_up that are computed again
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.act(self.gate_up(x))
+        again = None
+        if self.recompute is not None and torch.is_grad_enabled():
+            again = sliced_hidden(self.gate_up, x, self.recompute)
+        hidden = self.act(self.gate_up(x), again)
         found: Tensor = self.down(hidden * SILU**-0.5 if self.unit else hidden)
         return found
 

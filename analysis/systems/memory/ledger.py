@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -25,7 +26,7 @@ from fpsim.train.comparisons.memory import kept_input
 from fpsim.train.model import Config, Perceptron, Transformer
 from fpsim.train.optimizer_recipe import require_number
 from fpsim.train.recipe import Recipe
-from fpsim.train.recomputation import blocks_recomputed
+from fpsim.train.recomputation import Recompute, forward_multiplications, recomputed_multiplications
 from fpsim.train.runs import find_recipe
 from fpsim.train.setup.layers import name_of
 
@@ -35,7 +36,7 @@ BACKWARD = 2  # products of the backward pass of a layer for one of the forward 
 
 
 def ledger(
-    model: Any, recipe: Any, *, ranks: int = 1, zero: int = 0, tokens: int = 0, checkpointing: float = 1.0,
+    model: Any, recipe: Any, *, ranks: int = 1, zero: int = 0, tokens: int = 0, checkpointing: Any = 1.0,
     micro_batches: int = 1, saved: SavedTensors | None = None,
 ) -> Ledger:  # fmt: skip
     """Count the bytes that training a model by a recipe keeps, by kind and per rank.
@@ -62,7 +63,8 @@ def ledger(
       tokens: tokens of a step on one rank (vectors, for the perceptron); 0 counts no activations. Sequences have the
         context of the model.
       checkpointing: share of the transformer's blocks whose activations are kept, 0 to 1. Of the others the input is
-        kept, and they are computed again one at a time: the first blocks, as many as need be.
+        kept, and they are computed again one at a time: the first blocks, as many as need be. Or the
+        `fp.train.Recompute` that a run is trained with.
       micro_batches: the tokens are cut into as many, one after another.
       saved: activations of a micro-batch of another module, of `fp.analysis.saved_tensors`; inputs of linear layers
         count in the format that the recipe keeps them in, everything else as torch saved it.
@@ -87,7 +89,7 @@ def ledger(
     require_integer("tokens", tokens, 0)
     if not is_integer(zero) or zero not in STAGES:
         raise ValueError(f"zero must be a stage of ZeRO, 0, 1, 2 or 3; got {shown(zero)}.")
-    require_number("checkpointing", checkpointing, highest=1.0)
+    again = _recompute_of(checkpointing)
     weights = _weights_of(model)
     entries = _state(weights, chosen)
     rows = [
@@ -97,11 +99,19 @@ def ledger(
         )
         for entry in entries if entry.bits
     ]  # fmt: skip
-    seen = _activations(model, chosen, (int(tokens), int(micro_batches)), float(checkpointing), saved)
+    seen = _activations(model, chosen, (int(tokens), int(micro_batches)), again, saved)
     return Ledger(
         tuple(rows) + seen.rows, chosen.name, weights.count, int(ranks), int(zero), int(tokens), int(micro_batches),
-        float(checkpointing), seen.recomputed, seen.cost, seen.notes,
+        1 - again.share, seen.recomputed, seen.cost, seen.notes,
     )  # fmt: skip
+
+
+def _recompute_of(checkpointing: Any) -> Recompute:
+    """The recomputation that a share of kept blocks, or a Recompute, asks for."""
+    if isinstance(checkpointing, Recompute):
+        return checkpointing
+    require_number("checkpointing", checkpointing, highest=1.0)
+    return Recompute(1 - float(checkpointing))
 
 
 # ---- state
@@ -250,7 +260,7 @@ class _ModelActivations:
 
 
 def _activations(
-    model: Any, recipe: Recipe, load: tuple[int, int], checkpointing: float, saved: SavedTensors | None
+    model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
 ) -> _ModelActivations:
     """The activations of a micro-batch.
 
@@ -260,7 +270,7 @@ def _activations(
     tokens, micro_batches = load
     config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
     if saved is not None:
-        if load != (0, 1) or checkpointing != 1:
+        if load != (0, 1) or again.share:
             raise ValueError(
                 "saved is what one micro-batch left; got it with tokens, micro_batches or checkpointing. Leave these "
                 "out."
@@ -277,13 +287,13 @@ def _activations(
             "saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."
         )
     if config is None:
-        if checkpointing < 1:
+        if again.share:
             raise ValueError(
-                f"checkpointing is for models with blocks, which the perceptron has none of; got {checkpointing}. "
+                "checkpointing is for models with blocks, which the perceptron has none of; got it with a perceptron. "
                 "Leave it out."
             )
         return _ModelActivations(tuple(map(_row, perceptron_activations(recipe, tokens // micro_batches))))
-    return _blockwise(config, recipe, tokens // micro_batches, checkpointing)
+    return _blockwise(config, recipe, tokens // micro_batches, again)
 
 
 def _row(kept: Activation) -> LedgerRow:
@@ -291,38 +301,60 @@ def _row(kept: Activation) -> LedgerRow:
     return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
 
 
-def _blockwise(config: Config, recipe: Recipe, tokens: int, checkpointing: float) -> _ModelActivations:
-    """The activations of a transformer of which some blocks are computed again."""
+def _blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> _ModelActivations:
+    """The activations of a transformer of which some are computed again."""
     if tokens % config.context and tokens > config.context:
         raise ValueError(
             f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
             f"multiple of {config.context}, or less than one sequence."
         )
-    kept = transformer_activations(config, recipe, tokens, min(tokens, config.context))
-    recomputed = blocks_recomputed(1 - checkpointing, config.layers)
-    rows = [_row(each) for each in kept if each.block >= recomputed or each.block < 0]
-    if not recomputed:
-        return _ModelActivations(tuple(rows))
+    listed = transformer_activations(config, recipe, tokens, min(tokens, config.context))
+    blocks = again.blocks(config.layers)
+    if not blocks:
+        return _ModelActivations(tuple(map(_row, listed)))
+    split = _without_blocks if again.by == "layer" else _without_hidden
+    rows = split(listed, config, tokens, again)
+    step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + _head(config, tokens))
+    return _ModelActivations(tuple(rows), blocks, recomputed_multiplications(config, tokens, again) / step)
+
+
+def _head(config: Config, tokens: int) -> int:
+    """Multiplications of the head in a forward pass."""
+    return tokens * config.width * config.vocabulary
+
+
+def _without_blocks(
+    listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
+) -> list[LedgerRow]:  # fmt: skip
+    """Rows where the first blocks keep their inputs alone, and one of them at a time is there whole."""
+    blocks = again.blocks(config.layers)
+    rows = [_row(each) for each in listed if not 0 <= each.block < blocks]
     freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
     inputs = stored_bits(None, None, (tokens, config.width)).bytes
-    for block in range(recomputed):
+    for block in range(blocks):
         part = f"blocks.{block}: input"
         rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, inputs, inputs))
-    more = sum(each.bits.bytes for each in kept if each.block == 0) - freed
-    if more > 0:
-        elements = sum(each.elements for each in kept if each.block == 0)
-        rows.append(LedgerRow("activations", "a block, computed again: the rest", "several", elements, more, more))
-    forward = _multiplications(config, tokens, recomputed)
-    step = (1 + BACKWARD) * _multiplications(config, tokens, config.layers, head=True)
-    return _ModelActivations(tuple(rows), recomputed, forward / step)
+    return rows + _more("a block, computed again", [each for each in listed if each.block == 0], 1, freed)
 
 
-def _multiplications(config: Config, tokens: int, blocks: int, *, head: bool = False) -> int:
-    """Multiplications of the forward pass of blocks, and of the head."""
-    length = min(tokens, config.context)
-    linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
-    block = tokens * (linear + 2 * config.width * length)  # scores and mixing
-    return blocks * block + (tokens * config.width * config.vocabulary if head else 0)
+def _without_hidden(
+    listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
+) -> list[LedgerRow]:  # fmt: skip
+    """Rows where SwiGLU of the first blocks keeps nothing, and a slice of its input is there at a time."""
+    last = again.blocks(config.layers) - 1
+    sliced = [each for each in listed if each.name.endswith(".mlp.act") and each.block <= last]
+    rows = [_row(each) for each in listed if each not in sliced]
+    gone = [each for each in listed if each.block > last or each.name in ("norm", "head", "loss")]
+    gone += [each for each in listed if each.name == f"blocks.{last}.mlp.down"]
+    whole = 1 if again.by == "k" else again.slices
+    return rows + _more("SwiGLU's input, computed again", sliced[:1], whole, sum(each.bits.bytes for each in gone))
+
+
+def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
+    """The row of what is computed again at a time, beyond what the backward pass has freed before; none if nothing."""
+    more = math.ceil(sum(each.bits.bytes for each in tensors) / slices) - freed
+    elements = math.ceil(sum(each.elements for each in tensors) / slices)
+    return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
 
 
 def _measured(recipe: Recipe, saved: SavedTensors) -> _ModelActivations:

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from fpsim.scaling.scaling import Scaling
 from fpsim.torch.blocks import block_of
 from fpsim.torch.linear import QuantLinear
+from fpsim.torch.replay import cut_whole
 from fpsim.train.recipe import Recipe
+from fpsim.train.recomputation import cut_evenly
 from fpsim.train.setup.layers import STORING, followed_by, layers_of
 from fpsim.train.setup.settings import Settings
 
@@ -44,6 +47,47 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
                         f"which must be a multiple of the {block} that share a scale or a transform in recipe "
                         f"{recipe.name!r}. {_remedy(product)}"
                     )
+
+
+def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
+    """A ValueError where the result of a layer in front of SwiGLU cannot be computed again by slices."""
+    recompute = settings.recompute
+    if recompute.by == "layer" or not recompute.share or not hasattr(model, "blocks"):
+        return
+    layers = layers_of(model)
+    for index in range(recompute.blocks(len(model.blocks))):
+        name = f"blocks.{index}.mlp.gate_up"
+        if any(fnmatchcase(f"blocks.{index}.mlp.act", row.modules) for row in recipe.stored):
+            raise ValueError(
+                f"recompute by slices and stored= of recipe {recipe.name!r} both say what blocks.{index}.mlp.act keeps."
+                " Choose recompute by 'layer', or leave one of them out."
+            )
+        for linear in followed_by(recipe, name, "fprop"):
+            if linear.accumulator("fprop") is None or settings.backend == "float32":
+                raise ValueError(
+                    f"recompute by slices needs products that a matrix unit or an accumulator adds; that of {name!r} "
+                    "is torch's, whose bits depend on its shape. Choose recompute by 'layer', or a recipe and a "
+                    "backend with units."
+                )
+            _refuse_cut(linear, layers[name], settings)
+
+
+def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
+    """A ValueError where tiles do not go into the slices."""
+    recompute = settings.recompute
+
+    def tile(scaling: Any, axis: int, length: int) -> int:
+        size = scaling.block[-2:][axis] if isinstance(scaling, Scaling) and len(scaling.block) > 1 else 1
+        return 1 if size == -1 else min(size, length)
+
+    if recompute.by == "m":
+        cut_evenly(settings.tokens, recompute.slices, tile(linear.input_scaling, 0, settings.tokens))
+    elif recompute.by == "n":
+        hidden = layer.out_features // 2
+        cut_evenly(hidden, recompute.slices, tile(linear.weight_scaling, 0, layer.out_features))
+    else:
+        sizes = (tile(each, 1, layer.in_features) for each in (linear.input_scaling, linear.weight_scaling))
+        cut_whole(layer.in_features, recompute.slices, max(sizes))
 
 
 def _remedy(product: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.torch.plan import BACKENDS
+from fpsim.train.recomputation import NOTHING, recompute_of
 
 MODELS = ("transformer", "perceptron")
 SEEDS = 1 << 64  # what torch's generators and the batches take
@@ -25,6 +26,7 @@ class Settings:
       batch, context: sequences of a micro-batch (vectors, for the perceptron), and tokens of a sequence.
       accumulate: micro-batches of a step, of each process; `Recipe.gradients` is the format in which they are added.
       measure: steps from one measurement of every product to the next; 0 for none.
+      recompute: share of the blocks whose activations are computed again in the backward pass, or a `Recompute`.
 
     Raises:
       TypeError, ValueError: a field that is none of these.
@@ -39,6 +41,7 @@ class Settings:
     context: int = 64
     accumulate: int = 1
     measure: int = 25
+    recompute: Any = NOTHING
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "context", "accumulate"):
@@ -49,6 +52,7 @@ class Settings:
             object.__setattr__(self, name, int(getattr(self, name)))  # NumPy's integers too, which JSON has none of
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
+        object.__setattr__(self, "recompute", recompute_of(self.recompute))
         require_word("model", self.model, MODELS)
         require_word("backend", self.backend, BACKENDS)
         if self.text is not None and self.model != "transformer":

@@ -1,0 +1,124 @@
+"""The recomputation that fits activations into a number of bytes, for the fewest multiplications."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fpsim.analysis.systems.memory.ledger import ledger
+from fpsim.display.wording import bytes_in_words, percent
+from fpsim.errors import require_kind, shown
+from fpsim.torch.recipe import LinearRecipe
+from fpsim.train.model import Config
+from fpsim.train.recomputation import NOTHING, Recompute, cut_evenly
+from fpsim.train.runs import find_recipe
+
+FINEST = 1 << 12  # slices
+
+
+@dataclass(frozen=True)
+class RecomputePlan:
+    """Recomputation that keeps activations within a budget.
+
+    Attributes:
+      recompute: for `fp.train.run(recompute=...)`.
+      bytes: activations of a micro-batch at their peak, what is computed again included.
+      without: the same without recomputation.
+      budget: bytes that were to be kept to.
+      cost: multiplications that run once more, over those of a step.
+    """
+
+    recompute: Recompute
+    bytes: int
+    without: int
+    budget: int
+    cost: float
+
+    def __str__(self) -> str:
+        """What is computed again, and what that saves and costs."""
+        again = self.recompute
+        if not again.share:
+            return f"nothing needs to be computed again: {bytes_in_words(self.bytes)} of activations"
+        cuts = f" in {again.slices} slices of tokens" if again.slices > 1 else ""
+        thing = "whole blocks" if again.by == "layer" else f"SwiGLU's input{cuts}"
+        return (
+            f"{thing} of {percent(again.share)} of the blocks: {bytes_in_words(self.bytes)} of activations instead of "
+            f"{bytes_in_words(self.without)}, for {percent(self.cost)} more multiplications"
+        )
+
+
+def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -> RecomputePlan:
+    """Choose the recomputation that keeps the activations of a micro-batch within a budget for the least work.
+
+    Candidates are, block by block from the first one, SwiGLU's input by slices of tokens, and whole blocks; of those
+    that fit, the one with the fewest multiplications wins. A slice is made as fine as the budget asks, and no finer.
+    None of them changes a bit of training.
+
+    Args:
+      config: shape of the transformer.
+      recipe: an `fpsim.train.Recipe`, the name of a row, or a TOML file.
+      tokens: of a micro-batch.
+      budget: bytes of activations.
+
+    Returns:
+      A RecomputePlan.
+
+    Raises:
+      TypeError: config is no Config.
+      ValueError: a budget that even recomputing all blocks does not keep to; the sentence says the least.
+
+    Example:
+      >>> from fpsim.train.model import Config
+      >>> plan = fp.analysis.recompute_plan(Config(vocabulary=96, layers=4), "BF16", tokens=512, budget=9e6)
+      >>> plan.recompute, plan.bytes <= 9e6
+      (Recompute(share=0.5, by='layer', slices=1), True)
+    """
+    require_kind("config", config, Config, "an fpsim.train.model.Config")
+    chosen = find_recipe(recipe)
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
+        raise ValueError(f"budget must be a number of bytes > 0; got {shown(budget)}.")
+    without = ledger(config, chosen, tokens=tokens).of("activations")
+    best: RecomputePlan | None = None
+    least = without
+    for again in _candidates(config, chosen, tokens, budget):
+        found = ledger(config, chosen, tokens=tokens, checkpointing=again)
+        size = found.of("activations")
+        least = min(least, size)
+        if size <= budget and (best is None or found.recompute_cost < best.cost):
+            best = RecomputePlan(again, size, without, int(budget), found.recompute_cost)
+    if best is None:
+        raise ValueError(
+            f"budget must be at least {least:,} bytes, which recomputing every block takes; got {shown(budget)}. Take "
+            "fewer tokens in a micro-batch."
+        )
+    return best
+
+
+def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
+    """Nothing, slices and whole blocks of one block after another."""
+    yield NOTHING
+    can_be_sliced = all(
+        not isinstance(linear, LinearRecipe) or linear.accumulator("fprop") is not None
+        for linear in (recipe.linear_of(f"blocks.{i}.mlp.gate_up", "fprop", 0, 1) for i in range(config.layers))
+    ) and not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
+    for blocks in range(1, config.layers + 1):
+        share = blocks / config.layers
+        if can_be_sliced:
+            yield Recompute(share, "m", _slices(config, recipe, tokens, share, budget))
+        yield Recompute(share)
+
+
+def _slices(config: Config, recipe: Any, tokens: int, share: float, budget: float) -> int:
+    """The fewest slices of tokens with which activations fit, a power of two; the finest where none do."""
+    slices = 1
+    while slices < min(FINEST, tokens):
+        found = ledger(config, recipe, tokens=tokens, checkpointing=Recompute(share, "m", slices))
+        if found.of("activations") <= budget:
+            break
+        try:
+            cut_evenly(tokens, 2 * slices)
+        except ValueError:
+            break
+        slices *= 2
+    return slices

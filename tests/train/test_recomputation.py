@@ -1,0 +1,270 @@
+"""Recomputation: bits of training stay as they are, by whole blocks and by slices of M and N, and those of K do not."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fpsim as fp
+from fpsim.testing import assert_bits_equal
+from fpsim.torch.products import multiply
+from fpsim.torch.replay import ProductReplay, cut_whole
+from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
+from fpsim.train.recomputation import cut_evenly, recompute_of, recomputed_multiplications
+from tests.kit.sweeps import in_turn
+
+DRAWN = recipes.NVFP4.replace(linear=fp.torch.NVFP4.replace(rounding="stochastic", name=""))
+ROUNDED = recipes.BF16.replace(numerics=Numerics("bf16", "bf16", "fp16"))
+# draws, delayed scales, formats of stored activations, factors of unit scaling, small weights, and rounded norms
+RECIPES: dict[str, Recipe] = {
+    "FP32": recipes.FP32, "BF16": recipes.BF16, "DEEPSEEK_V3": recipes.DEEPSEEK_V3, "MXFP8": recipes.MXFP8,
+    "TE_HYBRID": recipes.TE_HYBRID, "FP8_DELAYED": recipes.FP8_DELAYED, "UNIT_SCALING": recipes.UNIT_SCALING,
+    "BF16_WEIGHTS_STOCHASTIC": recipes.BF16_WEIGHTS_STOCHASTIC, "stochastic": DRAWN, "rounded": ROUNDED,
+    "DEEPSEEK_V3_STASH": recipes.DEEPSEEK_V3_STASH,
+}  # fmt: skip
+SLICED = ("BF16", "DEEPSEEK_V3", "TE_HYBRID", "FP8_DELAYED", "UNIT_SCALING", "stochastic")
+STEPS = 2
+
+
+def trained(recipe: Recipe, recompute: Any, **settings: Any) -> tuple[dict[str, Any], list[Any]]:
+    """All that a trainer keeps after some steps, and what it measured."""
+    fields: dict[str, Any] = {"steps": STEPS, "batch": 8, "context": 16, "accumulate": 2, "measure": 1, **settings}
+    trainer = Trainer(recipe, Settings(**fields, recompute=recompute))
+    losses = [trainer.step()["loss"] for _ in range(STEPS)]
+    return {**trainer.state()[0], "losses": np.array(losses)}, trainer.measured
+
+
+@cache
+def plainly(name: str) -> tuple[dict[str, Any], list[Any]]:
+    return trained(RECIPES[name], 0.0)
+
+
+def check_same(name: str, recompute: Any) -> None:
+    """That weights, moments, scales, losses and figures of every product have the bits of training without it."""
+    plain, measured = plainly(name)
+    found, figures = trained(RECIPES[name], recompute)
+    assert list(found) == list(plain)
+    for name, x in plain.items():
+        assert_bits_equal(found[name], x)
+    assert str(figures) == str(measured)  # as text, where NaN equals NaN
+
+
+@in_turn("name", RECIPES)
+def test_whole_blocks_computed_again_change_no_bit(name: str) -> None:
+    check_same(name, 1.0)
+
+
+def test_a_share_of_the_blocks_changes_no_bit() -> None:
+    check_same("stochastic", 0.5)
+
+
+@in_turn("name", SLICED)
+@in_turn("recompute", [Recompute(1.0, "m", 3), Recompute(1.0, "n", 8)])
+def test_slices_of_tokens_and_features_change_no_bit(name: str, recompute: Recompute) -> None:
+    check_same(name, recompute)
+
+
+def test_slices_of_terms_change_bits() -> None:
+    plain, _ = plainly("BF16")
+    for recompute, same in ((Recompute(1.0, "k", 4), False), (Recompute(1.0, "k", 1), True)):
+        found, _ = trained(recipes.BF16, recompute)
+        assert all(np.array_equal(found[name], x) for name, x in plain.items()) is same
+        assert float(found["losses"][0]) == float(plain["losses"][0])  # forwards nothing is sliced
+
+
+def layer_of(k: int, recipe: Any, n: int = 64) -> tuple[Any, torch.Tensor]:
+    torch.manual_seed(0)
+    return fp.torch.QuantLinear(k, n, bias=False, recipe=recipe), torch.randn(32, k)
+
+
+@in_turn("recipe", [fp.torch.RECIPES["BF16"].replace(fprop=fp.torch.Product("hopper")), fp.torch.MXFP8])
+def test_slices_of_terms_are_as_far_off_as_float32_sums_in_another_order(recipe: Any) -> None:
+    recipe = recipe.replace(fprop=recipe.fprop.replace(out_fmt=None))
+    layer, x = layer_of(2048, recipe)
+    whole = layer(x).detach()
+    found = ProductReplay(layer, x).over_terms(8)
+    error = float((found - whole).norm() / whole.norm())
+    assert 1e-8 < error < 1e-5
+
+
+def test_slices_of_terms_are_the_sums_of_products_of_slices() -> None:
+    layer, x = layer_of(512, fp.torch.RECIPES["BF16"].replace(fprop=fp.torch.Product("hopper", out_fmt="bf16")))
+    codes = [fp.cast(each.detach().numpy(), "bf16") for each in (x, layer.weight)]
+    parts = [
+        fp.matmul(codes[0][:, part], codes[1][:, part].T, accumulate=layer.recipe.accumulator("fprop"))
+        for part in cut_whole(512, 3, 1)
+    ]
+    total = (parts[0] + parts[1]) + parts[2]
+    assert_bits_equal(ProductReplay(layer, x).over_terms(3).numpy(), fp.quantize(total, "bf16"))
+
+
+@in_turn("name", ["DEEPSEEK_V3", "NVFP4", "TE_HYBRID", "BF16", "MXFP8", "FP8_RAW"])
+@in_turn(
+    "rows, columns", [(slice(0, 7), slice(0, 384)), (slice(5, 6), slice(128, 384)), (slice(0, 32), slice(128, 144))]
+)
+def test_a_part_of_a_product_has_the_bits_of_the_whole(name: str, rows: slice, columns: slice) -> None:
+    torch.manual_seed(1)
+    layer = fp.torch.QuantLinear(256, 384, recipe=fp.torch.RECIPES[name])
+    x = torch.randn(32, 256)
+    part = ProductReplay(layer, x).part(rows, columns)
+    assert_bits_equal(part.detach().numpy(), layer(x).detach()[rows, columns].numpy())
+
+
+def test_without_a_replay_stochastic_rounding_draws_anew() -> None:
+    # what torch's own checkpointing does to a layer that counts its forward passes
+    trainer = Trainer(DRAWN, Settings(batch=8, context=16, measure=0))
+    block, grads = trainer.model.blocks[0], []
+    trainer._follow()
+    for again in (False, True):
+        trainer.model.zero_grad()
+        for layer in trainer.layers.values():
+            if layer.steps is not None:
+                layer.steps.zero_()
+        x = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 16, 128)).astype(np.float32)).requires_grad_()
+        y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if again else block(x)
+        y.square().sum().backward()
+        grads.append(block.mlp.down.weight.grad.clone())
+    assert not torch.equal(*grads)
+
+
+# ---- memory and compute
+
+
+def kept_bytes(trainer: Trainer) -> int:
+    """Bytes that autograd keeps of a micro-batch."""
+    settings = trainer.settings
+    batch = trainer.data.batch(settings.seed, 0, 0, batch=settings.batch, context=settings.context)
+    trainer._follow()
+    found = fp.analysis.saved_tensors(trainer.model, batch, lambda model, pair: trainer._loss(model, *pair))
+    return found.bytes
+
+
+@in_turn("share", [0.0, 0.5, 1.0])
+def test_the_ledger_counts_what_is_kept_with_whole_blocks_computed_again(share: float) -> None:
+    trainer = Trainer(recipes.FP32, Settings(batch=8, context=16, recompute=share))
+    found = fp.analysis.ledger(trainer.model, "FP32", tokens=128, checkpointing=1 - share)
+    later = sum(row.bytes for row in found.rows if "computed again" in row.part)
+    assert found.of("activations") - later == kept_bytes(trainer)
+    assert found.recomputed == 2 * share
+
+
+def test_slices_keep_nothing_of_swiglu() -> None:
+    plain, sliced = (
+        kept_bytes(Trainer(recipes.BF16, Settings(batch=8, context=16, recompute=recompute)))
+        for recompute in (0.0, Recompute(0.5, "m", 4))
+    )
+    assert plain - sliced == 128 * 512 * 4  # tokens x gate and up x float32 of the emulation
+    whole, less = (
+        fp.analysis.ledger(fp.train.model.Config(96, context=16), "BF16", tokens=128, checkpointing=recompute)
+        for recompute in (1.0, Recompute(0.5, "m", 4))
+    )
+    assert whole.of("activations") - less.of("activations") == 128 * 512 * 2
+
+
+@in_turn("recompute", [Recompute(0.5), Recompute(1.0), Recompute(1.0, "m", 4), Recompute(0.5, "n", 2)])
+def test_multiplications_are_those_of_the_products_that_run_again(
+    recompute: Recompute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def counted(a: Any, b: Any, turned: str, *rest: Any) -> Any:
+        sizes.append(a.source.size * b.source.shape[0 if turned == "b" else 1])
+        return multiply(a, b, turned, *rest)
+
+    monkeypatch.setattr("fpsim.torch.linear.multiply", counted)
+    monkeypatch.setattr("fpsim.torch.replay.multiply", counted)
+    counts = []
+    for again in (0.0, recompute):
+        sizes.clear()
+        trainer = Trainer(recipes.BF16, Settings(batch=8, context=16, measure=0, recompute=again))
+        trainer.step()
+        counts.append(sum(sizes))
+    config = trainer.model.config
+    attention = 2 * config.width * 16 * 128 * recompute.blocks(2) if recompute.by == "layer" else 0
+    assert counts[1] - counts[0] == recomputed_multiplications(config, 128, recompute) - attention
+
+
+@in_turn("budget", [1e9, 13e6, 12.5e6, 11e6, 8e6, 4.5e6])
+def test_a_plan_keeps_to_its_budget_for_the_least_work(budget: float) -> None:
+    config = fp.train.model.Config(vocabulary=96, layers=4)
+    plan = fp.analysis.recompute_plan(config, "BF16", tokens=512, budget=budget)
+    ledger = fp.analysis.ledger(config, "BF16", tokens=512, checkpointing=plan.recompute)
+    assert ledger.of("activations") == plan.bytes <= budget
+    for share in range(5):
+        for other in (Recompute(share / 4), Recompute(share / 4, "m", 64)):
+            found = fp.analysis.ledger(config, "BF16", tokens=512, checkpointing=other)
+            assert found.of("activations") > budget or found.recompute_cost >= plan.cost
+
+
+def test_slices_are_as_fine_as_the_budget_asks() -> None:
+    wide = fp.train.model.Config(vocabulary=8, layers=1, hidden=4096)
+
+    def size(slices: int) -> int:
+        again = Recompute(1.0, "m", slices)
+        return fp.analysis.ledger(wide, "BF16", tokens=512, checkpointing=again).of("activations")
+
+    assert size(1) > size(2) == size(4)  # what the backward pass has freed holds half of it
+    plans = [fp.analysis.recompute_plan(wide, "BF16", tokens=512, budget=size(slices)) for slices in (1, 2)]
+    assert [plan.recompute.slices for plan in plans] == [1, 2]
+
+
+# ---- refusals and files
+
+
+def test_a_run_goes_on_with_another_share(tmp_path: Any) -> None:
+    found = [
+        fp.train.run("BF16", steps=2, batch=8, context=16, measure=0, out=tmp_path, recompute=recompute).losses
+        for recompute in (0.0, 1.0)
+    ]
+    assert found[0] == found[1]
+    with pytest.raises(ValueError, match="recompute"):
+        fp.train.run("BF16", steps=2, batch=8, context=16, out=tmp_path, recompute=Recompute(1.0, "k", 2))
+
+
+def test_lengths_are_cut_at_tiles_or_within_them() -> None:
+    assert cut_evenly(10, 3) == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    assert cut_evenly(256, 4, 128) == [slice(0, 64), slice(64, 128), slice(128, 192), slice(192, 256)]
+    with pytest.raises(ValueError, match=r"the tiles of 128 that share a scale along 256 elements, .* got 3"):
+        cut_evenly(256, 3, 128)
+
+
+@in_turn(
+    "call, words",
+    [
+        (lambda: Recompute(2.0), "share must be a finite number >= 0 up to 1; got 2.0"),
+        (lambda: Recompute(1.0, "rows"), "by must be one of layer, m, n, k; got 'rows'"),
+        (lambda: Recompute(1.0, "m", 0), "slices must be an integer >= 1"),
+        (lambda: Recompute(1.0, slices=2), "slices are for by='m', 'n' or 'k'; got 2"),
+        (lambda: recompute_of("all"), "recompute must be a share of the blocks, or an fp.train.Recompute; got 'all'"),
+        (lambda: Settings(recompute=-1), "recompute must be a finite number >= 0 up to 1; got -1"),
+        (lambda: Trainer(recipes.BF16, Settings(model="perceptron", recompute=0.5)), "got it for a Perceptron"),
+        (lambda: Trainer(recipes.FP32, Settings(recompute=Recompute(1.0, "m", 2))), "whose bits depend on its shape"),
+        (
+            lambda: Trainer(recipes.BF16, Settings(backend="float32", recompute=Recompute(1.0, "m", 2))),
+            "a matrix unit or an accumulator adds",
+        ),
+        (
+            lambda: Trainer(recipes.DEEPSEEK_V3_STASH, Settings(recompute=Recompute(1.0, "m", 2))),
+            "both say what blocks.0.mlp.act keeps",
+        ),
+        (
+            lambda: Trainer(recipes.DEEPSEEK_V3, Settings(recompute=Recompute(1.0, "k", 2))),
+            "slices must be at most 1, the tiles of 128 .* along 128 elements; got 2",
+        ),
+        (
+            lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=1e5),
+            "budget must be at least [0-9,]+ bytes, which recomputing every block takes",
+        ),
+        (
+            lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=0),
+            "budget must be a number of bytes > 0; got 0",
+        ),
+    ],
+)
+def test_what_cannot_be_computed_again_is_refused(call: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call()
