@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 from fpsim.formats.named import FP32
@@ -117,6 +118,7 @@ class _Saved:
         return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
 
 
+@lru_cache(maxsize=16)  # a plan asks once for each candidate
 def transformer_activations(config: Config, recipe: Recipe, tokens: int, length: int) -> tuple[Activation, ...]:
     """List what the reference transformer keeps for the backward pass of a micro-batch.
 

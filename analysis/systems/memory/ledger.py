@@ -157,8 +157,7 @@ def _weights_of(model: Any) -> _ModelWeights:
             raise ValueError(f"model must be a number of parameters >= 1; got {shown(model)}.")
         return _ModelWeights(int(model), shapeless=True)
     if isinstance(model, Config):
-        with torch.device("meta"):  # shapes without memory
-            model = Transformer(model, seed=0)
+        return _weights_of_shape(model)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
             "model must be a torch.nn.Module, an fpsim.train.model.Config or a number of parameters; got "
@@ -172,6 +171,20 @@ def _weights_of(model: Any) -> _ModelWeights:
     if not count:
         raise ValueError(f"model must have parameters; got {type(model).__name__} without any.")
     return _ModelWeights(count, linear)
+
+
+def _weights_of_shape(config: Config) -> _ModelWeights:
+    """The parameters of a transformer of a shape, which none is made of."""
+    width, hidden = config.width, config.hidden
+    linear = {}
+    for block in range(config.layers):
+        linear[f"blocks.{block}.attn.qkv"] = (3 * width, width)
+        linear[f"blocks.{block}.attn.proj"] = (width, width)
+        linear[f"blocks.{block}.mlp.gate_up"] = (2 * hidden, width)
+        linear[f"blocks.{block}.mlp.down"] = (width, hidden)
+    linear["head"] = (config.vocabulary, width)
+    others = (config.vocabulary + config.context + 2 * config.layers + 1) * width  # embeddings and norms
+    return _ModelWeights(sum(map(math.prod, linear.values())) + others, linear)
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
@@ -250,7 +263,7 @@ def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEnt
 
 
 @dataclass(frozen=True)
-class _ModelActivations:
+class ModelActivations:
     """Rows of activations, and what recomputation costs."""
 
     rows: tuple[LedgerRow, ...] = ()
@@ -261,7 +274,7 @@ class _ModelActivations:
 
 def _activations(
     model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
-) -> _ModelActivations:
+) -> ModelActivations:
     """The activations of a micro-batch.
 
     Raises:
@@ -277,7 +290,7 @@ def _activations(
             )
         return _measured(recipe, saved)
     if not tokens:
-        return _ModelActivations()
+        return ModelActivations()
     if tokens % micro_batches:
         raise ValueError(f"tokens must be a multiple of micro_batches; got {tokens} and {micro_batches}.")
     if config is None and not isinstance(model, Perceptron):
@@ -292,8 +305,8 @@ def _activations(
                 "checkpointing is for models with blocks, which the perceptron has none of; got it with a perceptron. "
                 "Leave it out."
             )
-        return _ModelActivations(tuple(map(_row, perceptron_activations(recipe, tokens // micro_batches))))
-    return _blockwise(config, recipe, tokens // micro_batches, again)
+        return ModelActivations(tuple(map(_row, perceptron_activations(recipe, tokens // micro_batches))))
+    return blockwise(config, recipe, tokens // micro_batches, again)
 
 
 def _row(kept: Activation) -> LedgerRow:
@@ -301,8 +314,8 @@ def _row(kept: Activation) -> LedgerRow:
     return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
 
 
-def _blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> _ModelActivations:
-    """The activations of a transformer of which some are computed again."""
+def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> ModelActivations:
+    """Return the activations of a transformer of which some are computed again, and what that costs."""
     if tokens % config.context and tokens > config.context:
         raise ValueError(
             f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
@@ -311,11 +324,11 @@ def _blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) ->
     listed = transformer_activations(config, recipe, tokens, min(tokens, config.context))
     blocks = again.blocks(config.layers)
     if not blocks:
-        return _ModelActivations(tuple(map(_row, listed)))
+        return ModelActivations(tuple(map(_row, listed)))
     split = _without_blocks if again.by == "layer" else _without_hidden
     rows = split(listed, config, tokens, again)
     step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + _head(config, tokens))
-    return _ModelActivations(tuple(rows), blocks, recomputed_multiplications(config, tokens, again) / step)
+    return ModelActivations(tuple(rows), blocks, recomputed_multiplications(config, tokens, again) / step)
 
 
 def _head(config: Config, tokens: int) -> int:
@@ -342,8 +355,9 @@ def _without_hidden(
 ) -> list[LedgerRow]:  # fmt: skip
     """Rows where SwiGLU of the first blocks keeps nothing, and a slice of its input is there at a time."""
     last = again.blocks(config.layers) - 1
-    sliced = [each for each in listed if each.name.endswith(".mlp.act") and each.block <= last]
-    rows = [_row(each) for each in listed if each not in sliced]
+    names = {f"blocks.{block}.mlp.act" for block in range(last + 1)}
+    sliced = [each for each in listed if each.name in names]
+    rows = [_row(each) for each in listed if each.name not in names]
     gone = [each for each in listed if each.block > last or each.name in ("norm", "head", "loss")]
     gone += [each for each in listed if each.name == f"blocks.{last}.mlp.down"]
     whole = 1 if again.by == "k" else again.slices
@@ -357,7 +371,7 @@ def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> 
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
 
 
-def _measured(recipe: Recipe, saved: SavedTensors) -> _ModelActivations:
+def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
     """The activations of any module, as a forward pass left them."""
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []
@@ -370,4 +384,4 @@ def _measured(recipe: Recipe, saved: SavedTensors) -> _ModelActivations:
                 columns = each.shape[-1]
                 fmt, size = str(element), stored_bits(element, scaling, (elements // columns, columns)).bytes
         rows.append(LedgerRow("activations", part, fmt, elements, size, size))
-    return _ModelActivations(tuple(rows))
+    return ModelActivations(tuple(rows))

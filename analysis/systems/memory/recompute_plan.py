@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fpsim.analysis.systems.memory.ledger import ledger
+from fpsim.analysis.systems.memory.ledger import blockwise
 from fpsim.display.wording import bytes_in_words, percent
-from fpsim.errors import require_kind, shown
+from fpsim.errors import require_integer, require_kind, shown
 from fpsim.torch.recipe import LinearRecipe
 from fpsim.train.model import Config
-from fpsim.train.recomputation import NOTHING, Recompute, cut_evenly
+from fpsim.train.recomputation import NOTHING, Recompute
 from fpsim.train.runs import find_recipe
 
 FINEST = 1 << 12  # slices
@@ -78,21 +78,27 @@ def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -
     chosen = find_recipe(recipe)
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
         raise ValueError(f"budget must be a number of bytes > 0; got {shown(budget)}.")
-    without = ledger(config, chosen, tokens=tokens).of("activations")
+    require_integer("tokens", tokens, 1)
+    without = _measured(config, chosen, tokens, NOTHING)[0]
     best: RecomputePlan | None = None
     least = without
     for again in _candidates(config, chosen, tokens, budget):
-        found = ledger(config, chosen, tokens=tokens, checkpointing=again)
-        size = found.of("activations")
+        size, cost = _measured(config, chosen, tokens, again)
         least = min(least, size)
-        if size <= budget and (best is None or found.recompute_cost < best.cost):
-            best = RecomputePlan(again, size, without, int(budget), found.recompute_cost)
+        if size <= budget and (best is None or cost < best.cost):
+            best = RecomputePlan(again, size, without, int(budget), cost)
     if best is None:
         raise ValueError(
             f"budget must be at least {least:,} bytes, which recomputing every block takes; got {shown(budget)}. Take "
             "fewer tokens in a micro-batch."
         )
     return best
+
+
+def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
+    """Bytes of activations, and multiplications that run once more over those of a step."""
+    found = blockwise(config, recipe, tokens, again)
+    return sum(row.bytes for row in found.rows), found.cost
 
 
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
@@ -102,23 +108,20 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
         not isinstance(linear, LinearRecipe) or linear.accumulator("fprop") is not None
         for linear in (recipe.linear_of(f"blocks.{i}.mlp.gate_up", "fprop", 0, 1) for i in range(config.layers))
     ) and not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
+    finest = 1 << (min(FINEST, tokens).bit_length() - 1)
     for blocks in range(1, config.layers + 1):
         share = blocks / config.layers
         if can_be_sliced:
-            yield Recompute(share, "m", _slices(config, recipe, tokens, share, budget))
+            yield Recompute(share, "m", _slices(config, recipe, tokens, (share, finest, budget)))
         yield Recompute(share)
 
 
-def _slices(config: Config, recipe: Any, tokens: int, share: float, budget: float) -> int:
+def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
     """The fewest slices of tokens with which activations fit, a power of two; the finest where none do."""
+    share, finest, budget = wanted
+    if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:
+        return finest
     slices = 1
-    while slices < min(FINEST, tokens):
-        found = ledger(config, recipe, tokens=tokens, checkpointing=Recompute(share, "m", slices))
-        if found.of("activations") <= budget:
-            break
-        try:
-            cut_evenly(tokens, 2 * slices)
-        except ValueError:
-            break
+    while slices < finest and _measured(config, recipe, tokens, Recompute(share, "m", slices))[0] > budget:
         slices *= 2
     return slices
