@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.memory.report import Ledger as Ledger
     from fpsim.analysis.systems.memory.saved import SavedTensors as SavedTensors
     from fpsim.analysis.systems.memory.saved import saved_tensors as saved_tensors
+    from fpsim.analysis.systems import collectives as collectives
     from fpsim.analysis.tensors.opening import tensor as tensor
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
 
@@ -107,6 +108,7 @@ __getattr__, __dir__, __all__ = attach(
         "systems.memory.recompute_plan": ["RecomputePlan", "recompute_plan"],
         "systems.memory.report": ["Ledger"],
         "systems.memory.saved": ["SavedTensors", "saved_tensors"],
+        "systems": ["collectives"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],
     },

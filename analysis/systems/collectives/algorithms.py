@@ -1,0 +1,388 @@
+"""Algorithms of an all-reduce as data: which ranks add in which order, for each part of the buffer."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fpsim.analysis.systems.collectives.orders import (
+    ExactSum,
+    Hops,
+    Order,
+    binary_tree,
+    distances,
+    halves,
+    rotated,
+    substituted,
+)
+from fpsim.errors import is_integer, require_integer, require_word, shown, unknown
+
+NODE = 8  # ranks of a node that two_level takes: the GPUs of one server
+
+
+class BufferSpan(NamedTuple):
+    """A part of the buffer, of elements start .. stop."""
+
+    start: int
+    stop: int
+
+
+class RingBuffer(NamedTuple):
+    """A part of the buffer that goes around a ring in as many chunks as there are ranks.
+
+    Attributes:
+      edges: where chunks begin, and where the last one ends: ranks + 1 places.
+      ranks: the ring.
+      first: the sum of chunk c begins with the rank at position c + first of the ring.
+    """
+
+    edges: tuple[int, ...]
+    ranks: tuple[int, ...]
+    first: int
+
+
+def split(span: BufferSpan, parts: int) -> list[BufferSpan]:
+    """Return parts of a span whose sizes differ by one at most, the longer ones first, as numpy.array_split has them.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import BufferSpan, split
+      >>> [tuple(part) for part in split(BufferSpan(0, 5), 3)]
+      [(0, 2), (2, 4), (4, 5)]
+    """
+    size, longer = divmod(span.stop - span.start, parts)
+    starts = [span.start + i * size + min(i, longer) for i in range(parts + 1)]
+    return [BufferSpan(*pair) for pair in itertools.pairwise(starts)]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The ring: a chunk's sum travels from rank to rank, and each adds its own contribution.
+
+    Attributes:
+      channels: contiguous parts of the buffer that go around a ring of their own.
+      chunk: elements of a chunk; a channel then takes several turns of ranks * chunk elements. None: one turn.
+      first: the sum of chunk c begins with the rank at position c + first of the ring: 0 in textbooks, 1 in NCCL.
+      rings: the ranks in the order of the ring, one permutation for each channel; () for ascending ranks in all.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import Ring
+      >>> Ring().order(5, 8, 4)  # of element 5 of 8 on 4 ranks, which is in chunk 2
+      (2, 3, 0, 1)
+    """
+
+    channels: int = 1
+    chunk: int | None = None
+    first: int = 0
+    rings: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        require_integer("channels", self.channels, 1)
+        require_integer("first", self.first, 0)
+        if self.chunk is not None:
+            require_integer("chunk", self.chunk, 1)
+        if self.rings and len(self.rings) != self.channels:
+            raise ValueError(
+                f"rings must have a permutation of the ranks for each of {self.channels} channels; got "
+                f"{len(self.rings)}. Set channels={len(self.rings)}."
+            )
+
+    def check(self, ranks: int) -> None:
+        """Raise a ValueError unless the rings are permutations of that many ranks."""
+        for ring in self.rings:
+            if not all(map(is_integer, ring)) or sorted(ring) != list(range(ranks)):
+                raise ValueError(
+                    f"each ring must hold the ranks 0 .. {ranks - 1} once, as there are {ranks}; got {shown(ring)}."
+                )
+
+    def buffers(self, span: BufferSpan, ranks: int) -> list[RingBuffer]:
+        """Return the parts of a span that go around a ring, one for each channel and turn."""
+        buffers = []
+        for number, channel in enumerate(split(span, self.channels)):
+            ring = tuple(self.rings[number]) if self.rings else tuple(range(ranks))
+            step = max(channel.stop - channel.start, 1) if self.chunk is None else ranks * self.chunk
+            for start in range(channel.start, channel.stop, step):
+                turn = BufferSpan(start, min(start + step, channel.stop))
+                if self.chunk is None:
+                    edges = [part.start for part in split(turn, ranks)]
+                else:
+                    edges = [min(start + c * self.chunk, turn.stop) for c in range(ranks)]
+                buffers.append(RingBuffer((*edges, turn.stop), ring, self.first))
+        return buffers
+
+    def owned(self, chunk: int, ranks: int) -> Order:
+        """Return the order of one chunk."""
+        return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
+
+    def order(self, element: int, size: int, ranks: int) -> Order:
+        """Return the order in which contributions to an element are added.
+
+        Args:
+          element: its index in the buffer.
+          size: elements of the buffer.
+          ranks: how many.
+        """
+        return self.order_within(element, BufferSpan(0, size), ranks)
+
+    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
+        """Return the order of an element where the collective reduces a part of a buffer."""
+        for edges, ring, first in self.buffers(span, ranks):
+            if edges[0] <= element < edges[-1]:
+                chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
+                return rotated(ring, (chunk + first) % ranks)
+        raise IndexError(f"element {element} is outside {span.start} .. {span.stop}")
+
+
+@dataclass(frozen=True)
+class ReductionTree:
+    """A tree: sums travel towards a root, in as many steps as the logarithm of the ranks.
+
+    Attributes:
+      shape: "binomial": neighbours first, then sums of neighbours, one addition before each rounding;
+        "double_binary": NCCL's two binary trees, one for each half of the buffer, whose ranks add two children.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import ReductionTree
+      >>> ReductionTree().order(0, 8, 4)
+      ((0, 1), (2, 3))
+    """
+
+    shape: str = "binomial"
+
+    def __post_init__(self) -> None:
+        require_word("shape", self.shape, ("binomial", "double_binary"))
+
+    def check(self, ranks: int) -> None:
+        """Accept any number of ranks."""
+
+    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
+        """Return the parts of a span that are reduced in one order each."""
+        if self.shape == "binomial":
+            return [(span, halves(0, ranks))]
+        second = (lambda i: (i - 1) % ranks) if ranks % 2 else (lambda i: ranks - 1 - i)
+        trees = binary_tree(ranks, lambda i: i), binary_tree(ranks, second)
+        return list(zip(split(span, 2), trees, strict=True))
+
+    def owned(self, chunk: int, ranks: int) -> Order:
+        """Return the order of one chunk."""
+        return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
+
+    def order(self, element: int, size: int, ranks: int) -> Order:
+        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        return self.order_within(element, BufferSpan(0, size), ranks)
+
+    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
+        """Return the order of an element where the collective reduces a part of a buffer."""
+        return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
+
+
+@dataclass(frozen=True)
+class RecursiveHalving:
+    """Recursive halving: ranks half of the world apart exchange halves of the buffer, then those a quarter apart.
+
+    Attributes:
+      fold: for worlds that are no power of two: neighbours among the first ranks add up before (as MPICH does).
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import RecursiveHalving
+      >>> RecursiveHalving().order(0, 8, 4)
+      ((0, 2), (1, 3))
+    """
+
+    fold: bool = False
+
+    def check(self, ranks: int) -> None:
+        """Raise a ValueError for a number of ranks that cannot be halved."""
+        if ranks & (ranks - 1) and not self.fold:
+            raise ValueError(
+                f"recursive_halving needs a power of two of ranks; got {ranks}. Take algorithm='ring' or 'tree', or "
+                "collectives.RecursiveHalving(fold=True), where neighbours add up first."
+            )
+
+    def owned(self, chunk: int, ranks: int) -> Order:
+        """Return the order of one chunk."""
+        power = 1 << (ranks.bit_length() - 1)
+        pairs = ranks - power
+        folded = [*(Hops([2 * i, 2 * i + 1]) for i in range(pairs)), *range(2 * pairs, ranks)]
+        return distances(folded)
+
+    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
+        """Return the parts of a span that are reduced in one order each."""
+        return [(span, self.owned(0, ranks))]
+
+    def order(self, element: int, size: int, ranks: int) -> Order:
+        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        return self.owned(0, ranks)
+
+    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
+        """Return the order of an element where the collective reduces a part of a buffer."""
+        return self.owned(0, ranks)
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One-shot: all contributions come to the rank that owns a chunk, which adds them and rounds once.
+
+    The sum is exact, or in ascending order of ranks in the accumulation format where there is one.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import Direct
+      >>> Direct().order(0, 8, 4)
+      (0, 1, 2, 3)
+    """
+
+    def check(self, ranks: int) -> None:
+        """Accept any number of ranks."""
+
+    def owned(self, chunk: int, ranks: int) -> Order:
+        """Return the order of one chunk."""
+        return ExactSum(range(ranks))
+
+    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
+        """Return the parts of a span that are reduced in one order each."""
+        return [(span, self.owned(0, ranks))]
+
+    def order(self, element: int, size: int, ranks: int) -> Order:
+        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        return self.owned(0, ranks)
+
+    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
+        """Return the order of an element where the collective reduces a part of a buffer."""
+        return self.owned(0, ranks)
+
+
+Flat = Ring | ReductionTree | RecursiveHalving | Direct
+FLAT: dict[str, Flat] = {
+    "ring": Ring(),
+    "tree": ReductionTree(),
+    "recursive_halving": RecursiveHalving(),
+    "direct": Direct(),
+}
+
+
+@dataclass(frozen=True)
+class TwoLevel:
+    """Two levels: each node reduces and scatters inside, equal shards are reduced between nodes, and gathered inside.
+
+    With rows of a grid as nodes this is the right two-dimensional all-reduce.
+
+    Attributes:
+      ranks_per_node: neighbours that are a node; None: 8, or all ranks where there are fewer.
+      inside, between: how a node and how the nodes add: "ring", "tree", "recursive_halving" or "direct", or a Ring,
+        ReductionTree, RecursiveHalving or Direct.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import TwoLevel
+      >>> TwoLevel(2).order(0, 8, 4)  # element 0 is in shard 0, whose sums begin at the first rank of a node
+      ((0, 1), (2, 3))
+    """
+
+    ranks_per_node: int | None = None
+    inside: str | Flat = "ring"
+    between: str | Flat = "ring"
+
+    def __post_init__(self) -> None:
+        if self.ranks_per_node is not None:
+            require_integer("ranks_per_node", self.ranks_per_node, 1)
+        for name in ("inside", "between"):
+            object.__setattr__(self, name, _flat(name, getattr(self, name)))
+
+    def node(self, ranks: int) -> int:
+        """Return the ranks of a node in a world of that many."""
+        return min(NODE, ranks) if self.ranks_per_node is None else int(self.ranks_per_node)
+
+    def check(self, ranks: int) -> None:
+        """Raise a ValueError for a number of ranks that nodes do not divide."""
+        size = self.node(ranks)
+        if ranks % size:
+            best = max(n for n in range(1, NODE + 1) if ranks % n == 0)
+            raise ValueError(
+                f"two_level needs nodes of equal size; got {ranks} ranks, which nodes of {size} do not divide. Take "
+                f"collectives.TwoLevel(ranks_per_node={best}), for example."
+            )
+        for part, count in ((self.inside, size), (self.between, ranks // size)):
+            assert not isinstance(part, str)
+            part.check(count)
+
+    def order(self, element: int, size: int, ranks: int) -> Order:
+        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        node = self.node(ranks)
+        shards = split(BufferSpan(0, size), node)
+        shard = next(i for i, span in enumerate(shards) if span.start <= element < span.stop)
+        assert not isinstance(self.inside, str)
+        assert not isinstance(self.between, str)
+        inner = self.inside.owned(shard, node)
+        outer = self.between.order_within(element, shards[shard], ranks // node)
+        return substituted(outer, lambda k: substituted(inner, lambda i: k * node + i))
+
+
+Algorithm = Flat | TwoLevel
+NAMES: tuple[str, ...] = (*FLAT, "two_level")
+
+
+def _flat(name: str, value: Any) -> Flat:
+    """Return an algorithm of one level, from its name or the object."""
+    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
+        return value
+    if not isinstance(value, str) or value not in FLAT:
+        raise unknown(name, value, tuple(FLAT))
+    return FLAT[value]
+
+
+def algorithm_of(value: Any) -> Algorithm:
+    """Return an algorithm from its name or the object.
+
+    Raises:
+      ValueError: another name.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import algorithm_of
+      >>> algorithm_of("tree")
+      ReductionTree(shape='binomial')
+    """
+    if isinstance(value, TwoLevel):
+        return value
+    if isinstance(value, str) and value == "two_level":
+        return TwoLevel()
+    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
+        return value
+    if not isinstance(value, str) or value not in FLAT:
+        raise unknown("algorithm", value, NAMES, others="or an object such as collectives.Ring(channels=2)")
+    return FLAT[value]
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """Return an algorithm's name, with what differs from the plain one.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import Ring, name_of
+      >>> name_of(Ring()), name_of(Ring(channels=2))
+      ('ring', 'ring(channels=2)')
+    """
+    words = {
+        Ring: "ring",
+        ReductionTree: "tree",
+        RecursiveHalving: "recursive_halving",
+        Direct: "direct",
+        TwoLevel: "two_level",
+    }
+    plain = type(algorithm)()
+    changed = {
+        field: getattr(algorithm, field)
+        for field in algorithm.__dataclass_fields__
+        if getattr(algorithm, field) != getattr(plain, field)
+    }
+    details = ", ".join(f"{field}={_brief(value)}" for field, value in changed.items())
+    return words[type(algorithm)] + (f"({details})" if details else "")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
+        return name_of(value)
+    text = repr(value)
+    return text if isinstance(value, (int, str)) or len(text) < 24 else f"{len(value)} of {len(value[0])} ranks"
+
+
+def largest_group(algorithm: Algorithm, ranks: int) -> int:
+    """Return how many ranks' contributions are read again and again before others are: those of a node."""
+    return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

@@ -1,0 +1,193 @@
+"""Contributions of ranks, read one rank at a time from an array, a function or an iterator, as codes of the format."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+
+from fpsim.analysis.systems.collectives.rounding import AVERAGE, CAST, Adder
+from fpsim.arrays import Array, float_array, format_of, is_torch, without_gradient, words
+from fpsim.errors import require_integer
+
+IN_MEMORY = 1 << 28  # bytes of rows of an iterator that are kept in memory; more go to a temporary file
+MOST_RANKS = 1 << 20
+
+
+class CodeRows(Protocol):
+    """Rows of codes that a reduction adds: contributions of ranks, or sums of nodes."""
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The elements of each row."""
+        ...
+
+    def row(self, index: int, start: int, stop: int) -> Array:
+        """Return codes of elements start .. stop of a row; the array is the reader's to read, not to write."""
+        ...
+
+
+class Source:
+    """The values of every rank's contribution, as they came.
+
+    Args:
+      x: an array (ranks, n), a sequence of arrays (n,), a function of the rank that returns one, or an iterator.
+      ranks: how many; a function needs it, others know it.
+    Raises:
+      ValueError: no ranks or no elements, rows of different sizes, fewer or more than `ranks`.
+      TypeError: rows that hold no floats, or something else than the above.
+    """
+
+    def __init__(self, x: Any, ranks: int | None) -> None:
+        if ranks is not None:
+            require_integer("ranks", ranks, 1)
+        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self.keep = 1  # rows of a function that are kept for the next reads
+        self._read: Callable[[int], Any]
+        self.is_function = False
+        x = without_gradient(x) if is_torch(x) else x
+        several = isinstance(x, (list, tuple)) and len(x) > 0 and hasattr(x[0], "shape")
+        if callable(x) and not hasattr(x, "shape"):
+            if ranks is None:
+                raise ValueError("ranks must say how many contributions a function gives; got None. Pass ranks=8.")
+            self.count, self._read, self.is_function = int(ranks), x, True
+        elif several:
+            self.count, self._read = len(x), x.__getitem__
+        elif isinstance(x, Iterable) and not isinstance(x, (list, tuple, str)) and not hasattr(x, "shape"):
+            rows = _kept_rows(iter(x))
+            self.count, self._read = len(rows), rows.__getitem__
+        else:
+            array, _ = float_array(x)
+            if array.ndim != 2:
+                raise ValueError(
+                    f"x must be of shape (ranks, n), a row for each rank; got {array.shape}. Reshape each rank's "
+                    "gradient to one axis."
+                )
+            self.count, self._read = len(array), array.__getitem__
+        if ranks is not None and self.count != ranks:
+            raise ValueError(f"x must have a row for each of {ranks} ranks; got {self.count}. Leave ranks out.")
+        if not 1 <= self.count <= MOST_RANKS:
+            raise ValueError(f"an all-reduce needs 1 to {MOST_RANKS} ranks; got {self.count}.")
+        self.size: int = -1
+        self.size = self.values(0).size
+        if not self.size:
+            raise ValueError("contributions must have one or more elements; got none.")
+
+    def values(self, rank: int) -> Array:
+        """Return a rank's contribution, a flat array of floats."""
+        if rank in self._kept:
+            self._kept.move_to_end(rank)
+            return self._kept[rank]
+        array, _ = float_array(self._read(rank), "a contribution")
+        if array.ndim != 1:
+            raise ValueError(
+                f"a contribution must be of shape (n,); got {array.shape} for rank {rank}. Flatten it: .reshape(-1)."
+            )
+        if self.size >= 0 and array.size != self.size:
+            raise ValueError(
+                f"contributions must have one size; got {self.size} elements for rank 0 and {array.size} for rank "
+                f"{rank}."
+            )
+        if self.is_function:
+            self._kept[rank] = array
+            while len(self._kept) > self.keep:
+                self._kept.popitem(last=False)
+        return array
+
+
+class _Spilled(Sequence[Any]):
+    """Rows in a temporary file, which is removed when nothing reads it any more."""
+
+    def __init__(self, rows: list[Array], more: Iterator[Array], dtype: np.dtype[Any], size: int) -> None:
+        with tempfile.TemporaryFile(prefix="fpsim-ranks-") as file:
+            count = 0
+            for row in chain(rows, more):
+                file.write(words(np.ascontiguousarray(row)).data)
+                count += 1
+            file.flush()
+            plain = np.dtype(f"u{dtype.itemsize}")
+            self._rows = np.memmap(file, plain, "r", shape=(count, size)).view(dtype)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+
+def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
+    """Return the rows of an iterator for several reads: in memory, or in a temporary file where they are large."""
+    first, _ = float_array(next(rows, np.zeros(0)), "a contribution")
+
+    def checked() -> Iterator[Array]:
+        for number, row in enumerate(rows, 1):
+            array, _ = float_array(row, "a contribution")
+            if array.shape != first.shape or array.dtype != first.dtype:
+                raise ValueError(
+                    f"contributions of an iterator must have one shape and dtype; got {first.dtype} of shape "
+                    f"{first.shape} for rank 0, {array.dtype} of shape {array.shape} for rank {number}."
+                )
+            yield array
+
+    kept, total, others = [first.copy()], first.nbytes, checked()
+    for row in others:
+        kept.append(row.copy())  # an iterator may fill one array again and again
+        total += row.nbytes
+        if total > IN_MEMORY:
+            return _Spilled(kept, others, first.dtype, first.size)
+    return kept
+
+
+class Contributions:
+    """Contributions as codes of the format that travels: rounded to it, and multiplied or divided first for a mean.
+
+    Args:
+      source: the values.
+      adder: how values are rounded.
+      average: None, "multiply_before", "divide_before" or "divide_after".
+    """
+
+    def __init__(self, source: Source, adder: Adder, average: str | None) -> None:
+        self._source, self._adder, self._average = source, adder, average
+        self._encoded: tuple[int, Array] | None = None
+        self.count, self.size = source.count, source.size
+
+    def row(self, index: int, start: int, stop: int) -> Array:
+        """Return the codes of elements start .. stop of a rank's contribution."""
+        values, adder = self._source.values(index), self._adder
+        exact = format_of(values.dtype) == adder.fmt
+        before = self._average if self._average in ("multiply_before", "divide_before") else None
+        if exact and before is None:
+            return words(np.ascontiguousarray(values[start:stop]))
+        if not adder.is_stochastic:
+            return self._prepared(index, values[start:stop], exact, before)
+        if self._encoded is None or self._encoded[0] != index:  # random bits are those of places in the whole row
+            self._encoded = index, self._prepared(index, values, exact, before)
+        return self._encoded[1][start:stop]
+
+    def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
+        adder = self._adder
+        values = np.ascontiguousarray(values)
+        codes = words(values) if exact else adder.rounded(values, rank, CAST)
+        return codes if before is None else adder.scaled(codes, before, self.count, rank, AVERAGE)
+
+
+class Permuted:
+    """Rows in another order."""
+
+    def __init__(self, rows: CodeRows, order: Sequence[int]) -> None:
+        self._rows, self._order = rows, [int(i) for i in order]
+        self.count, self.size = rows.count, rows.size
+
+    def row(self, index: int, start: int, stop: int) -> Array:
+        """Return codes of a row."""
+        return self._rows.row(self._order[index], start, stop)

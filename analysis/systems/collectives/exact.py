@@ -1,0 +1,112 @@
+"""Exact sums over ranks, rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.collectives.contributions import CodeRows, Source
+from fpsim.analysis.systems.collectives.loops import add_rows_kernel, round_to_odd_kernel
+from fpsim.analysis.systems.collectives.rounding import SEND, Adder
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import decode
+from fpsim.formats.named import FP64
+from fpsim.products.reduce import sum as sum_of
+from fpsim.runtime.threads import over_spans
+from fpsim.sums.accumulators import Exact
+
+AT_ONCE = 8  # rows that a loop adds to a sum while it is in registers
+MOST_CELLS = 1 << 24  # of a matrix (elements, ranks) whose rows are summed by fp.sum
+
+
+class Sums:
+    """Sums high + low of float64 numbers; `lost` is 0 where these two are exact, and NaN where terms are infinite.
+
+    Args:
+      size: how many.
+      dtype: of the terms, float32 or float64.
+    """
+
+    def __init__(self, size: int, dtype: Any = np.float32) -> None:
+        self.high, self.low, self.lost = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._rows, self._waiting = np.empty((AT_ONCE, size), dtype), 0
+
+    def next_row(self) -> Array:
+        """Return a row to fill with terms before anything else is called."""
+        if self._waiting == AT_ONCE:
+            self.flush()
+        self._waiting += 1
+        row: Array = self._rows[self._waiting - 1]
+        return row
+
+    def flush(self) -> None:
+        """Add the rows that wait."""
+        rows, self._waiting = self._rows[: self._waiting], 0
+        add_rows = add_rows_kernel()
+
+        def work(start: int, stop: int) -> None:
+            place = slice(start, stop)
+            with np.errstate(all="ignore"):
+                add_rows(rows[:, place], self.high[place], self.low[place], self.lost[place])
+
+        if len(rows):
+            over_spans(self.high.size, work, weight=len(rows))
+
+    def to_odd(self) -> Array:
+        """Return the sums as float64, rounded to odd: any later rounding is as if it were the first."""
+        self.flush()
+        bits = np.empty(self.high.size, np.uint64)
+        round_to_odd_kernel()(self.high, self.low, bits)
+        return bits.view(np.float64)
+
+
+def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, stop: int) -> Array:
+    """Return the codes of exact sums of rows, rounded once.
+
+    Args:
+      rows, members: the rows, and which of them are added.
+      adder: the format and the rounding; where that is stochastic, rounding to FP32 compares 29 random bits.
+      start, stop: elements.
+    """
+    if adder.fmt == FP64:
+        return _by_columns(rows, adder, members, np.arange(start, stop), Exact(FP64, **adder.options(0, SEND)))
+    sums = Sums(stop - start)
+    for member in members:
+        decode(rows.row(member, start, stop), adder.fmt, np.float32, out=sums.next_row())
+    values = sums.to_odd()
+    rough = np.flatnonzero(~(sums.lost == 0) | (values == 0))  # a zero's sign is a rule of its own
+    options = adder.options(members[0], SEND)
+    if adder.is_stochastic:
+        if rough.size:
+            codes = _by_columns(rows, adder, members, start + rough, Exact(FP64, rounding="odd"))
+            values[rough] = codes.view(np.float64)
+        whole = np.zeros(rows.size)  # random bits are those of places in the whole buffer
+        whole[start:stop] = values
+        return adder.rounded(whole, members[0], SEND)[start:stop]
+    codes = adder.rounded(values, members[0], SEND)
+    if rough.size:
+        codes[rough] = _by_columns(rows, adder, members, start + rough, Exact(adder.fmt, **options))
+    return codes
+
+
+def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array, accumulate: Exact) -> Array:
+    """Return codes of exact sums of some elements, by fp.sum over a matrix of a few elements and all rows."""
+    step = max(1, MOST_CELLS // len(members))
+    parts = []
+    for first in range(0, len(chosen), step):
+        places = chosen[first : first + step]
+        low, high = int(places[0]), int(places[-1]) + 1
+        columns = [rows.row(member, low, high)[places - low] for member in members]
+        sums = sum_of(np.ascontiguousarray(np.stack(columns, axis=1)), accumulate=accumulate, fmt=adder.fmt, axis=1)
+        parts.append(words(np.asarray(sums)))
+    return np.concatenate(parts)
+
+
+def exact_values(source: Source) -> tuple[Array, Array]:
+    """Return the sums of the contributions as they came, high + low, both float64."""
+    sums = Sums(source.size, np.float64 if source.values(0).dtype == np.float64 else np.float32)
+    for rank in range(source.count):
+        sums.next_row()[...] = source.values(rank)
+    sums.flush()
+    return sums.high, sums.low

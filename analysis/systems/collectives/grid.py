@@ -1,0 +1,89 @@
+"""All-reduces on a grid of ranks: the right one in three steps, and a faulty one in two that circulates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.collectives.algorithms import BufferSpan, Ring, TwoLevel, split
+from fpsim.analysis.systems.collectives.contributions import Contributions, Source
+from fpsim.analysis.systems.collectives.overflow import refuse_overflow
+from fpsim.analysis.systems.collectives.reduce import NodeSums, reduce_rows
+from fpsim.analysis.systems.collectives.rounding import Adder
+from fpsim.arrays import Array
+from fpsim.errors import is_integer, require_word, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import DTYPES
+from fpsim.formats.rounding import Rounding
+
+SCHEMES = ("three_steps", "two_steps", "rows_only")
+
+
+def grid_all_reduce(
+    x: Any, fmt: FormatLike, grid: tuple[int, int], *, scheme: str = "three_steps", accumulate: Any = None,
+    rounding: str | Rounding = "nearest_even", seed: int | None = None, ranks: int | None = None,
+) -> Array:  # fmt: skip
+    """Return what every rank of a grid holds after an all-reduce along its rows and columns.
+
+    Rank i * columns + j is in row i and column j. All steps are rings.
+
+    Args:
+      x, fmt, accumulate, rounding, seed, ranks: as of `collectives.all_reduce`.
+      grid: (rows, columns).
+      scheme: "three_steps": reduce-scatter in rows, all-reduce in columns, all-gather in rows, which is right;
+        "two_steps": reduce-scatter in rows, all-gather in columns, which circulates and is no all-reduce: rank (i, j)
+        receives shard j of every row's sum, one after the other, and what does not fit is dropped, what is missing
+        stays its own contribution; "rows_only": the same with its gather mended, so that each rank has all shards of
+        its own row's sum, to which the other rows never added.
+
+    Returns:
+      Array (ranks, n) of `fmt`'s dtype, or of its codes.
+
+    Raises:
+      ValueError: a grid that does not have as many places as there are ranks, and as of `collectives.all_reduce`.
+
+    Source: docs/collectives.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.ones((4, 2), np.float32)
+      >>> for scheme in ("three_steps", "two_steps", "rows_only"):
+      ...     print(scheme, fp.analysis.collectives.grid_all_reduce(x, "bf16", (2, 2), scheme=scheme)[0])
+      three_steps [4 4]
+      two_steps [2 2]
+      rows_only [2 2]
+    """
+    require_word("scheme", scheme, SCHEMES)
+    rows, columns = _checked_grid(grid)
+    adder = Adder(fmt, accumulate, rounding, seed, "nonfinite")
+    source = Source(x, ranks)
+    if source.count != rows * columns:
+        raise ValueError(
+            f"grid must have a place for each of {source.count} ranks; got {rows} x {columns} = {rows * columns}."
+        )
+    source.keep = columns
+    contributions = Contributions(source, adder, None)
+    algorithm = TwoLevel(columns, Ring(), Ring())
+    dtype = DTYPES.get(adder.fmt, adder.fmt.storage)
+    if scheme == "three_steps":
+        codes = reduce_rows(algorithm, contributions, adder)
+        refuse_overflow(codes, source, contributions, algorithm, adder)
+        return np.broadcast_to(codes.view(dtype), (source.count, source.size))
+    nodes = NodeSums(contributions, algorithm, adder)
+    sums = np.stack([nodes.row(i, 0, source.size) for i in range(rows)])  # (rows, n)
+    if scheme == "rows_only":
+        return np.repeat(sums, columns, axis=0).view(dtype)
+    slots = split(BufferSpan(0, source.size), columns)
+    held = np.stack([contributions.row(rank, 0, source.size) for rank in range(source.count)])
+    for j, shard in enumerate(slots):
+        gathered = sums[:, shard.start : shard.stop].reshape(-1)[: source.size]  # shard j of row 0, of row 1, ...
+        held[j::columns, : gathered.size] = gathered
+    return held.view(dtype)
+
+
+def _checked_grid(grid: Any) -> tuple[int, int]:
+    """Return (rows, columns)."""
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2 or not all(is_integer(n) and n >= 1 for n in grid):
+        raise ValueError(f"grid must be (rows, columns), two integers >= 1; got {shown(grid)}.")
+    return int(grid[0]), int(grid[1])

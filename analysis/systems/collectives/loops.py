@@ -1,0 +1,62 @@
+"""Loops of exact sums over ranks: two float64 numbers a sum, and where these two are not enough."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import inner_loop, kernel, scalar
+
+f64, u64 = np.float64, np.uint64
+
+
+@scalar
+def exact_pair(a: Any, b: Any) -> Any:
+    """(a + b, its error), exactly, where nothing overflows (Knuth's TwoSum)."""
+    total = f64(a + b)
+    back = f64(total - a)
+    return total, f64(f64(a - f64(total - back)) + f64(b - back))
+
+
+BLOCK = 512  # elements whose sums stay in the fastest cache while rows are added
+
+
+@inner_loop
+def add_row(row: Any, high: Any, low: Any, lost: Any) -> None:
+    """Add a row to high + low, and what these two cannot hold to `lost` as magnitudes."""
+    for i in range(row.size):
+        total, error = exact_pair(high[i], f64(row[i]))
+        rest, missing = exact_pair(low[i], error)
+        high[i], low[i] = total, rest
+        lost[i] = f64(lost[i] + abs(missing))
+
+
+@cache
+def add_rows_kernel() -> Any:
+    """The loop `(rows, high, low, lost)`: add rows of floats to high + low; lost is 0 where that is exact."""
+
+    def add_rows(rows: Any, high: Any, low: Any, lost: Any) -> None:
+        for start in range(0, high.size, BLOCK):
+            stop = min(start + BLOCK, high.size)
+            for j in range(rows.shape[0]):
+                add_row(rows[j, start:stop], high[start:stop], low[start:stop], lost[start:stop])
+
+    return kernel(add_rows)
+
+
+@cache
+def round_to_odd_kernel() -> Any:
+    """The loop `(high, low, result)`: high + low as one float64, its last bit set where that is inexact."""
+
+    def round_to_odd(high: Any, low: Any, bits: Any) -> None:
+        for i in range(high.size):
+            total, error = exact_pair(high[i], low[i])
+            pattern = u64(f64(total).view(np.uint64))
+            if error != f64(0) and u64(pattern & u64(1)) == u64(0):
+                outward = (error > f64(0)) == (total > f64(0))
+                pattern = u64(pattern + u64(1)) if outward else u64(pattern - u64(1))
+            bits[i] = pattern
+
+    return kernel(round_to_odd)

@@ -1,0 +1,130 @@
+"""Orders of a reduction: which rank adds what, as nested tuples of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+# A rank's own contribution, or one of the three kinds of nodes below.
+Order = Any
+
+
+class Hops(tuple[Any, ...]):
+    """Operands that join one after the other, each in a hop of its own: the sum is sent, and rounded, after each."""
+
+    __slots__ = ()
+
+
+class OneRank(tuple[Any, ...]):
+    """Operands that one rank adds in this order, in the accumulation format, and rounds once when it sends the sum."""
+
+    __slots__ = ()
+
+
+class ExactSum(tuple[Any, ...]):
+    """Operands whose sum is exact and rounded once."""
+
+    __slots__ = ()
+
+
+def first_rank(order: Order) -> int:
+    """Return the rank whose contribution a sum begins with.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
+      >>> first_rank(Hops([Hops([2, 3]), 1]))
+      2
+    """
+    while not isinstance(order, int):
+        order = order[0]
+    return order
+
+
+def ranks_in(order: Order) -> Iterator[int]:
+    """Iterate over the ranks of an order, in the order in which they are read."""
+    if isinstance(order, int):
+        yield order
+        return
+    for operand in order:
+        yield from ranks_in(operand)
+
+
+def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
+    """Return an order with another order in the place of each rank: that of a node of several ranks, for instance."""
+    if isinstance(order, int):
+        return leaf(order)
+    return type(order)(substituted(operand, leaf) for operand in order)
+
+
+def rotated(ranks: Sequence[int], first: int) -> Hops:
+    """Return the hops around a ring that begin at a position of it."""
+    return Hops([*ranks[first:], *ranks[:first]])
+
+
+def halves(start: int, stop: int) -> Order:
+    """Return the order of a binomial tree: neighbours first, then the sums of neighbours; any number of ranks.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.orders import halves
+      >>> halves(0, 6)
+      (((0, 1), (2, 3)), (4, 5))
+    """
+    size = stop - start
+    if size == 1:
+        return start
+    middle = start + (1 << (size - 1).bit_length() >> 1)
+    return Hops([halves(start, middle), halves(middle, stop)])
+
+
+def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
+    """Return the order of recursive halving: first the ranks that are half of the world apart, neighbours last.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.orders import distances
+      >>> distances(range(4))
+      ((0, 2), (1, 3))
+    """
+    if stride == len(ranks):
+        return ranks[start]
+    return Hops([distances(ranks, start, 2 * stride), distances(ranks, start + stride, 2 * stride)])
+
+
+def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
+    """Return the order of a binary tree of ranks, each of which adds what its children send to its own contribution.
+
+    The tree is that of NCCL's `ncclGetBtree` (src/graph/trees.cc): position 0 is the root, the parent of a position is
+    found from its lowest set bit.
+
+    Args:
+      ranks: how many.
+      place: the rank at a position.
+    """
+    children: list[list[int]] = [[] for _ in range(ranks)]
+    for position in range(1, ranks):
+        bit = position & -position
+        parent = (position ^ bit) | (bit << 1)
+        children[parent if parent < ranks else position ^ bit].append(position)
+
+    def node(position: int) -> Order:
+        below = [node(child) for child in sorted(children[position])]
+        return OneRank([place(position), *below]) if below else place(position)
+
+    return node(0)
+
+
+def text_of(order: Order) -> str:
+    """Return an order as a sum with brackets.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.orders import halves, text_of
+      >>> text_of(halves(0, 3))
+      '((x0 + x1) + x2)'
+    """
+    if isinstance(order, int):
+        return f"x{order}"
+    if isinstance(order, Hops):
+        text = text_of(order[0])
+        for operand in order[1:]:
+            text = f"({text} + {text_of(operand)})"
+        return text
+    return f"({' + '.join(map(text_of, order))})"

@@ -1,0 +1,129 @@
+"""Finds where a reduction overflowed: which element, and which rank's contribution was one too many."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.systems.collectives.algorithms import Algorithm
+from fpsim.analysis.systems.collectives.contributions import Contributions, Source
+from fpsim.analysis.systems.collectives.orders import ExactSum, Hops, Order, first_rank, ranks_in
+from fpsim.analysis.systems.collectives.rounding import SEND, Adder
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode
+
+WAYS_OUT = (
+    "Scale contributions down, pass average='multiply_before', or take a format with more range, such as BF16; "
+    "overflow='nonfinite' or 'saturate' goes on."
+)
+
+
+class CollectiveOverflowError(OverflowError, ValueError):
+    """A sum went beyond the range of the format that travels; the message says where."""
+
+
+class _Beyond(Exception):
+    """The sentence that says where a sum left the range."""
+
+
+class _Elements(NamedTuple):
+    """One element of every contribution, as codes."""
+
+    codes: Array
+    ranks: list[int]
+
+    def of(self, rank: int) -> Array:
+        """Return a rank's."""
+        return self.codes[rank : rank + 1]
+
+
+def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> None:
+    """Raise a CollectiveOverflowError if a sum of finite contributions is not finite.
+
+    Args:
+      codes: the sums.
+      source, rows: the contributions, as values and as codes.
+      algorithm, adder: how they were added.
+    """
+    values = decode(codes, adder.fmt, np.float64)
+    beyond = np.flatnonzero(~np.isfinite(values))
+    if adder.overflowed:
+        beyond = np.argsort(-np.abs(values), kind="stable")  # the largest first, which is where it shows
+    if not beyond.size:
+        return
+    finite = np.ones(beyond.size, bool)
+    for rank in range(source.count):
+        finite &= np.isfinite(source.values(rank)[beyond].astype(np.float64))
+    if not finite.any():
+        return  # infinities and NaN came in
+    if adder.overflowed:
+        sentence = next(filter(None, (where(int(e), source, rows, algorithm, adder) for e in beyond[finite])), "")
+        raise CollectiveOverflowError(f"{sentence or f'a sum overflowed {adder.fmt}.'} {WAYS_OUT}")
+    element = int(beyond[finite][0])
+    share = int(finite.sum())
+    sentence = where(element, source, rows, algorithm, adder)
+    more = f" {share} of {codes.size} elements overflow." if share > 1 else ""
+    raise CollectiveOverflowError(f"{sentence}{more} {WAYS_OUT}")
+
+
+def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
+    """Return the sentence that says which addition took an element beyond the format, or "" where none did."""
+    adder.overflowed = False
+    column = np.zeros(source.count, adder.fmt.storage)
+    for rank in range(source.count):
+        adder.overflowed = False
+        value = float(source.values(rank)[element])
+        column[rank] = rows.row(rank, element, element + 1)[0]
+        if not _finite(column[rank : rank + 1], adder):
+            return (
+                f"element {element} overflowed {adder.fmt}: rank {rank}'s contribution {value:g} is out of its range."
+            )
+    order = algorithm.order(element, source.size, source.count)
+    try:
+        _followed(order, _Elements(column, list(range(source.count))), adder)
+    except _Beyond as found:
+        return f"element {element} overflowed {adder.fmt} {found}."
+    if adder.watches and not adder.overflowed:
+        return ""
+    return f"element {element} overflowed {adder.fmt} in its last rounding, of the sum of all {source.count} ranks."
+
+
+def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
+    """Return one element's sum, and raise where it is no longer finite."""
+    if isinstance(order, int):
+        return elements.of(order)
+    if not isinstance(order, Hops):
+        return _at_one_rank(order, elements, adder)
+    total = _followed(order[0], elements, adder).copy()
+    count = len(list(ranks_in(order[0])))
+    for operand in order[1:]:
+        codes = _followed(operand, elements, adder)
+        before, rank = total.copy(), first_rank(operand)
+        adder.add_into(total, codes, 0, 1, rank)
+        joined = len(list(ranks_in(operand)))
+        if not _finite(total, adder):
+            mine, others = (float(decode(x, adder.fmt, np.float64)[0]) for x in (before, codes))
+            who = f"rank {rank}'s contribution" if joined == 1 else f"the sum of {joined} ranks from rank {rank} on"
+            raise _Beyond(f"when {who} ({others:g}) joined the sum of {count} ({mine:g})")
+        count += joined
+    return total
+
+
+def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
+    """Return the sum that one rank makes of several operands, and raise where it is not finite."""
+    operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
+    exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
+    if isinstance(order, ExactSum) and adder.accumulate is None:
+        total = adder.rounded(np.array([exact]), operands[0][0], SEND)
+    else:
+        total = adder.add_all(operands, 0, 1)
+    if not _finite(total, adder):
+        ranks = len(list(ranks_in(order)))
+        raise _Beyond(f"when one rank rounded the sum of {ranks} ({exact:g})")
+    return total
+
+
+def _finite(codes: Any, adder: Adder) -> bool:
+    return not adder.overflowed and bool(np.isfinite(decode(codes, adder.fmt, np.float64)).all())

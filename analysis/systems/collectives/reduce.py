@@ -1,0 +1,149 @@
+"""Runs a reduction: the codes that every rank holds in the end, row by row, in memory of a few buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.systems.collectives.algorithms import (
+    Algorithm,
+    BufferSpan,
+    Direct,
+    Ring,
+    RingBuffer,
+    TwoLevel,
+    split,
+)
+from fpsim.analysis.systems.collectives.contributions import CodeRows
+from fpsim.analysis.systems.collectives.exact import exact_reduce
+from fpsim.analysis.systems.collectives.orders import (
+    ExactSum,
+    Hops,
+    OneRank,
+    Order,
+    first_rank,
+    ranks_in,
+    substituted,
+)
+from fpsim.analysis.systems.collectives.rounding import Adder
+from fpsim.arrays import Array
+
+
+def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
+    """Return the codes of the sum that ranks hold after an all-reduce.
+
+    Args:
+      algorithm: who adds what; the number of rows has been checked.
+      rows: the contributions.
+      adder: formats and rounding.
+    Returns:
+      Codes (n,) of `adder.fmt`.
+    """
+    whole = [BufferSpan(0, rows.size)]
+    if isinstance(algorithm, TwoLevel):
+        nodes = NodeSums(rows, algorithm, adder)
+        assert not isinstance(algorithm.between, str)
+        return _reduced(algorithm.between, nodes, adder, nodes.shards, nodes.node)
+    return _reduced(algorithm, rows, adder, whole, 1)
+
+
+class NodeSums:
+    """Rows that are sums of nodes, each shard of them in the order of the rank that owns it."""
+
+    def __init__(self, rows: CodeRows, algorithm: TwoLevel, adder: Adder) -> None:
+        self._rows, self._adder = rows, adder
+        self.node = algorithm.node(rows.count)
+        self.count, self.size = rows.count // self.node, rows.size
+        self.shards = split(BufferSpan(0, rows.size), self.node)
+        assert not isinstance(algorithm.inside, str)
+        self._orders = [algorithm.inside.owned(shard, self.node) for shard in range(self.node)]
+
+    def row(self, index: int, start: int, stop: int) -> Array:
+        """Return the codes of elements start .. stop of a node's sum."""
+        found = np.empty(stop - start, self._adder.fmt.storage)
+        base = index * self.node
+        for shard, order in zip(self.shards, self._orders, strict=True):
+            low, high = max(start, shard.start), min(stop, shard.stop)
+            if low < high:
+                of_node = substituted(order, lambda i: base + i)
+                found[low - start : high - start] = evaluated(
+                    of_node, self._rows, self._adder, BufferSpan(low, high), 1
+                )
+        return found
+
+
+def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
+    """Return the sums of rows, whose spans are reduced as buffers of their own; a row is a sum of `node` ranks."""
+    found = np.empty(rows.size, adder.fmt.storage)
+    assert not isinstance(algorithm, TwoLevel)
+    if isinstance(algorithm, Ring):
+        _around_rings([b for span in spans for b in algorithm.buffers(span, rows.count)], rows, adder, found, node)
+        return found
+    for span in spans if not isinstance(algorithm, Direct) else [BufferSpan(0, rows.size)]:
+        for part, order in algorithm.parts(span, rows.count):
+            if part.start < part.stop:
+                found[part.start : part.stop] = evaluated(order, rows, adder, part, node)
+    return found
+
+
+def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total: Array, node: int) -> None:
+    """Fill a total with the sums of rings, by two turns in the order of the rings' positions.
+
+    The sum of a chunk begins at one position; from there to the last one its hops belong to the first turn, and those
+    from position 0 on to the second. So each position adds a contiguous part (two, where `first` is not 0) at once.
+    """
+    for turn in (0, 1):
+        for position in range(rows.count):
+            for buffer in buffers:
+                rank = buffer.ranks[position]
+                begun = _chunks(buffer, 0, position) if turn == 0 else _chunks(buffer, position + 1, rows.count)
+                for start, stop in begun:
+                    adder.add_into(total[start:stop], rows.row(rank, start, stop), start, rows.size, rank * node)
+                for start, stop in _chunks(buffer, position, position + 1) if turn == 0 else ():
+                    total[start:stop] = rows.row(rank, start, stop)
+
+
+def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
+    """Return where the chunks lie whose sums begin at positions first .. last of the ring."""
+    ranks = len(buffer.ranks)
+    low, high = first - buffer.first % ranks, last - buffer.first % ranks
+    parts = [(low, high)] if low >= 0 else [(low + ranks, min(high, 0) + ranks), (0, max(high, 0))]
+    edges = buffer.edges
+    return [BufferSpan(edges[a], edges[b]) for a, b in parts if a < b and edges[a] < edges[b]]
+
+
+def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
+    """Return the codes of a sum in an order, over a span of the buffer; the array may be the rows' own.
+
+    Args:
+      order: as of `Ring.order`, of rows.
+      rows, adder: what is added, and how.
+      span: the elements.
+      node: ranks whose sum a row is, which makes the keys of random bits those of ranks.
+    """
+    if isinstance(order, int):
+        return rows.row(order, span.start, span.stop)
+    if isinstance(order, ExactSum):
+        return _at_once(list(ranks_in(order)), rows, adder, span)
+    if isinstance(order, OneRank):
+        operands = [(first_rank(operand) * node, evaluated(operand, rows, adder, span, node)) for operand in order]
+        return adder.add_all(operands, span.start, rows.size)
+    assert isinstance(order, Hops)
+    total = evaluated(order[0], rows, adder, span, node)
+    total = total.copy() if isinstance(order[0], int) else total
+    for operand in order[1:]:
+        codes = evaluated(operand, rows, adder, span, node)
+        adder.add_into(total, codes, span.start, rows.size, first_rank(operand) * node)
+    return total
+
+
+def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
+    """Return the sum that one rank makes of all rows: exact, or in the accumulation format in ascending order."""
+    if adder.accumulate is None:
+        return exact_reduce(rows, adder, members, span.start, span.stop)
+    total = rows.row(members[0], span.start, span.stop)
+    if adder.wide is None:
+        return adder.add_all([(m, rows.row(m, span.start, span.stop)) for m in members], span.start, rows.size)
+    total = adder.widened(total)
+    for member in members[1:]:
+        adder.add_wide(total, rows.row(member, span.start, span.stop))
+    return adder.sent(total, span.start, rows.size, members[0])

@@ -1,0 +1,274 @@
+"""Reports on collectives: errors of algorithms on one buffer, and how they grow with the number of ranks."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.display.optional import frame
+from fpsim.display.wording import percent
+from fpsim.errors import require_word, shown
+from fpsim.exact_json import from_json, to_json
+from fpsim.files import path_of, write_whole
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """One algorithm's sums compared with the exact ones.
+
+    Attributes:
+      algorithm: its name, with the accumulation format where it has one.
+      relative_error: norm of the error / norm of the exact sums.
+      max_relative: the largest |error| / |exact sum| of an element; NaN where every sum is 0.
+      bias: sum of errors away from zero / sum of |exact sum|: below 0 where sums come out too small.
+      exact_share: share of elements that are the exact sum, correctly rounded.
+      order_changed: share of elements whose bits change in some permutation of the ranks; NaN without permutations.
+      order_lowest, order_highest: the smallest and largest relative_error over the permutations.
+      worst_rank: the rank whose shard of the buffer has the largest relative error; shards are those of ZeRO: n / ranks
+        elements in ascending order. All ranks hold the same bits.
+      worst_rank_error: that error.
+      not_finite: share of sums that are Inf or NaN; figures above are those of the others.
+    """
+
+    algorithm: str
+    relative_error: float
+    max_relative: float
+    bias: float
+    exact_share: float
+    order_changed: float
+    order_lowest: float
+    order_highest: float
+    worst_rank: int
+    worst_rank_error: float
+    not_finite: float
+
+
+class SavedReport:
+    """A report of numbers and texts that is saved as JSON, every bit of it."""
+
+    KIND = ""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report into a .json file, whole or not at all.
+
+        Raises:
+          ValueError: another ending.
+          OSError: the file cannot be written.
+        """
+        target = path_of(path)
+        if target.suffix.lower() != ".json":
+            raise ValueError(f"the file's name must end in .json; got {shown(target.name)}. Use 'report.json'.")
+        plain = to_json({"kind": self.KIND, **_as_lists(asdict(self))})  # type: ignore[call-overload]
+        write_whole(target, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Return what `save` wrote.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it holds something else, or is damaged.
+        """
+        target = path_of(path)
+        try:
+            contents = from_json(json.loads(Path(target).read_text(encoding="utf-8")))
+        except (ValueError, UnicodeDecodeError) as problem:
+            raise ValueError(
+                f"{target}: wanted a report as save() wrote it; damaged ({problem}). Save it again."
+            ) from None
+        if not isinstance(contents, dict) or contents.pop("kind", None) != cls.KIND:
+            raise ValueError(f"{target}: wanted {cls.KIND}, got a file of something else. Save one with .save(path).")
+        return contents
+
+
+def _as_lists(value: Any) -> Any:
+    """Return a value with lists in place of tuples, as JSON has them."""
+    if isinstance(value, dict):
+        return {key: _as_lists(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_lists(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class CollectiveReport(SavedReport):
+    """The sums that several algorithms make of the same contributions.
+
+    Attributes:
+      rows: a CollectiveRow for each algorithm.
+      differing: for each algorithm a tuple: share of elements whose bits differ from those of each other algorithm.
+      format: the format that travels.
+      ranks, size: how many ranks, and elements of a contribution.
+      permutations: orders of the ranks that were tried besides the given one.
+      average: None, or how the mean was taken.
+    """
+
+    KIND = "a report on collectives"
+
+    rows: tuple[CollectiveRow, ...]
+    differing: tuple[tuple[float, ...], ...]
+    format: str
+    ranks: int
+    size: int
+    permutations: int
+    average: str | None
+
+    @property
+    def best(self) -> CollectiveRow:
+        """The row with the smallest relative error."""
+        return min(self.rows, key=lambda row: row.relative_error)
+
+    @property
+    def worst(self) -> CollectiveRow:
+        """The row with the largest relative error."""
+        return max(self.rows, key=lambda row: row.relative_error)
+
+    def to_frame(self, by: str = "algorithm") -> Any:
+        """Return a pandas DataFrame: a row for each algorithm, or with by="pair" the share of bits that differ.
+
+        Raises:
+          ValueError: another word.
+        """
+        require_word("by", by, ("algorithm", "pair"))
+        if by == "algorithm":
+            return frame([asdict(row) for row in self.rows])
+        names = [row.algorithm for row in self.rows]
+        return frame(
+            [
+                {"first": a, "second": b, "differing": self.differing[i][j]}
+                for i, a in enumerate(names)
+                for j, b in enumerate(names)
+                if i < j
+            ]
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the relative error of each algorithm and its range over orders; returns the matplotlib axes."""
+        from fpsim.analysis.systems.collectives.figures import report_axes
+
+        return report_axes(self, ax)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CollectiveReport:
+        """Return what `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        contents = cls._read(path)
+        contents["rows"] = tuple(CollectiveRow(**row) for row in contents["rows"])
+        contents["differing"] = tuple(tuple(shares) for shares in contents["differing"])
+        return cls(**contents)
+
+    def __str__(self) -> str:
+        """The best and the worst algorithm in a sentence."""
+        best, worst = self.best, self.worst
+        text = (
+            f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: {worst.algorithm} has the largest error, "
+            f"{worst.relative_error:.2g}, {best.algorithm} the smallest, {best.relative_error:.2g}"
+        )
+        if self.permutations:
+            text += f"; another order of ranks changes {percent(worst.order_changed)} of {worst.algorithm}'s elements"
+        return text + "."
+
+    def _repr_html_(self) -> str:
+        names = [field.name for field in fields(CollectiveRow)]
+        return f"<p>{html.escape(str(self))}</p>{_table(names, [asdict(row) for row in self.rows])}"
+
+
+@dataclass(frozen=True)
+class CollectiveGrowth(SavedReport):
+    """The error of algorithms against the number of ranks.
+
+    Attributes:
+      algorithms: their names.
+      ranks: numbers of ranks, ascending.
+      errors: for each algorithm a tuple: relative error (norm) for each number of ranks.
+      format, distribution, size, seed: what travels, what contributions are drawn from, elements, and the draw.
+    """
+
+    KIND = "a report on the growth of collectives' errors"
+
+    algorithms: tuple[str, ...]
+    ranks: tuple[int, ...]
+    errors: tuple[tuple[float, ...], ...]
+    format: str
+    distribution: str
+    size: int
+    seed: int
+
+    @property
+    def exponents(self) -> dict[str, float]:
+        """For each algorithm the exponent p of error ~ ranks ** p, by least squares; NaN where errors are 0."""
+        x = np.log(self.ranks)
+        return {
+            name: float(np.polyfit(x, np.log(errors), 1)[0]) if min(errors) > 0 and len(errors) > 1 else math.nan
+            for name, errors in zip(self.algorithms, self.errors, strict=True)
+        }
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame of a row for each algorithm and number of ranks."""
+        return frame(
+            [
+                {"algorithm": name, "ranks": ranks, "relative_error": error}
+                for name, errors in zip(self.algorithms, self.errors, strict=True)
+                for ranks, error in zip(self.ranks, errors, strict=True)
+            ]
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the error of each algorithm against the ranks; returns the matplotlib axes."""
+        from fpsim.analysis.systems.collectives.figures import growth_axes
+
+        return growth_axes(self, ax)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CollectiveGrowth:
+        """Return what `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        contents = cls._read(path)
+        for name in ("algorithms", "ranks"):
+            contents[name] = tuple(contents[name])
+        contents["errors"] = tuple(tuple(errors) for errors in contents["errors"])
+        return cls(**contents)
+
+    def __str__(self) -> str:
+        """The growth of each algorithm in a sentence."""
+        last = self.ranks[-1]
+        parts = [
+            f"{name} ~ ranks ** {round(p, 2) + 0.0:.2f} ({errors[-1]:.2g} at {last:,})"
+            for (name, p), errors in zip(self.exponents.items(), self.errors, strict=True)
+        ]
+        return f"relative error of {self.format} all-reduces of {self.distribution} terms: {'; '.join(parts)}."
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {"algorithm": name, **{f"{n:,} ranks": error for n, error in zip(self.ranks, errors, strict=True)}}
+            for name, errors in zip(self.algorithms, self.errors, strict=True)
+        ]
+        return f"<p>{html.escape(str(self))}</p>{_table(list(rows[0]), rows)}"
+
+
+def _table(names: list[str], rows: list[dict[str, Any]]) -> str:
+    """Return a table in HTML."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_text(row[name]))}</td>" for name in names) + "</tr>" for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _text(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,170 @@
+"""Additions of a reduction: which format a sum is added in, which it travels in, and which random bits round it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.conversion import convert
+from fpsim.arithmetic.functions import add, divide, multiply
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.cast_options import FormatLike, cast_options
+from fpsim.formats.ieee import Flags
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding
+from fpsim.runtime.processor import keeps_ieee
+from fpsim.sums.accumulators import Accumulator, Sequential
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio: neighbouring steps get keys far apart
+ADD, SEND, CAST, AVERAGE = range(4)  # roundings of one rank
+
+
+def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
+    """Return the seed of one rounding of a reduction, whose random bits are then those of (this seed, element).
+
+    Args:
+      seed: that of the reduction.
+      rank: the rank whose contribution joins, or the first rank of the sum that joins.
+      rounding: ADD for the addition, SEND for rounding from the accumulation format, CAST for rounding the
+        contribution itself, AVERAGE for its mean.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.rounding import step_seed
+      >>> step_seed(0, 0) != step_seed(0, 1)
+      True
+    """
+    return (seed + (4 * rank + rounding + 1) * GOLDEN) % (1 << 64)
+
+
+class Adder:
+    """How a reduction adds and rounds.
+
+    Args:
+      fmt: the format of contributions and of everything that travels.
+      accumulate: the format in which a rank adds, to nearest even; None: the same, by `rounding`.
+      rounding, seed: of what is rounded to `fmt`.
+      overflow: what is beyond `fmt`, as in fp.encode.
+    Raises:
+      ValueError: an unknown word or format, or formats that no sum can begin in.
+    """
+
+    def __init__(
+        self, fmt: FormatLike, accumulate: Any, rounding: str | Rounding, seed: int | None, overflow: str
+    ) -> None:
+        self._options = cast_options(fmt, rounding, overflow, seed=seed)
+        self.fmt: Format = self._options.fmt
+        if isinstance(accumulate, Accumulator) and not isinstance(accumulate, Sequential):
+            raise ValueError(
+                f"accumulate must be a format, in which each rank adds; got {accumulate!r}. The order of additions is "
+                "the algorithm's; algorithm='direct' alone is exact."
+            )
+        if isinstance(accumulate, Sequential):
+            accumulate = accumulate.fmt
+        self.accumulate: Format | None = None if accumulate is None else find_format(accumulate)
+        if not self.fmt.has_zero or not self.fmt.signed:
+            raise ValueError(f"an all-reduce needs a format with signs and a zero; got {self.fmt}. Use BF16 or FP32.")
+        self.wide: Format | None = self.accumulate if self.accumulate != self.fmt else None
+        self.is_stochastic = self._options.rounding is Rounding.STOCHASTIC
+        self.overflowed = False  # of formats that have neither Inf nor NaN, which would show it
+        self.watches = not (self.fmt.has_infinity or self.fmt.has_nan)
+
+    def options(self, rank: int, rounding: int) -> dict[str, Any]:
+        """Return the keywords of a rounding to `fmt`."""
+        seed = None if self._options.seed is None else step_seed(self._options.seed, rank, rounding)
+        return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
+
+    def add_into(self, total: Array, codes: Array, start: int, size: int, rank: int) -> None:
+        """Add codes to a total in place, one rounding (two with an accumulation format).
+
+        Args:
+          total, codes: elements start .. of the buffer.
+          size: elements of the whole buffer, whose places decide random bits.
+          rank: the rank that joins, or the first one of the sum that does.
+        """
+        if self.is_stochastic and (start or total.size != size):
+            place = slice(start, start + total.size)
+            padded = [np.zeros(size, total.dtype) for _ in range(2)]
+            padded[0][place], padded[1][place] = total, codes
+            self._add(padded[0], padded[1], padded[0], rank)
+            total[...] = padded[0][place]
+        else:
+            self._add(total, codes, total, rank)
+
+    def _add(self, a: Array, b: Array, out: Array, rank: int) -> None:
+        flags = Flags.NONE
+        if self.wide is not None:
+            wide = add(a, b, fmt=self.fmt, out_fmt=self.wide)
+            if self.watches:
+                out[...], flags = convert(wide, self.fmt, fmt=self.wide, flags="any", **self.options(rank, SEND))
+            else:
+                convert(wide, self.fmt, fmt=self.wide, out=out, **self.options(rank, SEND))
+        elif self.watches:
+            out[...], flags = add(a, b, fmt=self.fmt, flags="any", **self.options(rank, ADD))
+        else:
+            add(a, b, fmt=self.fmt, out=out, **self.options(rank, ADD))
+        self.overflowed |= bool(flags & Flags.OVERFLOW)
+
+    def rounded(self, values: Array, rank: int, rounding: int) -> Array:
+        """Return values as codes of `fmt`."""
+        if self.watches and not self.overflowed and values.size:
+            largest = float(np.nanmax(np.abs(values.astype(np.float64))))
+            self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2
+        return encode(values, self.fmt, **self.options(rank, rounding))
+
+    def add_all(self, operands: list[tuple[int, Array]], start: int, size: int) -> Array:
+        """Return the sum of operands that one rank adds in their order, rounded once where it accumulates wider.
+
+        Args:
+          operands: (first rank, codes) of each.
+          start, size: as of `add_into`.
+        """
+        if self.wide is None or len(operands) < 3:
+            total = operands[0][1].copy()
+            for rank, codes in operands[1:]:
+                self.add_into(total, codes, start, size, rank)
+            return total
+        wide = self.widened(operands[0][1])
+        for _, codes in operands[1:]:
+            self.add_wide(wide, codes)
+        return self.sent(wide, start, size, operands[-1][0])
+
+    def widened(self, codes: Array) -> Array:
+        """Return codes of the accumulation format with the values of codes of `fmt`."""
+        assert self.wide is not None
+        return convert(codes, self.wide, fmt=self.fmt)  # type: ignore[no-any-return]
+
+    def add_wide(self, total: Array, codes: Array) -> None:
+        """Add codes of `fmt` to a total in the accumulation format, in place, to nearest even."""
+        assert self.wide is not None
+        if self.wide == FP32 and self.fmt.bits <= 16 and keeps_ieee():  # the processor's own addition
+            floats = total.view(np.float32)
+            with np.errstate(all="ignore"):
+                np.add(floats, decode(codes, self.fmt, np.float32), out=floats)
+        else:
+            add(total, codes, fmt=(self.wide, self.fmt), out_fmt=self.wide, out=total)
+
+    def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
+        """Return codes of the accumulation format rounded to the one that travels; every NaN is the canonical one."""
+        assert self.wide is not None
+        if self.wide == FP32 and self.wide.nan_code is not None:
+            wide[np.isnan(wide.view(np.float32))] = self.wide.nan_code
+        place, whole = slice(start, start + wide.size), wide
+        if self.is_stochastic:
+            whole = np.zeros(size, wide.dtype)
+            whole[place] = wide
+        rounded: Array
+        rounded, flags = convert(whole, self.fmt, fmt=self.wide, flags="any", **self.options(rank, SEND))
+        self.overflowed |= self.watches and bool(flags & Flags.OVERFLOW)
+        return rounded[place] if self.is_stochastic else rounded
+
+    def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
+        """Return codes times the rounded 1 / ranks, or divided by ranks: one rounding."""
+        options = self.options(rank, rounding)
+        if average == "multiply_before":
+            factor = encode(np.array([1 / ranks]), self.fmt)
+            return multiply(codes, factor, fmt=self.fmt, **options)  # type: ignore[no-any-return]
+        number = encode(np.array([ranks], np.float32), FP32)
+        return divide(codes, number, fmt=(self.fmt, FP32), out_fmt=self.fmt, **options)  # type: ignore[no-any-return]

@@ -1,0 +1,234 @@
+"""Compares collectives: errors against exact sums, dependence on the order of ranks, bits that differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.collectives.algorithms import (
+    Algorithm,
+    BufferSpan,
+    TwoLevel,
+    algorithm_of,
+    largest_group,
+    name_of,
+    split,
+)
+from fpsim.analysis.systems.collectives.contributions import CodeRows, Contributions, Permuted, Source
+from fpsim.analysis.systems.collectives.exact import exact_reduce, exact_values
+from fpsim.analysis.systems.collectives.reduce import reduce_rows
+from fpsim.analysis.systems.collectives.reduction import AVERAGES
+from fpsim.analysis.systems.collectives.results import CollectiveGrowth, CollectiveReport, CollectiveRow
+from fpsim.analysis.systems.collectives.rounding import AVERAGE, Adder
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, quantize
+from fpsim.errors import require_integer, require_word, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding
+
+Choice = str | Algorithm | tuple[Any, Any]
+ONE_SHOT: Choice = ("direct", "fp32")
+EVERY: tuple[Choice, ...] = ("ring", "tree", "recursive_halving", "two_level", ONE_SHOT, "direct")
+DISTRIBUTIONS = ("normal", "half_normal", "uniform", "lognormal")
+
+
+def report(
+    x: Any, fmt: FormatLike, algorithms: Sequence[Choice] | None = None, *, average: str | None = None,
+    rounding: str | Rounding = "nearest_even", seed: int | None = None, permutations: int = 3,
+    order_seed: int = 0, ranks: int | None = None,
+) -> CollectiveReport:  # fmt: skip
+    """Compare what several algorithms make of the same contributions with their exact sums.
+
+    Args:
+      x, fmt, average, rounding, seed, ranks: as of `collectives.all_reduce`; sums beyond the format count as such.
+      algorithms: names or objects, or pairs (algorithm, accumulation format); None for all that divide the ranks, and
+        ("direct", "fp32"), which is a one-shot reduction in float32.
+      permutations: random orders of the ranks that are tried besides the given one; 0 for none.
+      order_seed: of these orders.
+
+    Returns:
+      A CollectiveReport; exact sums are those of the contributions as they came, before they are rounded to `fmt`.
+
+    Raises:
+      ValueError, TypeError: as of `collectives.all_reduce`; no algorithm.
+
+    Example:
+      >>> import fpsim as fp
+      >>> x = np.random.default_rng(0).standard_normal((64, 1000), np.float32)
+      >>> found = fp.analysis.collectives.report(fp.quantize(x, "bf16"), "bf16", ["ring", "tree", "direct"])
+      >>> for row in found.rows:
+      ...     print(row.algorithm, f"{row.relative_error:.4f} {row.order_changed:.2f} {row.exact_share:.2f}")
+      ring 0.0090 1.00 0.22
+      tree 0.0043 0.91 0.38
+      direct 0.0017 0.00 1.00
+    """
+    if average is not None:
+        require_word("average", average, AVERAGES)
+    require_integer("permutations", permutations, 0)
+    require_integer("order_seed", order_seed, 0)
+    source = Source(x, ranks)
+    choices = _checked(algorithms, source.count)
+    high, low = exact_values(source)
+    if average is not None:
+        high, low = high / source.count, low / source.count
+    orders = [
+        np.random.default_rng([order_seed, number]).permutation(source.count).tolist() for number in range(permutations)
+    ]
+    rounded = None
+    rows, every = [], []
+    for algorithm, accumulate in choices:
+        adder = Adder(fmt, accumulate, rounding, seed, "nonfinite")
+        source.keep = largest_group(algorithm, source.count)
+        contributions = Contributions(source, adder, average)
+        if rounded is None:
+            plain = Adder(fmt, None, "nearest_even", None, "nonfinite")
+            whole = list(range(source.count))
+            rounded = _mean(exact_reduce(contributions, plain, whole, 0, source.size), plain, average, source.count)
+
+        def summed(terms: CodeRows, algorithm: Algorithm = algorithm, adder: Adder = adder) -> Array:
+            return _mean(reduce_rows(algorithm, terms, adder), adder, average, source.count)
+
+        codes = summed(contributions)
+        others = [summed(Permuted(contributions, order)) for order in orders]
+        every.append(codes)
+        name = name_of(algorithm) + (f" in {adder.accumulate}" if adder.accumulate is not None else "")
+        rows.append(_row(name, codes, others, (high, low), adder, source.count, rounded))
+    differing = tuple(tuple(float((a != b).mean()) for b in every) for a in every)
+    name = find_format(fmt).name
+    return CollectiveReport(tuple(rows), differing, name, source.count, source.size, permutations, average)
+
+
+def growth(
+    fmt: FormatLike, ranks: Sequence[int] = (8, 32, 128, 512),
+    algorithms: Sequence[Choice] = ("ring", "tree", ONE_SHOT), *, distribution: str = "normal",
+    size: int = 4096, seed: int = 0,
+) -> CollectiveGrowth:  # fmt: skip
+    """Measure how the error of all-reduces grows with the number of ranks.
+
+    Contributions are independent draws that are rounded to `fmt` first, so that all of the error is the reduction's.
+    A smaller world has the first contributions of the largest one.
+
+    Args:
+      fmt: the format that travels.
+      ranks: numbers of ranks.
+      algorithms: as of `collectives.report`.
+      distribution: "normal" (N(0, 1)), "half_normal", "uniform" (U[0, 1)) or "lognormal".
+      size: elements of the buffer.
+      seed: of the draws.
+
+    Returns:
+      A CollectiveGrowth.
+
+    Raises:
+      ValueError: unknown words; numbers out of range, or that an algorithm cannot divide.
+
+    Source: the law is that of Megatron-LM issue 6199 (docs/collectives.md).
+
+    Example:
+      >>> import fpsim as fp
+      >>> found = fp.analysis.collectives.growth("bf16", ranks=(8, 32, 128))
+      >>> {name: round(p, 1) for name, p in found.exponents.items()}
+      {'ring': 0.5, 'tree': 0.2, 'direct in FP32': -0.0}
+    """
+    require_word("distribution", distribution, DISTRIBUTIONS)
+    require_integer("size", size, 1)
+    require_integer("seed", seed, 0)
+    counts = sorted({int(n) for n in _integers(ranks)})
+    element = find_format(fmt)
+
+    def contribution(rank: int) -> Array:
+        draws = np.random.default_rng([seed, rank])
+        normal = draws.standard_normal(size) if distribution != "uniform" else draws.random(size)
+        values = {"half_normal": np.abs, "lognormal": np.exp}.get(distribution, np.asarray)(normal)
+        return quantize(values, element)
+
+    names: list[str] = []
+    errors = []
+    for choice in algorithms:
+        curve = []
+        for count in counts:
+            found = report(contribution, element, [choice], permutations=0, ranks=count).rows[0]
+            curve.append(found.relative_error)
+        names.append(found.algorithm)
+        errors.append(tuple(curve))
+    return CollectiveGrowth(tuple(names), tuple(counts), tuple(errors), element.name, distribution, size, seed)
+
+
+def _integers(ranks: Any) -> list[Any]:
+    numbers = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
+    if not numbers:
+        raise ValueError("ranks must hold one or more numbers of ranks; got none.")
+    for number in numbers:
+        require_integer("ranks", number, 1)
+    return numbers
+
+
+def _mean(codes: Array, adder: Adder, average: str | None, ranks: int) -> Array:
+    return adder.scaled(codes, average, ranks, 0, AVERAGE) if average == "divide_after" else codes
+
+
+def _row(
+    name: str, codes: Array, others: list[Array], exact: tuple[Array, Array], adder: Adder, ranks: int, rounded: Array
+) -> CollectiveRow:
+    """Return the figures of one algorithm."""
+    errors = [_error(one, exact, adder) for one in (codes, *others)]
+    norms = [_relative(error, exact[0]) for error in errors]
+    error, size = errors[0], np.abs(exact[0])
+    known = np.isfinite(error)
+    nonzero = known & (size > 0)
+    largest = float(np.max(np.abs(error[nonzero]) / size[nonzero])) if nonzero.any() else math.nan
+    total = float(size[known].sum())
+    bias = float((error[known] * np.sign(exact[0][known])).sum()) / total if total else math.nan
+    shards = split(BufferSpan(0, codes.size), ranks)
+    by_rank = [_relative(error[a:b], exact[0][a:b]) if b > a else math.nan for a, b in shards]
+    worst = int(np.nanargmax(by_rank)) if not np.isnan(by_rank).all() else 0
+    changed = np.zeros(codes.size, bool)
+    for other in others:
+        changed |= other != codes
+    return CollectiveRow(
+        name, norms[0], largest, bias, float((codes == rounded).mean()),
+        float(changed.mean()) if others else math.nan, min(norms), max(norms), worst, by_rank[worst],
+        float(1 - known.mean()),
+    )  # fmt: skip
+
+
+def _error(codes: Array, exact: tuple[Array, Array], adder: Adder) -> Array:
+    with np.errstate(invalid="ignore"):
+        error: Array = (decode(codes, adder.fmt, np.float64) - exact[0]) - exact[1]
+    return error
+
+
+def _relative(error: Array, exact: Array) -> float:
+    """Return the norm of the finite errors / the norm of the exact sums there; NaN where that is 0."""
+    known = np.isfinite(error)
+    norm = float(np.linalg.norm(exact[known]))
+    return float(np.linalg.norm(error[known])) / norm if norm else math.nan
+
+
+def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
+    """Return pairs of an algorithm and an accumulation format or None."""
+    if algorithms is None:
+        chosen: list[Choice] = [
+            choice for choice in EVERY if not (choice == "recursive_halving" and ranks & (ranks - 1))
+        ]
+        if ranks % TwoLevel().node(ranks):
+            chosen.remove("two_level")
+    elif isinstance(algorithms, (list, tuple)):
+        chosen = list(algorithms)
+    else:
+        chosen = [algorithms]
+    if not chosen:
+        raise ValueError("algorithms must name one or more, such as 'ring'; got none.")
+    pairs = []
+    for choice in chosen:
+        if isinstance(choice, tuple) and len(choice) != 2:
+            raise ValueError(f"an algorithm must be a name, an object or a pair with a format; got {shown(choice)}.")
+        algorithm, accumulate = choice if isinstance(choice, tuple) else (choice, None)
+        found = algorithm_of(algorithm)
+        found.check(ranks)
+        pairs.append((found, accumulate))
+    return pairs
