@@ -60,6 +60,14 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.memory.saved import SavedTensors as SavedTensors
     from fpsim.analysis.systems.memory.saved import saved_tensors as saved_tensors
     from fpsim.analysis.systems import collectives as collectives
+    from fpsim.analysis.systems.attention.attention import attention as attention
+    from fpsim.analysis.systems.attention.attention import attention_underflow as attention_underflow
+    from fpsim.analysis.systems.attention.attention import kv_caches as kv_caches
+    from fpsim.analysis.systems.attention.recipe import AttentionRecipe as AttentionRecipe
+    from fpsim.analysis.systems.attention.recipe import KVCache as KVCache
+    from fpsim.analysis.systems.attention.results import AttentionReport as AttentionReport
+    from fpsim.analysis.systems.attention.results import CacheReport as CacheReport
+    from fpsim.analysis.systems.attention.results import WeightUnderflow as WeightUnderflow
     from fpsim.analysis.tensors.opening import tensor as tensor
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
 
@@ -109,6 +117,9 @@ __getattr__, __dir__, __all__ = attach(
         "systems.memory.report": ["Ledger"],
         "systems.memory.saved": ["SavedTensors", "saved_tensors"],
         "systems": ["collectives"],
+        "systems.attention.attention": ["attention", "attention_underflow", "kv_caches"],
+        "systems.attention.recipe": ["AttentionRecipe", "KVCache"],
+        "systems.attention.results": ["AttentionReport", "CacheReport", "WeightUnderflow"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],
     },

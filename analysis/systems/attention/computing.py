@@ -1,0 +1,203 @@
+"""Computes the attention of one head in the formats of a recipe, and what its parts show."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.analysis.systems.attention.recipe import AttentionRecipe, KVCache
+from fpsim.arithmetic.functions import add, divide, multiply, subtract
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode, quantize
+from fpsim.formats.named import FP32, Format
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.products.reduce import sum as sum_of
+from fpsim.scaling.scaled import quantize_scaled
+from fpsim.sums.accumulators import Sequential
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Head(NamedTuple):
+    """One head, as float64.
+
+    Attributes:
+      q, k, v: (queries, d), (keys, d), (keys, dv).
+      mask: (queries, keys), 0 or what is added to scores, -Inf where they do not count; None for all.
+      scale: what q.k is multiplied by.
+    """
+
+    q: Doubles
+    k: Doubles
+    v: Doubles
+    mask: Doubles | None
+    scale: float
+
+
+class Traced(NamedTuple):
+    """What one head gave.
+
+    Attributes:
+      output: (queries, dv), float32 values of the output format.
+      scores: (queries, keys), after the scale and the mask.
+      overflowed: (queries, keys), whether a score that is finite in float64 is not.
+      weights: (queries, keys), the rounded operand of the product with v, without probability_scale.
+      sums: (queries,), what outputs were divided by; 1 in the plain order.
+      largest: the largest |q.k| before the scale, in float64.
+    """
+
+    output: Array
+    scores: Array
+    overflowed: Array
+    weights: Array
+    sums: Array
+    largest: float
+
+
+class Float:
+    """Arithmetic on float32 arrays whose values a format holds, each result rounded once to it."""
+
+    def __init__(self, fmt: Format) -> None:
+        self.fmt = fmt
+
+    def round(self, x: Array) -> Array:
+        """Return float64 or float32 values rounded to the format, as float32."""
+        return decode(encode(x, self.fmt), self.fmt, np.float32)
+
+    def _apply(self, operation: Any, a: Array, b: Array) -> Array:
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        left, right = (encode(np.ascontiguousarray(np.broadcast_to(x, shape)), FP32) for x in (a, b))
+        return decode(operation(left, right, fmt=FP32, out_fmt=self.fmt), self.fmt, np.float32)
+
+    def add(self, a: Array, b: Array) -> Array:
+        """Return a + b."""
+        return self._apply(add, a, b)
+
+    def subtract(self, a: Array, b: Array) -> Array:
+        """Return a - b."""
+        return self._apply(subtract, a, b)
+
+    def multiply(self, a: Array, b: Array) -> Array:
+        """Return a * b."""
+        return self._apply(multiply, a, b)
+
+    def divide(self, a: Array, b: Array) -> Array:
+        """Return a / b."""
+        return self._apply(divide, a, b)
+
+    def exp(self, x: Array) -> Array:
+        """Return the exponentials: float64's, rounded."""
+        with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+            return self.round(np.exp(x.astype(np.float64)))
+
+    def sum(self, x: Array) -> Array:
+        """Return sums along the last axis in ascending order, every addition rounded."""
+        sums = sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1)
+        return (
+            decode(np.asarray(sums), self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
+        )
+
+
+def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
+    """Return keys or values (tokens, channels) as a cache gives them back, float32 or as they came without a cache."""
+    if cache is None:
+        return x
+    scaling = cache.scaling(scales)
+    floats = x.astype(np.float32)
+    if scaling is None:
+        return np.asarray(quantize(floats, cache.fmt, overflow="saturate"))
+    return np.asarray(quantize_scaled(floats, cache.fmt, scaling))
+
+
+def attend(head: Head, recipe: AttentionRecipe) -> Traced:
+    """Return the attention of one head with every rounding of a recipe."""
+    keys, values = head.k, head.v
+    if recipe.cache is not None:
+        keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)
+        values = cached(values, recipe.cache, recipe.cache.scales)
+    scores = Float(recipe.scores)  # type: ignore[arg-type]
+    raw = scores.round(_product(head.q, keys.T, recipe.inputs, recipe.inputs, recipe))
+    scaled = scores.multiply(raw, np.array([[head.scale]], np.float32))
+    exact = head.q @ head.k.T  # (queries, keys)
+    overflowed = ~np.isfinite(scaled) & np.isfinite(exact)
+    if head.mask is not None:
+        scaled = scores.round(scaled + head.mask) if np.isfinite(head.mask).any() else scaled
+        scaled = np.where(np.isneginf(head.mask), np.float32(-np.inf), scaled)
+    traced = _plain(scaled, values, recipe) if recipe.block is None else _flash(scaled, values, recipe)
+    output, weights, sums = traced
+    largest = float(np.abs(exact).max(initial=0.0))
+    return Traced(output, scaled, overflowed, weights, sums, largest)
+
+
+def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe) -> Array:
+    """Return a @ b of values that are rounded to two formats first, summed as the recipe says, as float32."""
+    codes = encode(np.ascontiguousarray(a), left), encode(np.ascontiguousarray(b), right)
+    formats = None if isinstance(recipe.accumulate, MatrixUnit) else (left, right)
+    product = matmul(*codes, accumulate=recipe.accumulate, fmt=formats, strict=False)
+    if product.dtype.kind == "u":
+        product = decode(product, recipe.accumulate.result_format, np.float32)
+    return np.asarray(product, np.float32)
+
+
+def _plain(scores: Array, values: Array, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
+    """Return outputs, weights and ones: softmax first, then the product with values."""
+    softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
+    shifted = softmax.subtract(scores, _finite(scores.max(axis=-1, keepdims=True)))
+    exponentials = softmax.exp(shifted)
+    sums = softmax.sum(exponentials)
+    quotients = softmax.divide(exponentials, sums[:, None])
+    weights = Float(recipe.probabilities).round(quotients * scale)  # type: ignore[arg-type]
+    mixed = Float(recipe.unnormalised).round(  # type: ignore[arg-type]
+        _product(weights, values, recipe.probabilities, recipe.inputs, recipe)
+    )
+    output = Float(recipe.output).round(mixed / scale)  # type: ignore[arg-type]
+    return output, weights / scale, np.ones(len(scores), np.float32)
+
+
+def _flash(scores: Array, values: Array, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
+    """Return outputs, weights relative to the last maximum, and sums: blocks of keys with a running maximum."""
+    softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
+    rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
+    queries, keys = scores.shape
+    assert recipe.block is not None
+    top = np.full((queries, 1), -np.inf, np.float32)
+    sums, mixed = np.zeros((queries, 1), np.float32), np.zeros((queries, values.shape[1]), np.float32)
+    weights = np.zeros(scores.shape, np.float32)
+    for start in range(0, keys, recipe.block):
+        part = slice(start, min(start + recipe.block, keys))
+        higher = np.maximum(top, scores[:, part].max(axis=-1, keepdims=True))
+        decay = softmax.exp(softmax.subtract(top, _finite(higher)))
+        exponentials = softmax.exp(softmax.subtract(scores[:, part], _finite(higher)))
+        sums = softmax.add(softmax.multiply(sums, decay), softmax.sum(exponentials)[:, None])
+        weights[:, :start] *= decay  # what the earlier ones count for now
+        block = rounded.round(exponentials * scale)
+        weights[:, part] = block / scale
+        product = running.round(_product(block, values[part], recipe.probabilities, recipe.inputs, recipe))
+        mixed = product if start == 0 else running.add(running.multiply(mixed, decay), product)
+        top = higher
+    with np.errstate(invalid="ignore", divide="ignore"):
+        output = Float(recipe.output).round(softmax.divide(mixed, sums) / scale)  # type: ignore[arg-type]
+    return output, weights, sums[:, 0]
+
+
+def _finite(maximum: Array) -> Array:
+    """Return maxima with 0 for rows in which nothing counts, whose differences are then -Inf and not NaN."""
+    return np.where(np.isneginf(maximum), np.float32(0), maximum)
+
+
+def exact_attention(head: Head) -> tuple[Doubles, Doubles]:
+    """Return outputs (queries, dv) and probabilities (queries, keys) of a head in float64."""
+    scores = (head.q @ head.k.T) * head.scale
+    if head.mask is not None:
+        scores = scores + head.mask
+    with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
+        weights = np.exp(scores - _finite64(scores.max(axis=-1, keepdims=True)))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        return weights @ head.v, weights
+
+
+def _finite64(maximum: Doubles) -> Doubles:
+    return np.where(np.isneginf(maximum), 0.0, maximum)

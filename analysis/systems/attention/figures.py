@@ -1,0 +1,110 @@
+"""Figures of attention: errors by row, weights that vanish, errors of caches against their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fpsim.display.figure import COLORS, DATA, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+
+SHADES = (*COLORS.values(), *OTHER_COLORS)
+
+
+class DrawnAttention(Protocol):
+    """What a figure shows: an `AttentionReport`."""
+
+    @property
+    def row_errors(self) -> Any: ...
+    @property
+    def recipe(self) -> dict[str, str]: ...
+
+
+class DrawnUnderflow(Protocol):
+    """What a figure shows: a `WeightUnderflow`."""
+
+    @property
+    def rows(self) -> Sequence[Any]: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def keys(self) -> int: ...
+
+
+class DrawnCaches(Protocol):
+    """What a figure shows: a `CacheReport`."""
+
+    @property
+    def rows(self) -> Sequence[Any]: ...
+
+
+def attention_axes(report: DrawnAttention, ax: Any = None) -> Any:
+    """Draw the relative error of each row: the median over heads, in a band from the smallest to the largest."""
+    errors = np.where(np.isfinite(report.row_errors), report.row_errors, np.nan)
+    with figure_style():
+        ax = axes_of(ax, 2.6)
+        places = np.arange(errors.shape[1])
+        known = ~np.isnan(errors).all(axis=0)
+        if known.any():
+            low, middle, high = np.nanquantile(errors[:, known], [0, 0.5, 1], axis=0)
+            ax.fill_between(places[known], low, high, color=DATA, alpha=0.18, linewidth=0)
+            ax.plot(places[known], middle, color=DATA, linewidth=1.2)
+            if np.nanmin(errors) > 0:
+                ax.set_yscale("log")
+        ax.set_xlabel("query")
+        ax.set_ylabel("relative error of a row")
+        recipe = report.recipe
+        ax.set_title(f"scores {recipe['scores']}, weights {recipe['probabilities']}, output {recipe['output']}",
+                     loc="left", fontsize=8)  # fmt: skip
+        _plain(ax)
+        return ax
+
+
+def underflow_axes(report: DrawnUnderflow, ax: Any = None) -> Any:
+    """Draw the law as a line, the measured shares as points, and the sum that is lost."""
+    rows = list(report.rows)
+    spreads = [row.spread for row in rows]
+    with figure_style():
+        ax = axes_of(ax, 2.7)
+        ax.plot(spreads, [row.law for row in rows], color=QUIET, linewidth=1.2, label="law")
+        ax.plot(spreads, [row.below for row in rows], "o", color=INK, markersize=4, label="weights that vanish")
+        ax.plot(spreads, [row.lost_mass for row in rows], color=SHADES[1], linewidth=1.4, marker="s", markersize=3,
+                label="their share of the sum")  # fmt: skip
+        ax.set_ylim(-0.03, 1.03)
+        ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+        ax.set_xlabel(f"standard deviation of {report.keys:,} scores, nats")
+        ax.set_ylabel(f"share in {report.format}")
+        ax.legend(frameon=False, fontsize=7, loc="center right")
+        _plain(ax)
+        return ax
+
+
+def cache_axes(report: DrawnCaches, ax: Any = None) -> Any:
+    """Draw the output error of each cache as a bar, with its bits."""
+    rows = list(report.rows)
+    with figure_style():
+        ax = axes_of(ax, 0.6 + 0.27 * len(rows))
+        formats = list(dict.fromkeys(row.cache.split(",")[0] for row in rows))
+        tints = [SHADES[formats.index(row.cache.split(",")[0]) % len(SHADES)] for row in rows]
+        ax.barh(range(len(rows)), [row.output_error for row in rows], color=tints, height=0.66, zorder=2)
+        ax.set_yticks(range(len(rows)), [row.cache for row in rows])
+        ax.invert_yaxis()
+        known = [row.output_error for row in rows if row.output_error > 0]
+        if known:
+            ax.set_xscale("log")
+            ax.set_xlim(min(known) / 2, max(known) * 4)
+        for place, row in enumerate(rows):
+            ax.annotate(f"{row.output_error:.2g}, {row.bits:.3g} bits", (row.output_error, place), xytext=(4, 0),
+                        textcoords="offset points", va="center", fontsize=6.5, color=INK)  # fmt: skip
+        ax.set_xlabel("relative error of outputs")
+        _plain(ax)
+        return ax
+
+
+def _plain(ax: Any) -> None:
+    ax.grid(color=GRID, linewidth=0.5)
+    ax.set_axisbelow(True)
+    ax.tick_params(axis="x", labelcolor=QUIET)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)

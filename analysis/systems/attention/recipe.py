@@ -1,0 +1,191 @@
+"""Recipes of attention as data: in which format each part is computed, in which order, from which cache."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from fpsim.errors import require_integer, require_word, shown, unknown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.element import element_format
+from fpsim.formats.named import FP64, Format
+from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.scaling.scaling import Scaling
+from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
+
+SCALES = ("token", "head", "channel", "block", "none")
+PARTS = ("inputs", "scores", "softmax", "probabilities", "unnormalised", "output")
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """How keys and values are stored: a format, and which elements share a scale.
+
+    Attributes:
+      fmt: a float format, or "int8", "int4" and kin, symmetric.
+      scales: "token": one scale for each token of a head; "head": one for all tokens of a head; "channel": one for each
+        channel of a head; "block": one for each tile of `block`; "none": no scale.
+      block: (tokens, channels) of a tile.
+      keys: the scales of keys where they differ from those of values, such as "channel" (KIVI).
+      scale_format: of the scales.
+
+    Example:
+      >>> from fpsim.analysis.systems.attention.recipe import KVCache
+      >>> KVCache("int4", "block", block=(1, 32)).bits(64, 128)
+      4.5
+    """
+
+    fmt: Any
+    scales: str = "token"
+    block: tuple[int, int] = (1, 32)
+    keys: str | None = None
+    scale_format: FormatLike = "fp16"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fmt", element_format(self.fmt))
+        object.__setattr__(self, "scale_format", find_format(self.scale_format))
+        for name, word in (("scales", self.scales), ("keys", self.keys)):
+            if word is not None:
+                require_word(name, word, SCALES)
+        for size in self.block:
+            require_integer("block", size, 1)
+        if "none" in (self.scales, self.keys) and not isinstance(self.fmt, Format):
+            raise ValueError(f"{self.fmt.name} needs scales; got 'none'. Take scales='token', for example.")
+
+    def scaling(self, word: str) -> Scaling | None:
+        """Return which elements of an array (tokens, channels) share a scale; None for no scale."""
+        blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
+        return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
+
+    def bits(self, tokens: int, channels: int) -> float:
+        """Return the bits of a stored value, its share of the scales included, in a head of that size."""
+        assert isinstance(self.scale_format, Format)
+        total = 0.0
+        for word in (self.keys or self.scales, self.scales):
+            scales = {
+                "token": tokens, "head": 1, "channel": channels, "none": 0,
+                "block": -(-tokens // self.block[0]) * -(-channels // self.block[1]),
+            }[word]  # fmt: skip
+            total += self.fmt.bits + self.scale_format.bits * scales / (tokens * channels)
+        return total / 2
+
+    @property
+    def name(self) -> str:
+        """The cache in a few words."""
+        values = f"{self.scales} {self.block[0]}x{self.block[1]}" if self.scales == "block" else self.scales
+        return f"{self.fmt.name}, {values}" + (f", keys by {self.keys}" if self.keys else "")
+
+
+@dataclass(frozen=True)
+class AttentionRecipe:
+    """The formats of an attention, and its order.
+
+    Attributes:
+      inputs: of q, k and v.
+      scores: of q.k, which is rounded to it before and after it is multiplied by the scale.
+      softmax: of differences to the maximum, exponentials, their sum, and quotients.
+      probabilities: of the operand of the product with v.
+      unnormalised: of that product, and in flash order of the running output.
+      output: of the result.
+      accumulate: how products are summed: a unit or its name, or an accumulator, such as fp.FusedMultiplyAdd("fp32").
+      probability_scale: a power of two that probabilities are multiplied by before they are rounded, and outputs are
+        divided by.
+      block: keys of a block in flash order, where exponentials are relative to the running maximum and the sum divides
+        last; None for the plain order, where probabilities are divided by their sum before they are rounded.
+      cache: a KVCache, or None where keys and values are not stored otherwise.
+
+    Example:
+      >>> from fpsim.analysis.systems.attention.recipe import RECIPES
+      >>> RECIPES["fp8_flash"].replace(probability_scale=256.0).probability_scale
+      256.0
+    """
+
+    inputs: FormatLike = "bf16"
+    scores: FormatLike = "fp32"
+    softmax: FormatLike = "fp32"
+    probabilities: FormatLike = "bf16"
+    unnormalised: FormatLike = "fp32"
+    output: FormatLike = "bf16"
+    accumulate: Any = field(default_factory=lambda: FusedMultiplyAdd("fp32"))
+    probability_scale: float = 1.0
+    block: int | None = None
+    cache: KVCache | None = None
+
+    def __post_init__(self) -> None:
+        for name in PARTS:
+            fmt = find_format(getattr(self, name))
+            if fmt == FP64 or not fmt.signed or not fmt.has_zero:
+                raise ValueError(f"{name} must be a signed format of up to 32 bits; got {fmt}. Take BF16 or FP32.")
+            object.__setattr__(self, name, fmt)
+        object.__setattr__(self, "accumulate", _accumulate(self.accumulate))
+        if self.block is not None:
+            require_integer("block", self.block, 1)
+        scale = self.probability_scale
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not scale > 0 or _fraction(scale) != 0.5:
+            raise ValueError(f"probability_scale must be a power of two, such as 256.0; got {shown(scale)}.")
+        if self.cache is not None and not isinstance(self.cache, KVCache):
+            raise TypeError(f"cache must be a fp.analysis.KVCache or None; got {shown(self.cache)}.")
+
+    def replace(self, **changes: Any) -> AttentionRecipe:
+        """Return the recipe with other fields.
+
+        Raises:
+          ValueError: an unknown field.
+        """
+        names = [each.name for each in fields(self)]
+        for name in changes:
+            if name not in names:
+                raise unknown("a field", name, names)
+        return replace(self, **changes)
+
+    @property
+    def order(self) -> str:
+        """The order in words."""
+        return "plain" if self.block is None else f"flash, blocks of {self.block}"
+
+
+def _fraction(value: float) -> float:
+    return math.frexp(value)[0] if math.isfinite(value) else 0.0
+
+
+def _accumulate(value: Any) -> MatrixUnit | Accumulator:
+    """Return a unit or an accumulator; a format's name is a chain of fused multiply-adds in it."""
+    if isinstance(value, (MatrixUnit, Accumulator)):
+        return value
+    if isinstance(value, Format):
+        return FusedMultiplyAdd(value)
+    if isinstance(value, str):
+        try:
+            return FusedMultiplyAdd(find_format(value))
+        except ValueError:
+            return find_unit(value)
+    raise TypeError(
+        f"accumulate must be a unit or its name, an accumulator or a format; got {shown(value)}. Pass "
+        "fp.FusedMultiplyAdd('fp32'), for instance."
+    )
+
+
+RECIPES = {
+    "fp32": AttentionRecipe("fp32", "fp32", "fp32", "fp32", "fp32", "fp32"),
+    "bf16": AttentionRecipe("bf16", "bf16", "fp32", "bf16", "bf16", "bf16"),
+    "fp16": AttentionRecipe("fp16", "fp16", "fp32", "fp16", "fp16", "fp16"),
+    "bf16_flash": AttentionRecipe(block=128),
+    "fp16_flash": AttentionRecipe("fp16", "fp32", "fp32", "fp16", "fp32", "fp16", block=128),
+    "fp8_flash": AttentionRecipe("e4m3", "fp32", "fp32", "e4m3", "fp32", "bf16", block=128),
+}
+
+
+def recipe_of(value: Any) -> AttentionRecipe:
+    """Return a recipe from its name or the object.
+
+    Raises:
+      ValueError: another name.
+    """
+    if isinstance(value, AttentionRecipe):
+        return value
+    if not isinstance(value, str) or value not in RECIPES:
+        raise unknown("recipe", value, tuple(RECIPES), others="or a fp.analysis.AttentionRecipe")
+    return RECIPES[value]

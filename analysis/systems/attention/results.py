@@ -1,0 +1,307 @@
+"""Reports on attention: one computation against float64, shares of weights that vanish, and caches side by side."""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.saved_report import SavedReport, table
+from fpsim.arrays import Array
+from fpsim.display.optional import frame
+from fpsim.display.wording import percent
+from fpsim.errors import require_word
+from fpsim.exact_json import from_json, to_json
+from fpsim.scaling.file import ScaledFileError, load, save
+
+KIND = "a report on attention"
+
+
+@dataclass(frozen=True)
+class AttentionFigures:
+    """The figures of an attention in the formats of a recipe, compared with float64; means are over rows of all heads.
+
+    Attributes:
+      relative_error: norm of the error of outputs / their norm.
+      input_error: the same where q, k and v alone are rounded (and cached), and all else is float64.
+      max_error: the largest |error| of an output element.
+      bias: sum of errors away from zero / sum of |outputs|.
+      score_max: the largest |q.k| before the scale.
+      score_overflow: share of scores that are Inf or NaN, and finite in float64.
+      score_resolution: the spacing of the score format at a row's largest score, in nats: the median over rows. A
+        probability is uncertain by half of it.
+      kl: mean KL(computed || exact) of the weights, normalised, in nats.
+      total_variation: mean of half the sum of |computed - exact| weights.
+      lost_weights: share of exact weights other than 0 that are rounded to 0.
+      lost_mass: mean sum of the exact weights that are rounded to 0.
+      weight_sum: mean of the sum of the rounded weights / what outputs are divided by, minus 1: a bias of outputs.
+      repeated_rows: share of rows whose largest rounded score occurs more than once.
+      bias_repeated, bias_single: mean error of outputs away from zero, in the output format's ulps, of rows whose
+        largest score repeats and of the others; NaN where there are none.
+    """
+
+    relative_error: float
+    input_error: float
+    max_error: float
+    bias: float
+    score_max: float
+    score_overflow: float
+    score_resolution: float
+    kl: float
+    total_variation: float
+    lost_weights: float
+    lost_mass: float
+    weight_sum: float
+    repeated_rows: float
+    bias_repeated: float
+    bias_single: float
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionReport:
+    """An attention in the formats of a recipe.
+
+    Attributes:
+      figures: an AttentionFigures.
+      recipe: its fields as texts.
+      heads, queries, keys, channels: sizes; heads are those of q over all batches.
+      output: float32 array of q's shape, with v's channels.
+      row_errors: float64 array (heads, queries): norm of the error of a row / its norm.
+    """
+
+    figures: AttentionFigures
+    recipe: dict[str, str]
+    heads: int
+    queries: int
+    keys: int
+    channels: int
+    output: Array = field(repr=False)
+    row_errors: Array = field(repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a figure by its name."""
+        if name in AttentionFigures.__dataclass_fields__:
+            return getattr(self.figures, name)
+        raise AttributeError(f"an AttentionReport has no {name!r}; its figures are {', '.join(_names())}.")
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether two reports have equal figures and outputs."""
+        if not isinstance(other, AttentionReport):
+            return NotImplemented
+        mine, others = (to_json([*asdict(x.figures).values(), x.recipe]) for x in (self, other))
+        return mine == others and bool(np.array_equal(self.output, other.output, equal_nan=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_frame(self, by: str = "report") -> Any:
+        """Return a pandas DataFrame: one row with every figure, or with by="head" a row for each head and its error.
+
+        Raises:
+          ValueError: another word.
+        """
+        require_word("by", by, ("report", "head"))
+        if by == "report":
+            return frame([asdict(self.figures)])
+        rows = [{"head": i, "mean_row_error": float(np.nanmean(errors))} for i, errors in enumerate(self.row_errors)]
+        return frame(rows)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the error of each row, the median and the range over heads; returns the matplotlib axes."""
+        from fpsim.analysis.systems.attention.figures import attention_axes
+
+        return attention_axes(self, ax)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report into a file, .npz or .safetensors, whole or not at all.
+
+        Raises:
+          ValueError: another ending.
+          OSError: the file cannot be written.
+        """
+        sizes = {name: getattr(self, name) for name in ("heads", "queries", "keys", "channels")}
+        header = {"kind": KIND, "recipe": self.recipe, "figures": to_json(asdict(self.figures)), **sizes}
+        save(path, {"output": self.output, "row_errors": self.row_errors}, header)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> AttentionReport:
+        """Return what `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        arrays, header = load(path)
+        if header.pop("kind", None) != KIND:
+            raise ScaledFileError(f"{path}: wanted {KIND}, got a file of something else. Save one with .save(path).")
+        figures = AttentionFigures(**from_json(header.pop("figures")))
+        return AttentionReport(figures, **{**header, **arrays})
+
+    def __str__(self) -> str:
+        """The error, and what stands out."""
+        x = self.figures
+        text = (
+            f"{self.heads} heads of {self.queries} queries and {self.keys} keys: relative error {x.relative_error:.2g}"
+        )
+        text += f", {x.input_error:.2g} of it by rounding q, k and v"
+        if x.score_overflow:
+            text += f"; {percent(x.score_overflow)} of the scores overflow"
+        if x.lost_weights:
+            text += f"; {percent(x.lost_weights)} of the weights become 0, {percent(x.lost_mass)} of their sum"
+        return text + "."
+
+    def _repr_html_(self) -> str:
+        rows = [{"figure": name, "value": value} for name, value in asdict(self.figures).items()]
+        return f"<p>{html.escape(str(self))}</p>{table(['figure', 'value'], rows)}"
+
+
+def _names() -> list[str]:
+    return [each.name for each in fields(AttentionFigures)]
+
+
+@dataclass(frozen=True)
+class WeightUnderflowRow:
+    """Weights of softmax in a format, at one spread of scores.
+
+    Attributes:
+      spread: standard deviation of the scores, in nats.
+      below: share of weights that are less than half the smallest value of the format, measured.
+      law: the share that the normal law predicts.
+      lost: share of weights other than 0 that are rounded to 0.
+      lost_mass: the sum of those, of 1: the mean over rows.
+    """
+
+    spread: float
+    below: float
+    law: float
+    lost: float
+    lost_mass: float
+
+
+@dataclass(frozen=True)
+class WeightUnderflow(SavedReport):
+    """Shares of attention weights that a format cannot hold, against the spread of scores.
+
+    Attributes:
+      rows: a WeightUnderflowRow for each spread.
+      format, scale, keys, trials, normalised, seed: as they were given.
+      threshold: the weight below which the format rounds to 0.
+    """
+
+    KIND = "a report on the underflow of attention weights"
+
+    rows: tuple[WeightUnderflowRow, ...]
+    format: str
+    scale: float
+    keys: int
+    trials: int
+    normalised: bool
+    seed: int
+    threshold: float
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame of a row for each spread."""
+        return frame([asdict(row) for row in self.rows])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the measured shares and the law against the spread; returns the matplotlib axes."""
+        from fpsim.analysis.systems.attention.figures import underflow_axes
+
+        return underflow_axes(self, ax)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> WeightUnderflow:
+        """Return what `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        contents = cls._read(path)
+        contents["rows"] = tuple(WeightUnderflowRow(**row) for row in contents["rows"])
+        return cls(**contents)
+
+    def __str__(self) -> str:
+        """The largest spread in a sentence."""
+        last = self.rows[-1]
+        return (
+            f"weights of {self.keys:,} keys in {self.format}: {percent(last.below)} vanish at a spread of "
+            f"{last.spread:g} nats ({percent(last.law)} by the law), {percent(last.lost_mass)} of their sum."
+        )
+
+    def _repr_html_(self) -> str:
+        names = [each.name for each in fields(WeightUnderflowRow)]
+        return f"<p>{html.escape(str(self))}</p>{table(names, [asdict(row) for row in self.rows])}"
+
+
+@dataclass(frozen=True)
+class CacheRow:
+    """One way to store keys and values.
+
+    Attributes:
+      cache: its name.
+      bits: of a stored value, scales included.
+      key_error, value_error: norm of the error / norm.
+      score_error: norm of the error of q.k / norm.
+      output_error: norm of the error of outputs / norm, where all else is float64.
+      kl: mean KL(computed || exact) of the weights, in nats.
+    """
+
+    cache: str
+    bits: float
+    key_error: float
+    value_error: float
+    score_error: float
+    output_error: float
+    kl: float
+
+
+@dataclass(frozen=True)
+class CacheReport(SavedReport):
+    """Caches of keys and values side by side.
+
+    Attributes:
+      rows: a CacheRow for each cache.
+      heads, queries, keys, channels: sizes.
+    """
+
+    KIND = "a report on caches of keys and values"
+
+    rows: tuple[CacheRow, ...]
+    heads: int
+    queries: int
+    keys: int
+    channels: int
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame of a row for each cache."""
+        return frame([asdict(row) for row in self.rows])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw output errors against bits; returns the matplotlib axes."""
+        from fpsim.analysis.systems.attention.figures import cache_axes
+
+        return cache_axes(self, ax)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CacheReport:
+        """Return what `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        contents = cls._read(path)
+        contents["rows"] = tuple(CacheRow(**row) for row in contents["rows"])
+        return cls(**contents)
+
+    def __str__(self) -> str:
+        """The best cache in a sentence."""
+        best = min(self.rows, key=lambda row: row.output_error)
+        return f"of {len(self.rows)} caches, {best.cache} has the smallest error of outputs, {best.output_error:.2g}."
+
+    def _repr_html_(self) -> str:
+        names = [each.name for each in fields(CacheRow)]
+        return f"<p>{html.escape(str(self))}</p>{table(names, [asdict(row) for row in self.rows])}"
