@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.attention.results import AttentionReport as AttentionReport
     from fpsim.analysis.systems.attention.results import CacheReport as CacheReport
     from fpsim.analysis.systems.attention.results import WeightUnderflow as WeightUnderflow
+    from fpsim.analysis.tensors.checkpoint import CheckpointTensors as CheckpointTensors
+    from fpsim.analysis.tensors.checkpoint import open as open
     from fpsim.analysis.tensors.opening import tensor as tensor
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
 
@@ -120,6 +122,7 @@ __getattr__, __dir__, __all__ = attach(
         "systems.attention.attention": ["attention", "attention_underflow", "kv_caches"],
         "systems.attention.recipe": ["AttentionRecipe", "KVCache"],
         "systems.attention.results": ["AttentionReport", "CacheReport", "WeightUnderflow"],
+        "tensors.checkpoint": ["CheckpointTensors", "open"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],
     },

@@ -80,7 +80,9 @@ def read_gguf(path: Path) -> Found:
         else:
             blocks = None if entry.kind in FLOATS else _blocks(entry.kind)
             bits = None if blocks is None else 8 * blocks.bytes / blocks.elements
-            tensors.append(Tensor(entry.name, entry.shape, _word(entry.kind), read, str(path), bits=bits))
+            layout = "" if blocks is None else f"gguf:{blocks.kind.name}"
+            word = _word(entry.kind)
+            tensors.append(Tensor(entry.name, entry.shape, word, read, str(path), bits=bits, layout=layout))
     last = 0
     for begin, end, name in sorted(ends):
         if begin < last and end > begin:  # a small file would be an endless study

@@ -48,6 +48,8 @@ class Tensor:
         not the terms of their sums; None where that is not known.
       bits: of an element as stored, with its share of scales; None for those of the dtype.
       left_out: why the tensor is not studied unless it is part of a quantised weight, as a line; "" for floats.
+      layout: of a quantised weight: the name of its checkpoint's layout, such as "gptq_v2"; "" for other tensors.
+      exchanged: whether the model has the last two axes the other way round.
     """
 
     name: str
@@ -61,6 +63,8 @@ class Tensor:
     outputs_last: bool | None = None
     bits: float | None = None
     left_out: str = ""
+    layout: str = ""
+    exchanged: bool = False
 
     @property
     def size(self) -> int:

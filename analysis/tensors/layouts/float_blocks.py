@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,15 @@ class ScaleBlocks(NamedTuple):
         return "with column scales" if whole_rows and self.columns == 1 else f"in {self.rows}x{self.columns} blocks"
 
 
-def blocks_of(shape: tuple[int, ...], scales: tuple[int, ...]) -> ScaleBlocks:
+def blocks_of(
+    shape: tuple[int, ...], scales: tuple[int, ...], configured: tuple[int, int] | None = None
+) -> ScaleBlocks:
     """Return the blocks of a matrix that scales of a shape belong to; those at the end may be shorter.
+
+    Args:
+      shape: of the matrix; leading axes are matrices of their own.
+      scales: the shape of its scales.
+      configured: rows and columns of a block in the checkpoint's configuration, which decide where they fit.
 
     Raises:
       LayoutError: there are none.
@@ -61,9 +68,32 @@ def blocks_of(shape: tuple[int, ...], scales: tuple[int, ...]) -> ScaleBlocks:
         scales = (*scales, 1)
     if len(scales) == len(shape) and scales[:-2] in (lead, tuple(1 for _ in lead)):
         sides = _side(rows, scales[-2]), _side(columns, scales[-1])
+        if configured is not None and all(
+            -(-length // side) == count
+            for length, side, count in zip((rows, columns), configured, scales[-2:], strict=True)
+        ):
+            sides = configured
         if sides[0] and sides[1]:
             return ScaleBlocks(sides[0], sides[1], scales)
     raise LayoutError(f"its scales of shape {scales} fit no blocks of its shape {shape}")
+
+
+def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return rows and columns of the blocks that share a scale by a checkpoint's configuration; None without them.
+
+    Example:
+      >>> configured_block({"quant_method": "fp8", "weight_block_size": [128, 128]})
+      (128, 128)
+    """
+    block = settings.get("weight_block_size")
+    groups = settings.get("config_groups")
+    if block is None and isinstance(groups, Mapping):
+        weights = [group.get("weights") for group in groups.values() if isinstance(group, Mapping)]
+        structures = [one.get("block_structure") for one in weights if isinstance(one, Mapping)]
+        block = structures[0] if structures and all(one == structures[0] for one in structures) else None
+    if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and n > 0 for n in block):
+        return None
+    return block[0], block[1]
 
 
 def _side(length: int, count: int) -> int:
@@ -110,7 +140,7 @@ def float_blocks(parts: WeightParts) -> Tensor:
     shape, tiled = stored.shape, False
     if len(codes.shape) == 2 and is_swizzled(shape, codes.shape[0], codes.shape[1] // MX_BLOCK):
         shape, tiled = (codes.shape[0], codes.shape[1] // MX_BLOCK), True
-    blocks = blocks_of(codes.shape, shape)
+    blocks = blocks_of(codes.shape, shape, configured_block(parts.settings))
     fmt, dtype = FORMAT_OF.get(dtype_of(codes.dtype)), dtype_of(stored.dtype)
 
     def load() -> Decoder:

@@ -37,7 +37,8 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     block = shape[-1] // of_scales[-1] if fits else 0
     if not fits or width not in (0, block):
         raise LayoutError(f"its scales of shape {stored.shape} fit no blocks of its codes of shape {codes.shape}")
-    levels = {key: _single(parts, key) for key in ("tensor_divisor", "tensor_scale") if key in parts.beside}
+    levels = {key: parts.number(key) for key in ("tensor_divisor", "tensor_scale") if key in parts.beside}
+    table = fp4_values() if parts.minus_zero else fp4_values() + np.float32(0)
 
     def load() -> Decoder:
         scales = scale_values(stored, parts.array("scale"))
@@ -48,7 +49,7 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
             scales = scales * np.float32(levels.get("tensor_scale", 1))
 
         def decode(band: Array, first: int) -> Array:
-            values = fp4_values()[nibbles(np.ascontiguousarray(band).view(np.uint8))].reshape(-1, block)
+            values = table[nibbles(np.ascontiguousarray(band).view(np.uint8))].reshape(-1, block)
             start = first * band.shape[1] * 2 // block
             with np.errstate(all="ignore"):  # scales may be anything
                 return values * scales[start : start + len(values), None]
@@ -58,14 +59,3 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     known = {("float8_e4m3fn", NVFP4): "NVFP4", ("uint8", MXFP4): "MXFP4", ("float8_e8m0fnu", MXFP4): "MXFP4"}
     words = known.get((stored.dtype, block), f"E2M1 in 1x{block} blocks")
     return parts.weight(shape, words, load)
-
-
-def _single(parts: WeightParts, key: str) -> float:
-    """Return the one value of a tensor.
-
-    Raises:
-      LayoutError: it has several.
-    """
-    if parts.beside[key].size != 1:
-        raise LayoutError(f"its scale for the tensor has the shape {parts.beside[key].shape}; wanted one value")
-    return float(np.asarray(parts.array(key), np.float32).reshape(-1)[0])

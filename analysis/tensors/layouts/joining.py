@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fpsim.analysis.tensors.layouts import naming
+from fpsim.analysis.tensors.layouts.bitsandbytes import int8_rows, table_blocks
 from fpsim.analysis.tensors.layouts.float_blocks import ELEMENTS, float_blocks
 from fpsim.analysis.tensors.layouts.fp4_blocks import fp4_blocks
+from fpsim.analysis.tensors.layouts.hqq import hqq_groups
 from fpsim.analysis.tensors.layouts.packed_integers import packed_columns, packed_rows
 from fpsim.analysis.tensors.layouts.parts import LayoutError, WeightParts
 from fpsim.analysis.tensors.tensor import Tensor
 
-CONFIGURATIONS = ("config.json", "quantize_config.json")
+CONFIGURATIONS = ("config.json", "quantize_config.json", "hf_quant_config.json")
 CONFIGURATION_BYTES = 1 << 24
 
 
@@ -23,6 +27,7 @@ class CheckpointLayout(NamedTuple):
 
     `codes` ends the name of the codes, and `weight` takes its place in the weight's. `needed` and `more` name what lies
     beside the codes, by what its name ends in. `scales` are the dtypes that scales may have, of any where it is empty.
+    `named` returns the layout's name. `exchanged`: whether the model has the last two axes the other way round.
     """
 
     codes: str
@@ -32,12 +37,21 @@ class CheckpointLayout(NamedTuple):
     join: Callable[[WeightParts], Tensor]
     weight: str
     source: str
+    named: Callable[[WeightParts, Tensor], str]
     scales: tuple[str, ...] = ()
+    exchanged: bool = False
+    minus_zero: bool = True
 
 
 BYTES = tuple(ELEMENTS)
 FLOAT8 = tuple(name for name in ELEMENTS if name.startswith("float8"))
 NVFP4_LEVELS = {".weight_scale": "scale", ".weight_scale_2": "tensor_scale"}
+
+NESTED = {".weight.nested_absmax": "nested_scale", ".weight.nested_quant_map": "nested_table"}
+HQQ_SETTINGS = (
+    "axis", "group_size", "nbits", "channel_wise", "compute_dtype", "encoded_state_dict", "offload_meta", "optimize",
+    "quant_scale", "quant_zero", "round_zero", "stores_quant_config", "unpack_view_dtype", "view_as_float", "packing",
+)  # fmt: skip
 
 # The first row whose codes and needed tensors are there is taken.
 LAYOUTS: tuple[CheckpointLayout, ...] = (
@@ -49,6 +63,8 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         packed_columns,
         ".weight",
         "GPTQ and AWQ",
+        naming.gptq_or_awq,
+        exchanged=True,
     ),
     CheckpointLayout(
         ".weight_packed",
@@ -58,6 +74,7 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         packed_rows,
         ".weight",
         "compressed-tensors, pack-quantized",
+        naming.packed_integers,
     ),
     CheckpointLayout(
         ".weight_packed",
@@ -67,8 +84,19 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         fp4_blocks,
         ".weight",
         "compressed-tensors, nvfp4-pack-quantized and mxfp4-pack-quantized",
+        naming.fp4("compressed-tensors"),
     ),
-    CheckpointLayout(".weight", ("uint8",), NVFP4_LEVELS, {}, fp4_blocks, ".weight", "ModelOpt, NVFP4"),
+    CheckpointLayout(
+        ".weight",
+        ("uint8",),
+        NVFP4_LEVELS,
+        {},
+        fp4_blocks,
+        ".weight",
+        "ModelOpt, NVFP4",
+        naming.fp4("modelopt"),
+        minus_zero=False,
+    ),
     CheckpointLayout(
         ".weight",
         ("uint8",),
@@ -77,9 +105,20 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         fp4_blocks,
         ".weight",
         "ModelOpt, MXFP4",
+        naming.fp4("modelopt"),
         ("uint8", "float8_e8m0fnu", "float8_e4m3fn"),
     ),
-    CheckpointLayout("_blocks", ("uint8",), {"_scales": "scale"}, {}, fp4_blocks, "", "gpt-oss, MXFP4"),
+    CheckpointLayout(
+        "_blocks",
+        ("uint8",),
+        {"_scales": "scale"},
+        {},
+        fp4_blocks,
+        "",
+        "gpt-oss, MXFP4",
+        naming.gpt_oss,
+        exchanged=True,
+    ),
     CheckpointLayout(
         "._weight_qdata",
         ("uint8",),
@@ -88,6 +127,7 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         fp4_blocks,
         ".weight",
         "torchao, MXFP4 and NVFP4",
+        naming.fp4("torchao"),
     ),
     CheckpointLayout(
         "._weight_qdata",
@@ -97,8 +137,48 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         float_blocks,
         ".weight",
         "torchao, FP8, INT8 and MXFP8",
+        naming.torchao,
     ),
-    CheckpointLayout(".weight", BYTES, {".weight_scale_inv": "scale"}, {}, float_blocks, ".weight", "DeepSeek-V3"),
+    *(
+        CheckpointLayout(
+            ".weight",
+            ("uint8", "bfloat16", "float16", "float32"),
+            {
+                ".weight.absmax": "scale",
+                ".weight.quant_map": "table",
+                f".weight.quant_state.bitsandbytes__{kind}": "state",
+            },
+            NESTED,
+            table_blocks,
+            ".weight",
+            f"bitsandbytes, {kind.upper()}",
+            naming.bitsandbytes,
+        )
+        for kind in ("nf4", "fp4")
+    ),
+    CheckpointLayout(
+        ".weight",
+        ("int8",),
+        {".SCB": "scale"},
+        {".weight_format": "format"},
+        int8_rows,
+        ".weight",
+        "bitsandbytes, INT8",
+        naming.bitsandbytes,
+    ),
+    CheckpointLayout(
+        ".W_q",
+        ("uint8",),
+        {".scale": "scale", ".zero": "zero_point", ".shape": "shape"},
+        {f".{name}": name for name in HQQ_SETTINGS},
+        hqq_groups,
+        ".weight",
+        "HQQ",
+        naming.hqq,
+    ),
+    CheckpointLayout(
+        ".weight", BYTES, {".weight_scale_inv": "scale"}, {}, float_blocks, ".weight", "DeepSeek-V3", naming.deepseek
+    ),
     CheckpointLayout(
         ".weight",
         BYTES,
@@ -107,10 +187,24 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         float_blocks,
         ".weight",
         "compressed-tensors and ModelOpt",
+        naming.one_byte,
     ),
-    CheckpointLayout(".weight", FLOAT8, {".scale": "scale"}, {}, float_blocks, ".weight", "DeepSeek, later files"),
-    CheckpointLayout("", FLOAT8, {"_scale_inv": "scale"}, {}, float_blocks, "", "transformers, experts in one tensor"),
-    CheckpointLayout("", FLOAT8, {"_scale": "scale"}, {}, float_blocks, "", "transformers, experts in one tensor"),
+    CheckpointLayout(
+        ".weight", FLOAT8, {".scale": "scale"}, {}, float_blocks, ".weight", "DeepSeek, later files", naming.deepseek
+    ),
+    CheckpointLayout(
+        "",
+        FLOAT8,
+        {"_scale_inv": "scale"},
+        {},
+        float_blocks,
+        "",
+        "transformers, experts in one tensor",
+        naming.deepseek,
+    ),
+    CheckpointLayout(
+        "", FLOAT8, {"_scale": "scale"}, {}, float_blocks, "", "transformers, experts in one tensor", naming.deepseek
+    ),
 )
 
 
@@ -165,10 +259,12 @@ class _Joined(NamedTuple):
                 continue
             layout, stem, beside = layout_of
             if one.source not in settings:
-                settings[one.source] = _settings(Path(one.source).parent) if one.source else {}
+                settings[one.source] = settings_of(Path(one.source).parent) if one.source else {}
             taken |= {id(one), *(id(part) for part in beside.values())}
+            parts = WeightParts(stem + layout.weight, one, beside, settings[one.source], layout.minus_zero)
             try:
-                weights[id(one)] = layout.join(WeightParts(stem + layout.weight, one, beside, settings[one.source]))
+                weight = layout.join(parts)
+                weights[id(one)] = replace(weight, layout=layout.named(parts, weight), exchanged=layout.exchanged)
             except LayoutError as problem:
                 where = f"{one.source}: " if one.source else ""
                 notes.append(f"{where}{one.name} left out, it holds codes ({layout.source}), and {problem}")
@@ -190,7 +286,7 @@ def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLa
     return None
 
 
-def _settings(folder: Path) -> Mapping[str, Any]:
+def settings_of(folder: Path) -> Mapping[str, Any]:
     """Return what the configuration beside a file says of its quantisation."""
     for name in CONFIGURATIONS:
         try:
@@ -201,6 +297,8 @@ def _settings(folder: Path) -> Mapping[str, Any]:
         except (OSError, ValueError, RecursionError):
             continue
         inner = content.get("quantization_config", content) if isinstance(content, dict) else None
+        if isinstance(inner, dict) and isinstance(inner.get("quantization"), dict):  # ModelOpt's file of its own
+            inner = {"quant_method": "modelopt", **inner["quantization"]}
         if isinstance(inner, dict) and ("quant_method" in inner or "bits" in inner):
             return inner
     return {}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -36,12 +37,14 @@ class WeightParts:
       codes: the tensor of codes.
       beside: the others that belong to it, such as {"scale": ..., "zero_point": ...}.
       settings: of the checkpoint's configuration, such as {"checkpoint_format": "gptq_v2"}.
+      minus_zero: whether the library that wrote it reads the code of -0 as -0; else as 0.
     """
 
     name: str
     codes: Tensor
     beside: Mapping[str, Tensor]
-    settings: Mapping[str, object]
+    settings: Mapping[str, Any]
+    minus_zero: bool = True
 
     @cached_property
     def stored_bits(self) -> float:
@@ -51,6 +54,27 @@ class WeightParts:
     def array(self, key: str) -> Array:
         """Return the elements of one that lies beside the codes."""
         return whole(self.beside[key])
+
+    def text(self, key: str) -> str:
+        """Return a tensor of bytes as the text that it holds.
+
+        Raises:
+          LayoutError: it holds no UTF-8.
+        """
+        try:
+            return self.array(key).astype(np.uint8).tobytes().decode()
+        except UnicodeDecodeError:
+            raise LayoutError(f"its {key} is no text") from None
+
+    def number(self, key: str) -> float:
+        """Return the one value of a tensor.
+
+        Raises:
+          LayoutError: it has several.
+        """
+        if self.beside[key].size != 1:
+            raise LayoutError(f"its {key} has the shape {self.beside[key].shape}; wanted one value")
+        return float(np.asarray(self.array(key), np.float32).reshape(-1)[0])
 
     def weight(
         self, shape: Sequence[int], words: str, load: Callable[[], Decoder], outputs_last: bool | None = None
@@ -63,13 +87,23 @@ class WeightParts:
           load: reads the scales, and returns what turns rows of codes into rows of values.
           outputs_last: whether its last axis are the outputs.
         """
-        size = math.prod(shape)
+        bands = self._bands(math.prod(shape), load)
+        return self.weight_of(shape, words, bands, outputs_last)
+
+    def weight_of(
+        self,
+        shape: Sequence[int],
+        words: str,
+        bands: Callable[[], Iterator[Array]],
+        outputs_last: bool | None = None,
+    ) -> Tensor:
+        """Return the weight whose values, flat float32 arrays in their order, `bands` yields anew at each call."""
         return replace(
-            self.codes, name=self.name, shape=tuple(shape), dtype=words, read=self._reader(size, load), left_out="",
-            outputs_last=outputs_last, bits=self.stored_bits / max(size, 1),
+            self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
+            read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),
         )  # fmt: skip
 
-    def _reader(self, size: int, load: Callable[[], Decoder]) -> Callable[[int], Iterator[Array]]:
+    def _bands(self, size: int, load: Callable[[], Decoder]) -> Callable[[], Iterator[Array]]:
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1
         rows = max(codes.size // max(width, 1), 1)
@@ -82,4 +116,4 @@ class WeightParts:
                 yield np.ascontiguousarray(decode(band, first), np.float32).reshape(-1)
                 first += len(band)
 
-        return lambda wanted: pieces_of(bands(), wanted)
+        return bands

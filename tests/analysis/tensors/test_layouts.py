@@ -37,24 +37,33 @@ def values(one: Tensor, size: int = 1000) -> np.ndarray[Any, Any]:
 
 
 def digest(array: np.ndarray[Any, Any]) -> str:
-    """Return the digest of float32 values, every NaN the same, zeros without signs."""
-    plain = np.where(np.isnan(array), np.float32(np.nan), array) + np.float32(0)
-    return hashlib.sha256(np.ascontiguousarray(plain, np.float32).tobytes()).hexdigest()
+    """Return the digest of float32 values, every NaN the same; -0 differs from 0."""
+    plain = np.where(np.isnan(array), np.float32(np.nan), array)
+    return hashlib.sha256(np.ascontiguousarray(plain, "<f4").tobytes()).hexdigest()
 
 
 @pytest.mark.parametrize("layout", ROWS)
 def test_weights_have_the_bits_of_the_library(layout: str, tmp_path: Path) -> None:
     if layout == "gguf":
         pytest.importorskip("gguf")
+    path = file_of(layout, tmp_path)
+    for dtype in ("float32", "bfloat16", "float16"):
+        checkpoint = fp.analysis.open(path, dtype)
+        for name, row in ROWS[layout]["values"].items():
+            if dtype in row["digests"]:
+                array = checkpoint[name]
+                assert array.dtype == np.float32
+                assert array.shape == tuple(row["shape"])
+                assert digest(array) == row["digests"][dtype], (name, dtype)
+
+
+@pytest.mark.parametrize("layout", ROWS)
+def test_chunks_of_any_size_are_the_same_values(layout: str, tmp_path: Path) -> None:
+    if layout == "gguf":
+        pytest.importorskip("gguf")
     tensors = {one.name: one for one in read_file(file_of(layout, tmp_path))[0]}
-    for name, row in ROWS[layout]["values"].items():
-        one = tensors[name]
-        array = values(one)
-        if array.shape != tuple(row["shape"]):
-            array = np.swapaxes(array, -1, -2)  # outputs last, as some libraries multiply
-        assert array.shape == tuple(row["shape"])
-        assert digest(array) == row["digest"], name
-        assert digest(np.concatenate(list(one.chunks(77)))) == digest(values(one))
+    for name in ROWS[layout]["values"]:
+        assert digest(np.concatenate(list(tensors[name].chunks(77)))) == digest(values(tensors[name]))
 
 
 BITS = {
@@ -62,6 +71,7 @@ BITS = {
     "modelopt_nvfp4": 4.5 + 32 / 64 / 256, "ct_mxfp4": 4.25, "modelopt_mxfp8": 8.25, "mxfp4_gpt_oss": 4.25,
     "gptq_v2_asym": 4 + 16 / 64 + 4 / 64 + 32 / 64, "awq_gemm": 4 + 16 / 64 + 4 / 64,
     "ct_int4_pack_asym": 4 + 32 / 32 + 4 / 32 + 128 / 64 / 256, "ct_int8_w8a8": 8 + 32 / 256,
+    "bnb_nf4": 4 + 32 / 64 + (16 * 32 + 78 * 8) / 64 / 256, "bnb_int8": 8 + 32 / 256 + 8 / 64 / 256,
 }  # fmt: skip
 
 

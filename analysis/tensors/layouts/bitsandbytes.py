@@ -1,0 +1,124 @@
+"""Weights that bitsandbytes writes: 4 bits with a table and scales of flat blocks, and INT8 with scales of rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
+from fpsim.analysis.tensors.layouts.unpacking import values_of
+from fpsim.analysis.tensors.tensor import Tensor, dtype_of
+from fpsim.arrays import FORMAT_OF, Array
+
+BLOCK, NESTED_BLOCK = 64, 256  # values that share a scale, and scales that share one
+HIGHEST = np.float32(1) / np.float32(127)  # the step of INT8 rows, in units of the row's largest magnitude
+
+
+def table_blocks(parts: WeightParts) -> Tensor:
+    """Return a weight of 4-bit codes that index a table of 16 values: NF4 and FP4.
+
+    The high nibble of a byte comes first. Blocks run over the flat matrix, so they cross rows. With scales of scales
+    ("double quantisation") a scale is `table[code] * nested scale + offset`, each step rounded to float32.
+
+    Raises:
+      LayoutError: tensors that contradict each other, or a state that is no JSON.
+
+    Source: bitsandbytes 0.50.2, whose files are read with the same bits.
+    """
+    state = _state(parts)
+    shape, block = tuple(state["shape"]), int(state["blocksize"])
+    size = math.prod(shape)
+    codes, stored = parts.codes, parts.beside["scale"]
+    stored_bytes = codes.size * dtype_of(codes.dtype).itemsize
+    if stored_bytes != -(-size // 2):
+        raise LayoutError(f"its {stored_bytes} bytes of codes fit no shape {shape}")
+    count = -(-size // block)
+    if stored.size != count or parts.beside["table"].size != 16:
+        raise LayoutError(
+            f"its scales of shape {stored.shape} and table of shape {parts.beside['table'].shape} fit no {count} "
+            f"blocks of {block}"
+        )
+    if "nested_scale" in parts.beside:
+        nested = parts.beside["nested_scale"].size
+        entries = parts.beside["nested_table"].size if "nested_table" in parts.beside else 0
+        if entries != 256 or nested != -(-count // int(state["nested_blocksize"])) or stored.dtype != "uint8":
+            raise LayoutError(f"its {nested} nested scales and table of {entries} fit no {count} {stored.dtype} scales")
+
+    def load() -> Decoder:
+        table = _floats(parts, "table")
+        scales = _scales(parts, state)
+
+        def decode(band: Array, first: int) -> Array:
+            pairs = np.ascontiguousarray(band).view(np.uint8).reshape(-1)
+            start = first * band.shape[-1] * band.itemsize * 2
+            nibbles = np.stack([pairs >> np.uint8(4), pairs & np.uint8(15)], axis=-1).reshape(-1)[: size - start]
+            with np.errstate(all="ignore"):  # scales may be anything
+                return np.asarray(table[nibbles] * scales[np.arange(start, start + nibbles.size) // block])
+
+        return decode
+
+    kind = "NF4" if "nf4" in parts.beside["state"].name else "FP4 (bitsandbytes)"
+    return parts.weight(shape, f"{kind} in blocks of {block}", load)
+
+
+def int8_rows(parts: WeightParts) -> Tensor:
+    """Return a weight of INT8 codes whose scale is the largest magnitude of a row: code * SCB / 127.
+
+    Raises:
+      LayoutError: the scales fit no rows.
+
+    Source: bitsandbytes 0.50.2, whose files are read with the same bits.
+    """
+    codes, stored = parts.codes, parts.beside["scale"]
+    if len(codes.shape) != 2 or stored.size != codes.shape[0]:
+        raise LayoutError(f"its SCB of shape {stored.shape} fits no rows of its shape {codes.shape}")
+    if "format" in parts.beside and parts.number("format") != 0:
+        raise LayoutError(f"its weight_format is {parts.number('format'):g}; wanted 0, rows in their order")
+
+    def load() -> Decoder:
+        largest = _floats(parts, "scale").reshape(-1, 1)
+
+        def decode(band: Array, first: int) -> Array:
+            with np.errstate(all="ignore"):
+                return np.asarray(band.astype(np.float32) * largest[first : first + len(band)] * HIGHEST)
+
+        return decode
+
+    return parts.weight(codes.shape, "INT8 with row scales (bitsandbytes)", load)
+
+
+def _state(parts: WeightParts) -> dict[str, Any]:
+    """Return the state of a weight.
+
+    Raises:
+      LayoutError: it lacks a key, or is no JSON.
+    """
+    try:
+        state = json.loads(parts.text("state"))
+        shape, block = state["shape"], state["blocksize"]
+        plain = all(type(n) is int and n > 0 for n in [*shape, block])
+        nested = [state["nested_blocksize"], state["nested_offset"]] if "nested_scale" in parts.beside else [1, 0.0]
+        plain = plain and type(nested[0]) is int and nested[0] > 0 and isinstance(nested[1], (int, float))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        plain = False
+    if not plain:
+        raise LayoutError("its quant_state is no JSON with shape and blocksize")
+    return dict(state)
+
+
+def _scales(parts: WeightParts, state: dict[str, Any]) -> Array:
+    """Return the scale of each block."""
+    if "nested_scale" not in parts.beside:
+        return _floats(parts, "scale").reshape(-1)
+    codes, block = parts.array("scale").reshape(-1), int(state["nested_blocksize"])
+    table, nested = _floats(parts, "nested_table").reshape(-1), _floats(parts, "nested_scale").reshape(-1)
+    with np.errstate(all="ignore"):
+        scales = table[codes] * nested[np.arange(codes.size) // block]
+        return np.asarray(scales + np.float32(state["nested_offset"]))
+
+
+def _floats(parts: WeightParts, key: str) -> Array:
+    return values_of(parts.array(key), FORMAT_OF.get(dtype_of(parts.beside[key].dtype)))

@@ -1,0 +1,82 @@
+"""The names of layouts, such as "compressed-tensors:nvfp4", of weights that have been recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fpsim.analysis.tensors.layouts.parts import WeightParts
+from fpsim.analysis.tensors.tensor import Tensor
+
+PLAIN = "plain"  # the layout of tensors that are not quantised
+
+
+def deepseek(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of DeepSeek's FP8: scales as floats, or as powers of two in E8M0."""
+    return "deepseek_fp8:ue8m0" if parts.beside["scale"].dtype == "float8_e8m0fnu" else "deepseek_fp8"
+
+
+def packed_integers(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of compressed-tensors' packed integers."""
+    bits = weight.dtype.partition(" ")[0].lower()
+    return f"compressed-tensors:{bits}{'_asym' if 'zero_point' in parts.beside else ''}"
+
+
+def gptq_or_awq(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of packed columns: "gptq", "gptq_v2" or "awq"."""
+    if "(AWQ)" in weight.dtype:
+        return "awq"
+    return "gptq_v2" if weight.dtype.endswith("v2)") else "gptq"
+
+
+def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
+    """Return the function that names a library's E2M1 codes."""
+
+    def name(parts: WeightParts, weight: Tensor) -> str:
+        kind = "nvfp4" if parts.beside["scale"].dtype == "float8_e4m3fn" else "mxfp4"
+        return f"{library}:{kind}"
+
+    return name
+
+
+def gpt_oss(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of gpt-oss's MXFP4."""
+    return "mxfp4"
+
+
+def torchao(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of torchao's codes of one byte."""
+    if weight.dtype.startswith("MX"):
+        return "torchao:mxfp8"
+    return "torchao:int8" if parts.codes.dtype in ("int8", "uint8") else "torchao:fp8"
+
+
+def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of bitsandbytes' weights."""
+    if parts.codes.dtype == "int8" and "state" not in parts.beside:
+        return "bitsandbytes:int8"
+    kind = "nf4" if "nf4" in parts.beside["state"].name else "fp4"
+    return f"bitsandbytes:{kind}{'_double' if 'nested_scale' in parts.beside else ''}"
+
+
+def hqq(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of HQQ's weights."""
+    return f"hqq:{weight.dtype.partition(' ')[0].lower()}"
+
+
+def one_byte(parts: WeightParts, weight: Tensor) -> str:
+    """Return the name of FP8 and INT8 codes beside `weight_scale`, which compressed-tensors and ModelOpt both write.
+
+    The configuration tells them apart, else the scales' shape: ModelOpt stores a scalar for a tensor and one axis for
+    rows, where compressed-tensors keeps (1,) and (N, 1).
+    """
+    shape = parts.beside["scale"].shape
+    method = str(parts.settings.get("quant_method", ""))
+    modelopt = method == "modelopt" if method else shape in ((), weight.shape[:1]) or len(shape) == 4
+    library = "modelopt" if modelopt else "compressed-tensors"
+    if weight.dtype.startswith("MX"):
+        return f"{library}:mxfp8" if method else "mxfp8"
+    if parts.codes.dtype in ("int8", "uint8"):
+        return f"{library}:int8"
+    if "with one scale" in weight.dtype:
+        return f"{library}:fp8{'' if modelopt else '_tensor'}"
+    return f"{library}:fp8_{'channel' if 'row scales' in weight.dtype else 'block'}"
