@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.tensors.checkpoint import open as open
     from fpsim.analysis.tensors.opening import tensor as tensor
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
+    from fpsim.analysis.tensors.verifying.report import LayoutReport as LayoutReport
+    from fpsim.analysis.tensors.verifying.verify import verify as verify
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -125,5 +127,7 @@ __getattr__, __dir__, __all__ = attach(
         "tensors.checkpoint": ["CheckpointTensors", "open"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],
+        "tensors.verifying.report": ["LayoutReport"],
+        "tensors.verifying.verify": ["verify"],
     },
 )

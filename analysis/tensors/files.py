@@ -217,7 +217,22 @@ def _npz_reader(
 # ---- .safetensors: 8 bytes of header length, the header in JSON, the elements
 
 
-def _read_safetensors(path: Path) -> Found:
+def safetensors_metadata(path: Path) -> dict[str, str]:
+    """Return the texts that a .safetensors file holds beside its tensors.
+
+    Raises:
+      TensorFileError: its header is damaged.
+    """
+    metadata = _safetensors_header(path)[0].get("__metadata__", {})
+    return {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
+
+
+def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the header of a file and its length in bytes.
+
+    Raises:
+      TensorFileError: it is damaged.
+    """
     with path.open("rb") as opened:
         header_bytes = int.from_bytes(opened.read(8), "little")
         available = path.stat().st_size - 8
@@ -230,6 +245,12 @@ def _read_safetensors(path: Path) -> Found:
         raise TensorFileError(f"{path}: damaged .safetensors header ({one_line(problem)})") from problem
     if not isinstance(header, dict):
         raise TensorFileError(f"{path}: damaged .safetensors header (not an object)")
+    return header, header_bytes
+
+
+def _read_safetensors(path: Path) -> Found:
+    header, header_bytes = _safetensors_header(path)
+    available = path.stat().st_size - 8
     header.pop("__metadata__", None)
     rows = [(name, *_checked_entry(path, name, entry)) for name, entry in header.items()]
     end = 0

@@ -7,6 +7,7 @@ from fpsim.cli.app import command
 from fpsim.cli.checking import check, conformance
 from fpsim.cli.diagnose import diagnose
 from fpsim.cli.formats import explain, formats
+from fpsim.cli.layouts import verify
 from fpsim.cli.probe import probe
 from fpsim.cli.recipes import recipes
 from fpsim.cli.study import study
@@ -19,6 +20,7 @@ command()(recipes)
 command()(formats)
 command()(units)
 command(resumes=True)(diagnose)
+command()(verify)
 command()(probe)
 command()(validate)
 command(context_settings={"ignore_unknown_options": True})(explain)  # -1e-4 is a value

@@ -13,6 +13,15 @@ from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import FORMAT_OF, Array
 
+# Values of the codes 0 to 15, as bitsandbytes 0.50.2 stores them in `quant_map` (checked on its files).
+NF4 = (
+    -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+)  # fmt: skip
+FP4 = (
+    0.0, 0.0052083335, 0.6666667, 1.0, 0.33333334, 0.5, 0.16666667, 0.25,
+    0.0, -0.0052083335, -0.6666667, -1.0, -0.33333334, -0.5, -0.16666667, -0.25,
+)  # fmt: skip
 BLOCK, NESTED_BLOCK = 64, 256  # values that share a scale, and scales that share one
 HIGHEST = np.float32(1) / np.float32(127)  # the step of INT8 rows, in units of the row's largest magnitude
 
@@ -41,6 +50,8 @@ def table_blocks(parts: WeightParts) -> Tensor:
             f"its scales of shape {stored.shape} and table of shape {parts.beside['table'].shape} fit no {count} "
             f"blocks of {block}"
         )
+    if stored.dtype == "uint8" and "nested_scale" not in parts.beside:
+        raise LayoutError("its scales are codes, and their nested_absmax is missing")
     if "nested_scale" in parts.beside:
         nested = parts.beside["nested_scale"].size
         entries = parts.beside["nested_table"].size if "nested_table" in parts.beside else 0
@@ -60,8 +71,13 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
         return decode
 
-    kind = "NF4" if "nf4" in parts.beside["state"].name else "FP4 (bitsandbytes)"
+    kind = "NF4" if is_nf4(parts) else "FP4 (bitsandbytes)"
     return parts.weight(shape, f"{kind} in blocks of {block}", load)
+
+
+def is_nf4(parts: WeightParts) -> bool:
+    """Return whether the name of a weight's state says NF4; else it says FP4."""
+    return parts.beside["state"].name.endswith("nf4")
 
 
 def int8_rows(parts: WeightParts) -> Tensor:

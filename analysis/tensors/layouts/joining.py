@@ -208,6 +208,23 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
 )
 
 
+class Recognised(NamedTuple):
+    """The parts of a quantised weight: its layout, and the weight, or why it cannot be joined.
+
+    `parts` holds the settings of the configuration that lies beside the file of the codes.
+    """
+
+    layout: CheckpointLayout
+    parts: WeightParts
+    weight: Tensor | None
+    problem: str
+
+    @property
+    def taken(self) -> set[int]:
+        """The ids of the tensors that it is made of."""
+        return {id(self.parts.codes), *(id(part) for part in self.parts.beside.values())}
+
+
 def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
     """Return tensors with quantised weights in the place of their codes, and a line for each one left out.
 
@@ -219,56 +236,62 @@ def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
       >>> one.name, one.dtype, [part.tolist() for part in one.chunks()]
       ('up.weight', 'E2M1 in 1x2 blocks', [[1.0, 2.0]])
     """
-    if not any(one.left_out or one.dtype in FLOAT8 for one in tensors):
-        return list(tensors), []
-    files: dict[str, list[Tensor]] = {}
-    for one in tensors:
-        files.setdefault(one.source, []).append(one)
-    found = _Joined({}, set(), [])
-    for inside in files.values():
-        found = found.with_weights({one.name: one for one in inside})
-    # scales may lie in another shard than their codes; two files of one name tell nothing
-    often = Counter(one.name for one in tensors)
-    found = found.with_weights({one.name: one for one in tensors if often[one.name] == 1})
+    found = recognised(tensors)
+    weights = {id(one.parts.codes): one.weight for one in found if one.weight is not None}
+    taken = {each for one in found for each in one.taken}
     kept: list[Tensor] = []
-    notes = list(found.notes)
-    for one in tensors:
-        if id(one) in found.weights:
-            kept.append(found.weights[id(one)])
-        elif one.left_out and id(one) not in found.taken:
-            notes.append(one.left_out)
-        elif id(one) not in found.taken:
-            kept.append(one)
+    notes: list[str] = []
+    for one in found:
+        if one.problem:
+            codes = one.parts.codes
+            where = f"{codes.source}: " if codes.source else ""
+            notes.append(f"{where}{codes.name} left out, it holds codes ({one.layout.source}), and {one.problem}")
+    for tensor in tensors:
+        if id(tensor) in weights:
+            kept.append(weights[id(tensor)])
+        elif tensor.left_out and id(tensor) not in taken:
+            notes.append(tensor.left_out)
+        elif id(tensor) not in taken:
+            kept.append(tensor)
     return kept, notes
 
 
-class _Joined(NamedTuple):
-    """Weights by the id of their codes, the ids of what they are made of, and a line for each that could not be."""
-
-    weights: dict[int, Tensor]
-    taken: set[int]
-    notes: list[str]
-
-    def with_weights(self, by_name: Mapping[str, Tensor]) -> _Joined:
-        """Return the same with the weights among some tensors."""
-        weights, taken, notes = dict(self.weights), set(self.taken), list(self.notes)
-        settings: dict[str, Mapping[str, Any]] = {}
-        for one in by_name.values():
-            layout_of = None if id(one) in taken else _layout_of(one, by_name)
-            if layout_of is None:
+def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
+    """Return the quantised weights among stored tensors, each with its parts."""
+    if not any(one.left_out or one.dtype in FLOAT8 for one in tensors):
+        return []
+    files: dict[str, list[Tensor]] = {}
+    for one in tensors:
+        files.setdefault(one.source, []).append(one)
+    found: list[Recognised] = []
+    taken: set[int] = set()
+    settings: dict[str, Mapping[str, Any]] = {}
+    # scales may lie in another shard than their codes; two files of one name tell nothing
+    often = Counter(one.name for one in tensors)
+    unique = [one for one in tensors if often[one.name] == 1]
+    for inside in (*files.values(), unique):
+        by_name = {one.name: one for one in inside}
+        for one in inside:
+            match = None if id(one) in taken else _layout_of(one, by_name)
+            if match is None:
                 continue
-            layout, stem, beside = layout_of
             if one.source not in settings:
                 settings[one.source] = settings_of(Path(one.source).parent) if one.source else {}
-            taken |= {id(one), *(id(part) for part in beside.values())}
-            parts = WeightParts(stem + layout.weight, one, beside, settings[one.source], layout.minus_zero)
-            try:
-                weight = layout.join(parts)
-                weights[id(one)] = replace(weight, layout=layout.named(parts, weight), exchanged=layout.exchanged)
-            except LayoutError as problem:
-                where = f"{one.source}: " if one.source else ""
-                notes.append(f"{where}{one.name} left out, it holds codes ({layout.source}), and {problem}")
-        return _Joined(weights, taken, notes)
+            layout, stem, beside = match
+            found.append(_joined(layout, WeightParts(stem + layout.weight, one, beside, settings[one.source],
+                                                     layout.minus_zero)))  # fmt: skip
+            taken |= found[-1].taken
+    return found
+
+
+def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
+    """Return the weight of some parts."""
+    try:
+        weight = layout.join(parts)
+    except LayoutError as problem:
+        return Recognised(layout, parts, None, str(problem))
+    named = replace(weight, layout=layout.named(parts, weight), exchanged=layout.exchanged)
+    return Recognised(layout, parts, named, "")
 
 
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fpsim.analysis.tensors.layouts.bitsandbytes import is_nf4
 from fpsim.analysis.tensors.layouts.parts import WeightParts
 from fpsim.analysis.tensors.tensor import Tensor
 
@@ -54,7 +55,7 @@ def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
     """Return the name of bitsandbytes' weights."""
     if parts.codes.dtype == "int8" and "state" not in parts.beside:
         return "bitsandbytes:int8"
-    kind = "nf4" if "nf4" in parts.beside["state"].name else "fp4"
+    kind = "nf4" if is_nf4(parts) else "fp4"
     return f"bitsandbytes:{kind}{'_double' if 'nested_scale' in parts.beside else ''}"
 
 

@@ -38,7 +38,7 @@ def packed_rows(parts: WeightParts) -> Tensor:
         of_zeros = parts.beside["zero_point"].shape
         raise LayoutError(f"its zero points of shape {of_zeros} fit no scales of shape {stored.shape}")
     dtype = dtype_of(stored.dtype)
-    of_column = _groups(parts, k, groups)
+    of_column = groups_of(parts, k, groups)
 
     def load() -> Decoder:
         scales = np.broadcast_to(_floats(parts, "scale"), (n, groups))
@@ -84,7 +84,7 @@ def packed_columns(parts: WeightParts) -> Tensor:
     if along_rows:
         return _awq(parts, bits)
     k = codes.shape[0] * WORD // bits
-    group_of = _groups(parts, k, groups)
+    group_of = groups_of(parts, k, groups)
     version, zeros = _zero_points(parts, bits, n, group_of)
     dtype, each = dtype_of(stored.dtype), WORD // bits
 
@@ -127,7 +127,7 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
     return parts.weight((k, n), f"{_words(4, k, groups)} (AWQ)", load, outputs_last=True)
 
 
-def _groups(parts: WeightParts, k: int, groups: int) -> Array:
+def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
     """Return the group of each input."""
     if "group" not in parts.beside:
         if k % groups:

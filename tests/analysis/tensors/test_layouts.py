@@ -105,10 +105,11 @@ def test_a_quantised_weight_stays_as_it_is(layout: str, tmp_path: Path) -> None:
     assert "inf dB" not in "".join(row.reason for row in report.recommendations)
 
 
-def safetensors(path: Path, arrays: dict[str, Any]) -> Path:
+def safetensors(path: Path, arrays: dict[str, Any], metadata: dict[str, str] | None = None) -> Path:
     """Write a .safetensors file."""
     words = {np.dtype(kind): word for word, kind in {**SAFETENSORS_DTYPES, **SAFETENSORS_CODES}.items()}
-    header, data = {}, b""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    data = b""
     for name, array in arrays.items():
         begin = len(data)
         data += array.tobytes()

@@ -1,0 +1,1 @@
+"""What contradicts the layout of a quantised checkpoint."""

@@ -1,0 +1,60 @@
+"""What a checkpoint meets that is no fault of its own: faults of libraries' readers, and what no file can tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.joining import Recognised
+from fpsim.analysis.tensors.layouts.unpacking import nibbles
+from fpsim.analysis.tensors.verifying.report import Finding
+
+UNTOLD = (
+    "codes exchanged within one scale's block, such as swapped nibbles, and scales exchanged between blocks "
+    "cannot be told from the file alone; compare with the unquantised model: verify(path, reference=)"
+)
+
+
+def fault_findings(one: Recognised) -> Iterator[Finding]:
+    """Yield what readers of a weight's layout do wrong with it."""
+    assert one.weight is not None
+    parts, name, layout = one.parts, one.parts.name, one.weight.layout
+    if layout.startswith("deepseek_fp8"):
+        rows, scales = parts.codes.shape[-2], parts.beside["scale"].shape
+        count = scales[-2] if len(scales) > 1 else 1
+        if count and rows % count:
+            yield Finding(
+                name,
+                "ragged blocks",
+                f"{name}: its {rows} rows are no whole number of {count} blocks; transformers 5.24 takes rows // "
+                "blocks for a block and refuses it.",
+                False,
+            )
+    if layout == "modelopt:nvfp4":
+        minus_zero = sum(int(np.sum(nibbles(piece.view(np.uint8)) == 8)) for piece in parts.codes.chunks())
+        if minus_zero:
+            yield Finding(
+                name,
+                "code of -0",
+                f"{name}: {minus_zero} of its codes are that of -0, which ModelOpt reads as 0 and other readers of "
+                "NVFP4 as -0.",
+                False,
+            )
+    if layout.startswith("bitsandbytes:") and layout != "bitsandbytes:int8":
+        k, block = one.weight.shape[-1], json.loads(parts.text("state"))["blocksize"]
+        if k % block:
+            yield Finding(
+                name,
+                "blocks across rows",
+                f"{name}: its rows of {k} are no whole number of blocks of {block}; bitsandbytes 0.50 reads such "
+                "weights wrongly on CPUs (its generic path is right).",
+                False,
+            )
+
+
+def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
+    """Yield what the file alone cannot tell of weights of these layouts."""
+    if layouts and not with_reference:
+        yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

@@ -1,0 +1,78 @@
+"""Compares a quantised checkpoint with the unquantised model, which tells what no file can tell alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
+from fpsim.analysis.tensors.layouts.parts import whole
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.analysis.tensors.verifying.report import Finding
+from fpsim.arrays import Array
+
+FAR = 0.5  # relative error beyond which a weight is another one; 2-bit formats keep below
+NEAR = 0.5  # times the error, which a change of the order explains
+
+
+def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield weights whose values are not those of the reference, with the order of codes that explains it."""
+    values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
+    for one in weights:
+        if not one.layout:
+            continue
+        if one.name not in values:
+            yield Finding(
+                one.name, "not in the reference", f"{one.name}: the reference has no tensor of that name.", False
+            )
+            continue
+        wanted = np.asarray(_array(values[one.name]), np.float32)
+        got = whole(one)
+        got = np.swapaxes(got, -1, -2) if one.exchanged else got
+        if got.shape != wanted.shape:
+            yield Finding(
+                one.name,
+                "shape of the reference",
+                f"{one.name}: it has the shape {got.shape}, and in the reference {wanted.shape}.",
+            )
+            continue
+        error = _relative(got, wanted)
+        if error <= FAR:
+            continue
+        swapped = {
+            "neighbours exchanged (nibbles swapped)": _pairs_exchanged(got),
+            "the sign changed": -got,
+        }
+        closer = {words: _relative(array, wanted) for words, array in swapped.items() if array is not None}
+        best = min(closer, key=closer.__getitem__) if closer else ""
+        why = f"; with {best} it would be {closer[best]:.2g}" if best and closer[best] < NEAR * error else ""
+        yield Finding(
+            one.name,
+            "far from the reference",
+            f"{one.name}: it differs from the reference by {error:.2g} of its norm{why}.",
+        )
+
+
+def _relative(got: Array, wanted: Array) -> float:
+    """Return the norm of the difference, in that of the reference; NaN counts as infinite."""
+    norm = float(np.linalg.norm(wanted.astype(np.float64)))
+    with np.errstate(all="ignore"):
+        error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)
+    return error if np.isfinite(error) else np.inf
+
+
+def _pairs_exchanged(values: Array) -> Array | None:
+    """Return values whose neighbours along the last axis are exchanged."""
+    if values.shape[-1] % 2:
+        return None
+    return np.asarray(values.reshape(*values.shape[:-1], -1, 2)[..., ::-1].reshape(values.shape))
+
+
+def _array(x: Any) -> Any:
+    """Return a torch tensor as an array; others as they are."""
+    if type(x).__module__.partition(".")[0] == "torch":
+        return x.detach().float().cpu().numpy()
+    return x

@@ -1,0 +1,120 @@
+"""The report about a checkpoint: its layout, and what contradicts it."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fpsim.display.optional import frame
+from fpsim.display.wording import plural
+from fpsim.files import path_of, write_whole
+
+VERSION = 1  # of the file
+
+
+class Finding(NamedTuple):
+    """A statement about a tensor.
+
+    Attributes:
+      tensor: the weight's name as the unquantised model has it; "" for the whole checkpoint.
+      kind: a few words that are the same for every tensor of which the same is said.
+      text: the statement, a sentence that begins with the tensor's name.
+      contradicts: whether it contradicts the layout; else it is for information: a fault of a library's reader that
+        this checkpoint meets, or something that the file alone cannot tell.
+    """
+
+    tensor: str
+    kind: str
+    text: str
+    contradicts: bool = True
+
+
+@dataclass(frozen=True)
+class LayoutReport:
+    """A checkpoint's layout and what contradicts it.
+
+    Attributes:
+      path: of the checkpoint.
+      layout: its name, such as "gptq_v2"; names joined by " + " where there are several; "plain" without quantised
+        weights; "" where the file cannot be read.
+      weights: number of quantised weights that were checked.
+      findings: every statement, tensor by tensor.
+    """
+
+    path: str
+    layout: str
+    weights: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing contradicts the layout."""
+        return not any(one.contradicts for one in self.findings)
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each kind of contradiction, with the number of further weights that have it."""
+        return list(_folded(one for one in self.findings if one.contradicts))
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each fault of a library's reader, and for each fault that the file alone cannot tell."""
+        return list(_folded(one for one in self.findings if not one.contradicts))
+
+    def __str__(self) -> str:
+        """Return the verdict, the problems and the notes, a line each."""
+        return "\n".join([self.verdict, *self.problems, *self.notes])
+
+    @property
+    def verdict(self) -> str:
+        """The path, the layout, and how many problems there are, in a sentence."""
+        checked = plural(self.weights, "quantised weight")
+        if self.ok:
+            return f"{self.path}: {self.layout}, {checked}, nothing contradicts it."
+        return f"{self.path}: {self.layout or 'unreadable'}, {checked}, {plural(len(self.problems), 'problem')}."
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with a row for each statement: tensor, kind, text, contradicts."""
+        return frame([one._asdict() for one in self.findings])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict with a list of problems and notes."""
+        rows = "".join(f"<li>{html.escape(line)}</li>" for line in self.problems)
+        notes = "".join(f"<li><i>{html.escape(line)}</i></li>" for line in self.notes)
+        return f"<p><b>{html.escape(self.verdict)}</b></p><ul>{rows}{notes}</ul>"
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON, whole or not at all."""
+        content = {"version": VERSION, **asdict(self), "findings": [one._asdict() for one in self.findings]}
+        write_whole(path, json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> LayoutReport:
+        """Read a report that `save` wrote.
+
+        Raises:
+          ValueError: the file is none.
+        """
+        try:
+            content = json.loads(path_of(path).read_text(encoding="utf-8"))
+            assert content.pop("version") == VERSION
+            findings = tuple(Finding(**row) for row in content.pop("findings"))
+            return cls(findings=findings, **content)
+        except (ValueError, AssertionError, KeyError, TypeError, AttributeError) as problem:
+            raise ValueError(f"{path} is no report that LayoutReport.save wrote. Run fp.analysis.verify again.") from (
+                problem
+            )
+
+
+def _folded(findings: Iterator[Finding] | Any) -> Iterator[str]:
+    """Yield the first statement of each kind, with the number of the others."""
+    by_kind: dict[str, list[Finding]] = {}
+    for one in findings:
+        by_kind.setdefault(one.kind, []).append(one)
+    for same in by_kind.values():
+        more = f" The same holds for {plural(len(same) - 1, 'further weight')}." if len(same) > 1 else ""
+        yield same[0].text + more

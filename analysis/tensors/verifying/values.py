@@ -1,0 +1,166 @@
+"""Checks of stored numbers: scales and codes that no writer of a layout makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.joining import Recognised
+from fpsim.analysis.tensors.layouts.unpacking import values_of
+from fpsim.analysis.tensors.tensor import Tensor, dtype_of
+from fpsim.analysis.tensors.verifying.report import Finding
+from fpsim.arrays import FORMAT_OF, Array
+
+SCALES = ("scale", "tensor_scale", "tensor_divisor", "nested_scale")
+FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+POWERS = ("uint8", "float8_e8m0fnu")  # dtypes of scales that are powers of two
+LARGEST = 1000.0  # magnitude that no weight of a model has, and that a scale which is inverted gives
+# Largest magnitude of the codes of a layout's weights, by the beginning of the weight's dtype in tables.
+TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "INT8": 127.0, "NVFP4": 6.0}
+
+
+def value_findings(one: Recognised) -> Iterator[Finding]:
+    """Yield what is wrong with the scales and codes of a weight."""
+    parts = one.parts
+    for key in SCALES:
+        if key in parts.beside:
+            yield from _scales(parts.name, parts.beside[key], _flat(parts.beside[key]), key == "scale")
+    if parts.codes.dtype in FLOATS:
+        yield from _codes(one)
+    if one.weight is not None:
+        yield from _size(one)
+        yield from _infinite(one)
+
+
+def floats(one: Tensor) -> Array:
+    """Return the values of a small tensor of scales as flat float32; bytes are powers of two."""
+    array = _flat(one)
+    if one.dtype in POWERS:
+        return np.asarray(values_of(array.view(np.uint8), FORMAT_OF[dtype_of("float8_e8m0fnu")]))
+    return values_of(array, FORMAT_OF.get(dtype_of(one.dtype)))
+
+
+def _flat(one: Tensor) -> Array:
+    pieces = list(one.chunks())
+    return np.concatenate(pieces) if pieces else np.empty(0, np.float32)
+
+
+def _scales(name: str, one: Tensor, stored: Array, of_blocks: bool) -> Iterator[Finding]:
+    """Yield what is wrong with scales by themselves."""
+    label = one.name.rpartition(".")[2]
+    is_table = one.name.endswith(".absmax") and one.dtype == "uint8"  # codes of a table, not powers of two
+    if is_table:
+        return
+    values = floats(one)
+    wrong = {
+        "NaN": np.isnan(values), "infinite": np.isinf(values), "negative": (values < 0),
+        "-0": (values == 0) & np.signbit(values),
+    }  # fmt: skip
+    for word, mask in wrong.items():
+        if mask.any():
+            first = int(np.flatnonzero(mask)[0])
+            yield Finding(
+                name,
+                f"{label} {word}",
+                f"{name}: {int(mask.sum())} of its {values.size} scales in {label} are {word}, the first at "
+                f"{first}; scales are positive.",
+            )
+    if not of_blocks and (values == 0).any():
+        yield Finding(name, f"{label} zero", f"{name}: its {label} is 0, so the whole weight is 0 or NaN.")
+
+
+def _codes(one: Recognised) -> Iterator[Finding]:
+    """Yield NaN codes of FP8, with the fault of torchao that writes them."""
+    name, codes = one.parts.name, one.parts.codes
+    fmt = FORMAT_OF[dtype_of(codes.dtype)]
+    table = np.isnan(values_of(np.arange(256, dtype=np.uint8), fmt))
+    width = codes.shape[-1] if codes.shape else 1
+    count, rows, start = 0, set[int](), 0
+    for piece in codes.chunks():
+        mask = table[piece.view(np.uint8)]
+        if mask.any():
+            count += int(mask.sum())
+            rows |= set(((np.flatnonzero(mask) + start) // width)[:1000].tolist())
+        start += piece.size
+    if not count:
+        return
+    zero_rows = one.weight is not None and one.weight.layout == "torchao:fp8" and count % width == 0
+    fault = (
+        " torchao's Float8WeightOnlyConfig writes a scale of 0 and codes 0xFF for a row of zeros: a fault of its own."
+        if zero_rows and (floats(one.parts.beside["scale"]) == 0).any()
+        else ""
+    )
+    yield Finding(
+        name,
+        "NaN codes",
+        f"{name}: {count} of its codes are NaN, the first in row {min(rows)}; no writer makes them of finite "
+        f"weights.{fault}",
+    )
+
+
+def _size(one: Recognised) -> Iterator[Finding]:
+    """Yield scales whose inverse gives magnitudes that weights have, where they themselves do not."""
+    assert one.weight is not None
+    parts, name = one.parts, one.parts.name
+    top = TOP.get(one.weight.dtype.partition(" ")[0])
+    if "tensor_divisor" in parts.beside or "tensor_scale" in parts.beside:
+        yield from _tensor_scale(one)
+        return
+    if top is None:
+        return
+    values = floats(parts.beside["scale"])
+    used = values[np.isfinite(values) & (values > 1e-6)]  # those of zero blocks are next to nothing
+    if not used.size:
+        return
+    middle = float(np.median(used))
+    if top * middle > LARGEST and top / middle < LARGEST:
+        label = parts.beside["scale"].name.rpartition(".")[2]
+        yield Finding(
+            name,
+            "scale inverted",
+            f"{name}: its {label} makes weights as large as {top * middle:.3g}, and 1 / {label} as large as "
+            f"{top / middle:.3g}: the scales look inverted. They multiply codes.",
+        )
+
+
+def _tensor_scale(one: Recognised) -> Iterator[Finding]:
+    """Yield a tensor's scale that looks like that of the other convention."""
+    assert one.weight is not None
+    parts, name = one.parts, one.parts.name
+    divides = "tensor_divisor" in parts.beside
+    stored = parts.beside["tensor_divisor" if divides else "tensor_scale"]
+    [level] = floats(stored).tolist() if stored.size == 1 else [np.nan]
+    blocks = floats(parts.beside["scale"])
+    usable = blocks[np.isfinite(blocks)]
+    if not usable.size or not np.isfinite(level) or level <= 0:
+        return
+    largest = 6 * float(np.max(usable))
+    read, other = (largest / level, largest * level) if divides else (largest * level, largest / level)
+    if read > LARGEST and other < read and other < LARGEST:
+        label = stored.name.rpartition(".")[2]
+        verb, opposite = ("divides", "multiplier, as ModelOpt's") if divides else ("multiplies", "divisor, as "
+                                                                                  "compressed-tensors'")  # fmt: skip
+        yield Finding(
+            name,
+            "tensor scale inverted",
+            f"{name}: its {label} makes weights as large as {read:.3g}, and its inverse as large as {other:.3g}: "
+            f"in this layout it {verb} the blocks' scales, and what is stored looks like a {opposite} is.",
+        )
+
+
+def _infinite(one: Recognised) -> Iterator[Finding]:
+    """Yield values that are not finite although codes and scales are: products that overflow."""
+    assert one.weight is not None
+    parts = one.parts
+    stored = [floats(parts.beside[key]) for key in SCALES if key in parts.beside]
+    if any(not np.isfinite(values).all() for values in stored) or parts.codes.dtype in FLOATS:
+        return
+    for piece in one.weight.chunks():
+        if not np.isfinite(piece).all():
+            yield Finding(
+                parts.name,
+                "values not finite",
+                f"{parts.name}: values that the codes and scales give are not finite.",
+            )
+            return

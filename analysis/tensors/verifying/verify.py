@@ -1,0 +1,178 @@
+"""Verifies checkpoints: the layout of a checkpoint, and everything in it that contradicts the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.checkpoint import checkpoint_files, stored_tensors
+from fpsim.analysis.tensors.files import safetensors_metadata
+from fpsim.analysis.tensors.layouts.joining import Recognised, joined, recognised
+from fpsim.analysis.tensors.layouts.naming import PLAIN
+from fpsim.analysis.tensors.layouts.packed_integers import groups_of
+from fpsim.analysis.tensors.layouts.parts import LayoutError
+from fpsim.analysis.tensors.layouts.unpacking import WORD
+from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
+from fpsim.analysis.tensors.verifying.faults import fault_findings, untold_findings
+from fpsim.analysis.tensors.verifying.missing import missing_findings
+from fpsim.analysis.tensors.verifying.reference import reference_findings
+from fpsim.analysis.tensors.verifying.report import Finding, LayoutReport
+from fpsim.analysis.tensors.verifying.settings import GGUF, settings_findings, shape_findings
+from fpsim.analysis.tensors.verifying.statistics import (
+    awq_findings,
+    flat_findings,
+    gptq_findings,
+    packed_findings,
+)
+from fpsim.analysis.tensors.verifying.values import value_findings
+from fpsim.arrays import Array
+from fpsim.files import path_of
+
+
+def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None = None) -> LayoutReport:
+    """Tell a checkpoint's layout, and everything that contradicts it.
+
+    Every weight is checked by itself, against the configuration beside it, and against the layouts that libraries read:
+    missing tensors, shapes, block sizes, scales and codes that are NaN or negative, scales that are inverted or of
+    another library's convention, zero points that are off by one, GPTQ's version, AWQ's order, g_idx, swizzled scales,
+    files that are cut short. Faults of libraries' readers that the checkpoint meets are in `.notes`, and so is what no
+    file can tell without a reference: codes that are exchanged within the block of one scale.
+
+    Args:
+      path: a file, an `.index.json` of shards, or a folder, as of `fp.analysis.open`.
+      reference: the unquantised model, as a path or a mapping of names to arrays, that values are compared with.
+
+    Returns:
+      A LayoutReport: `.layout`, `.ok`, `.problems`, `.notes`; print it.
+
+    Raises:
+      TensorFileError: a ValueError: there is no such file. One that is damaged is a problem of the report.
+
+    Example:
+      >>> import tempfile
+      >>> path = f"{tempfile.mkdtemp()}/up.npz"
+      >>> np.savez(path, **{"up.weight": np.int8([[1, -2]]), "up.weight_scale": np.float32([[-0.5]])})
+      >>> report = verify(path)
+      >>> report.layout, report.ok, report.problems
+      ('compressed-tensors:int8', False, ['up.weight: 1 of its 1 scales in weight_scale are negative, the first at 0; \
+scales are positive.'])
+    """
+    target = path_of(path)
+    if not target.exists():
+        raise TensorFileError(f"{target}: no such file")
+    try:
+        stored, _ = stored_tensors(target)
+        findings, weights = _findings(target, stored, reference)
+    except TensorFileError as problem:
+        damaged = Finding("", "unreadable", f"{problem}.".replace("..", "."))
+        return LayoutReport(str(target), "", 0, (damaged,))
+    layouts = sorted({one.layout for one in weights})
+    return LayoutReport(str(target), " + ".join(layouts) or PLAIN, len(weights), tuple(findings))
+
+
+def _findings(
+    path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
+) -> tuple[list[Finding], list[Tensor]]:
+    """Return every statement about the weights, and the weights."""
+    found = recognised(stored)
+    metadata: dict[str, str] = {}
+    for file in checkpoint_files(path)[0]:
+        if file.suffix.lower() == ".safetensors":
+            metadata |= safetensors_metadata(file)
+    findings: list[Finding] = []
+    for one in found:
+        findings += _of_weight(one, metadata)
+    taken = {each for one in found for each in one.taken}
+    findings += missing_findings(stored, taken)
+    weights = [one.weight for one in found if one.weight is not None]
+    blocks = [one for one in stored if one.layout.startswith(GGUF)]
+    for tensor in blocks:
+        findings += _finite(tensor)
+    weights += blocks
+    findings += untold_findings(sorted({one.layout for one in weights}), reference is not None)
+    if reference is not None:
+        findings += reference_findings(joined(stored)[0], reference)
+    return findings, weights
+
+
+def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield every statement about a quantised weight."""
+    yield from value_findings(one)
+    if one.weight is None:
+        turned = "; the transpose of its scales would fit" if _fits_transposed(one) else ""
+        yield Finding(
+            one.parts.name,
+            "shapes",
+            f"{one.parts.name}: it holds codes ({one.layout.source}), and {one.problem}{turned}.",
+        )
+        return
+    yield from shape_findings(one)
+    yield from settings_findings(one, metadata)
+    yield from fault_findings(one)
+    yield from _zero_points(one)
+
+
+def _fits_transposed(one: Recognised) -> bool:
+    """Return whether a weight that cannot be joined could be with the transpose of its scales."""
+    scale = one.parts.beside["scale"]
+    turned = {**one.parts.beside, "scale": replace(scale, shape=scale.shape[::-1])}
+    try:
+        one.layout.join(replace(one.parts, beside=turned))
+    except LayoutError:
+        return False
+    return True
+
+
+def _zero_points(one: Recognised) -> Iterator[Finding]:
+    """Yield what zero points contradict."""
+    assert one.weight is not None
+    parts, layout = one.parts, one.weight.layout
+    if "zero_point" not in parts.beside:
+        return
+    if layout == "awq":
+        yield from awq_findings(one)
+    elif layout.startswith("gptq"):
+        k, n = one.weight.shape
+        bits = parts.beside["zero_point"].shape[1] * WORD // n
+        yield from gptq_findings(one, bits, groups_of(parts, k, parts.beside["scale"].shape[0]))
+    elif (
+        layout.startswith("compressed-tensors:int")
+        and len(parts.beside["scale"].shape) == 2
+        and "shape" in parts.beside
+    ):
+        n, k = one.weight.shape
+        yield from packed_findings(one, int(one.weight.dtype.partition(" ")[0].removeprefix("INT")), n, k)
+    elif layout == "torchao:int8" and len(parts.codes.shape) == 2:
+        groups = parts.beside["zero_point"].size
+        if (
+            groups
+            and parts.codes.size % groups == 0
+            and parts.beside["zero_point"].shape == parts.beside["scale"].shape
+        ):
+            codes = _whole(parts.codes).reshape(groups, -1)
+            yield from flat_findings(parts.name, codes, parts.array("zero_point").reshape(-1).astype(np.float32))
+
+
+def _whole(one: Tensor) -> Array:
+    pieces = list(one.chunks())
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int8)
+
+
+def _finite(one: Tensor) -> Iterator[Finding]:
+    """Yield blocks of GGUF whose values are not finite."""
+    start = 0
+    for piece in one.chunks():
+        wrong = ~np.isfinite(piece)
+        if wrong.any():
+            yield Finding(
+                one.name,
+                "values not finite",
+                f"{one.name}: values of its {one.layout.removeprefix(GGUF)} blocks are not finite, the first at "
+                f"{start + int(np.argmax(wrong))}: a scale is Inf or NaN.",
+            )
+            return
+        start += piece.size

@@ -1,0 +1,46 @@
+"""`fpsim verify`: checkpoints and their layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fpsim.cli.exit_codes import BAD_INPUT
+from fpsim.cli.terminal import shown
+
+
+def verify(
+    checkpoint: Annotated[Path, typer.Argument(help="A file, an index of shards, or a folder.")],
+    reference: Annotated[
+        Path | None, typer.Option("--reference", "-r", help="The unquantised model, to compare values with.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every statement as JSON.")] = False,
+) -> None:
+    """Tell the layout of a quantised checkpoint, and what contradicts it; 1 if something does."""
+    import json
+
+    from fpsim.analysis.tensors.tensor import TensorFileError
+    from fpsim.analysis.tensors.verifying.verify import verify as run_verify
+
+    try:
+        report = run_verify(checkpoint, reference=reference)
+    except TensorFileError as problem:
+        typer.echo(f"fpsim: {shown(str(problem))}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    if as_json:
+        findings = [one._asdict() for one in report.findings]
+        content = {"path": report.path, "layout": report.layout, "ok": report.ok, "weights": report.weights}
+        typer.echo(json.dumps({**content, "findings": findings}, indent=1))
+    else:
+        console = Console()
+        console.print(Text(shown(report.verdict), style="bold green" if report.ok else "bold red"), soft_wrap=True)
+        for line in report.problems:
+            console.print(Text(shown(line)), soft_wrap=True)
+        for line in report.notes:
+            console.print(Text(shown(line), style="dim"), soft_wrap=True)
+    if not report.ok:
+        raise typer.Exit(1)

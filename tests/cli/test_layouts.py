@@ -1,0 +1,42 @@
+"""`fpsim verify` and `fpsim export`: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.analysis.tensors.test_layouts import safetensors
+
+pytest.importorskip("rich")
+runner = pytest.importorskip("typer.testing").CliRunner()
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    """Return the exit code and the output of a command."""
+    from fpsim.cli.commands import app
+
+    done = runner.invoke(app, [str(one) for one in arguments])
+    return done.exit_code, done.output
+
+
+def test_verify_ends_with_1_where_something_contradicts_the_layout(tmp_path: Path) -> None:
+    scales = np.ones((4, 1), np.float32)
+    arrays = {"up.weight": np.ones((4, 8), np.int8), "up.weight_scale": scales}
+    path = safetensors(tmp_path / "m.safetensors", arrays)
+    code, text = run("verify", path)
+    assert (code, "compressed-tensors:int8, 1 quantised weight, nothing contradicts it." in text) == (0, True)
+    scales[2] = -1
+    safetensors(path, arrays)
+    code, text = run("verify", path)
+    assert (code, "up.weight: 1 of its 4 scales in weight_scale are negative" in text) == (1, True)
+    code, text = run("verify", path, "--json")
+    content = json.loads(text)
+    assert (code, content["ok"], content["findings"][0]["tensor"]) == (1, False, "up.weight")
+
+
+def test_verify_refuses_what_is_not_there_in_one_line(tmp_path: Path) -> None:
+    code, text = run("verify", tmp_path / "no.safetensors")
+    assert (code, text.count("\n"), "no such file" in text) == (2, 1, True)
