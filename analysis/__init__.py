@@ -43,23 +43,9 @@ if TYPE_CHECKING:
     from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity as sensitivity
     from fpsim.analysis.studies.study import study as study
     from fpsim.analysis.studies.sweep import sweep as sweep
-    from fpsim.analysis.systems.monitors.listeners import to_events as to_events
-    from fpsim.analysis.systems.monitors.listeners import to_terminal as to_terminal
-    from fpsim.analysis.systems.monitors.overflow import first_overflow as first_overflow
-    from fpsim.analysis.systems.monitors.page import monitors_page as monitors_page
-    from fpsim.analysis.systems.processes.processes import processes as processes
-    from fpsim.analysis.systems.processes.report import ProcessesReport as ProcessesReport
+    from fpsim.analysis.systems import collectives as collectives
     from fpsim.analysis.systems.accumulation.accumulation import accumulation as accumulation
     from fpsim.analysis.systems.accumulation.report import AccumulationReport as AccumulationReport
-    from fpsim.analysis.systems.memory.bits import BitsTable as BitsTable
-    from fpsim.analysis.systems.memory.bits import bits_per_value as bits_per_value
-    from fpsim.analysis.systems.memory.ledger import ledger as ledger
-    from fpsim.analysis.systems.memory.recompute_plan import RecomputePlan as RecomputePlan
-    from fpsim.analysis.systems.memory.recompute_plan import recompute_plan as recompute_plan
-    from fpsim.analysis.systems.memory.report import Ledger as Ledger
-    from fpsim.analysis.systems.memory.saved import SavedTensors as SavedTensors
-    from fpsim.analysis.systems.memory.saved import saved_tensors as saved_tensors
-    from fpsim.analysis.systems import collectives as collectives
     from fpsim.analysis.systems.attention.attention import attention as attention
     from fpsim.analysis.systems.attention.attention import attention_underflow as attention_underflow
     from fpsim.analysis.systems.attention.attention import kv_caches as kv_caches
@@ -68,6 +54,20 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.attention.results import AttentionReport as AttentionReport
     from fpsim.analysis.systems.attention.results import CacheReport as CacheReport
     from fpsim.analysis.systems.attention.results import WeightUnderflow as WeightUnderflow
+    from fpsim.analysis.systems.memory.bits import BitsTable as BitsTable
+    from fpsim.analysis.systems.memory.bits import bits_per_value as bits_per_value
+    from fpsim.analysis.systems.memory.ledger import ledger as ledger
+    from fpsim.analysis.systems.memory.recompute_plan import RecomputePlan as RecomputePlan
+    from fpsim.analysis.systems.memory.recompute_plan import recompute_plan as recompute_plan
+    from fpsim.analysis.systems.memory.report import Ledger as Ledger
+    from fpsim.analysis.systems.memory.saved import SavedTensors as SavedTensors
+    from fpsim.analysis.systems.memory.saved import saved_tensors as saved_tensors
+    from fpsim.analysis.systems.monitors.listeners import to_events as to_events
+    from fpsim.analysis.systems.monitors.listeners import to_terminal as to_terminal
+    from fpsim.analysis.systems.monitors.overflow import first_overflow as first_overflow
+    from fpsim.analysis.systems.monitors.page import monitors_page as monitors_page
+    from fpsim.analysis.systems.processes.processes import processes as processes
+    from fpsim.analysis.systems.processes.report import ProcessesReport as ProcessesReport
     from fpsim.analysis.tensors.checkpoint import CheckpointTensors as CheckpointTensors
     from fpsim.analysis.tensors.checkpoint import open as open
     from fpsim.analysis.tensors.opening import tensor as tensor

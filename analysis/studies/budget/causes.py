@@ -239,7 +239,7 @@ def _stashed(recipe: LinearRecipe) -> float:
 def squares_of(error: Array) -> Array:
     """Return the squares of an error; infinite where an element is no number."""
     with np.errstate(all="ignore"):
-        return np.nan_to_num(error**2, nan=np.inf)
+        return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 
 
 class LineSizes(NamedTuple):
