@@ -1,1 +1,1 @@
-
+"""Tests of fpsim.analysis.systems."""
