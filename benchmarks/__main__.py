@@ -13,7 +13,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import arithmetic, calls, casts, compare, limits, measures, memory, models, products, scaled, schedules
+from benchmarks import (
+    arithmetic,
+    calls,
+    casts,
+    compare,
+    limits,
+    measures,
+    memory,
+    models,
+    products,
+    scaled,
+    schedules,
+    systems,
+)  # fmt: skip
 from benchmarks.counting.bounds import counts, share
 from benchmarks.counting.instructions import target
 from benchmarks.machine import describe
@@ -42,6 +55,7 @@ GROUPS = (
     RowGroup("Library schedules, beside the flat product of the same unit:", lambda _: schedules.rows()),
     RowGroup("Measures:", lambda _: measures.rows()),
     RowGroup("Models:", lambda _: models.rows()),
+    RowGroup("Systems:", lambda _: systems.rows()),
     RowGroup("Small calls, and checks:", lambda _: calls.rows()),
 )
 
