@@ -54,9 +54,9 @@ def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, expone
 fill_row = scalar(_fill_row)
 
 
-@inner_loop
+@scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """A row of A from term k on as values and exponents, zeros behind its end; returns what it holds."""
+    """Put a row of A from term k on as values and exponents, zeros behind its end; return what it holds."""
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
     for i in range(stop - k, terms):
