@@ -51,9 +51,15 @@ def called_with(model: Any, batch: Any) -> Any:
       >>> called_with(add, (1, torch.ones(1))), called_with(add, {"input": torch.ones(1), "other": 2})
       (tensor([2.]), tensor([3.]))
     """
+    args, kwargs = arguments_of(batch)
+    return model(*args, **kwargs)
+
+
+def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments, by place and by name, that a batch stands for where a model is called with it."""
     if isinstance(batch, (tuple, list)):
-        return model(*batch)
-    return model(**batch) if isinstance(batch, Mapping) else model(batch)
+        return tuple(batch), {}
+    return ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:

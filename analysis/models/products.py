@@ -181,7 +181,7 @@ def as_read(x: torch.Tensor) -> torch.Tensor:
     """A tensor without its gradient, as a product reads it under autocast."""
     x = x.detach()
     device = x.device.type
-    eligible = x.is_floating_point() and x.dtype != torch.float64
+    eligible = x.is_floating_point() and x.dtype != torch.float64 and not x.is_meta
     return x.to(torch.get_autocast_dtype(device)) if eligible and torch.is_autocast_enabled(device) else x
 
 

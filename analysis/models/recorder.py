@@ -127,6 +127,11 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
     kind = type(model).__name__
     if kind == "OptimizedModule" or isinstance(model, torch.jit.ScriptModule):
         raise ValueError(f"model must run eagerly to be {verb}; got a compiled one ({kind}). Pass what it was made of.")
+    if verb == "recorded" and getattr(model, "_compiled_call_impl", None) is not None:
+        raise ValueError(
+            f"model must run eagerly to be {verb}; got one whose compile() was called ({kind}). Record it before that, "
+            "or torch.nn.Sequential(model), which says what it hides."
+        )
     if verb == "recorded" and isinstance(model, torch.nn.TransformerEncoderLayer):
         raise ValueError(
             f"model must not be a {kind} itself, whose path in one piece no hook may touch. "

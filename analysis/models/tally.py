@@ -12,6 +12,7 @@ from fpsim.analysis.models.coverage import Coverage, CoveredPart, Parts, add_par
 from fpsim.analysis.models.selection import joined
 
 NORMS = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.RMSNorm, torch.nn.modules.batchnorm._NormBase)
+COMPILED_KIND = ", compiled"  # what the kinds of parts end with that torch.compile made
 LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
@@ -57,10 +58,30 @@ class Tally:
 
     def hid(self, module: Any, name: str, x: Any) -> None:
         """Count a module that runs in one piece, inside which nothing is seen: its matrices once for each row of x."""
+        self._in_one_piece(module, name, f"{type(module).__name__}, in one piece", x)
+
+    def _in_one_piece(self, module: Any, name: str, kind: str, x: Any) -> None:
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
-        kind = f"{type(module).__name__}, in one piece"
         add_part(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
+
+    def compiled(self, module: Any, name: str, hidden: Coverage | None, x: Any) -> None:
+        """Count a module that torch.compile made, inside which nothing is seen.
+
+        Args:
+          module: what it was made of.
+          hidden: what it multiplies; None where that is not known: its matrices once for each row of x then.
+        """
+        kind = f"{type(module).__name__}{COMPILED_KIND}"
+        if hidden is None:
+            self._in_one_piece(module, name, kind, x)
+            return
+        names = {local: self._names[id(p)] for local, p in module.named_parameters() if id(p) in self._names}
+        weights = tuple(dict.fromkeys(names[local] for local in hidden.sizes if local in names))
+        self._ran.update(map(id, module.modules()))
+        self._looked_up.update(names[local] for local in names if local not in hidden.sizes)
+        count = sum(part.multiplications for part in hidden.parts)
+        add_part(self._parts, CoveredPart(name, kind, weights, count, False))
 
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
         """Return the names of the parameters that a weight is, is a part of, or is made of."""

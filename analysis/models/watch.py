@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from fpsim.analysis.models.compiled import HiddenProducts, compiled_modules, is_inside, original, share_of, stance
+from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.measuring import Measure
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
 from fpsim.analysis.models.patches import padded, settings_of_layer
@@ -18,7 +21,7 @@ from fpsim.analysis.models.products import LAYERS, Products, RecordedProduct, ad
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
 from fpsim.analysis.models.selection import ATTENTION, Selection, joined
-from fpsim.analysis.models.tally import Tally
+from fpsim.analysis.models.tally import COMPILED_KIND, Tally
 from fpsim.analysis.models.updates import Updates
 from fpsim.arrays import Array, from_torch
 
@@ -53,7 +56,7 @@ class Watch:
         self._mode: Any = Products(self._see, self._miss)
         self._handles: list[Any] = []  # of the model and of the optimizers
         self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
-        self._replaced: list[tuple[torch.nn.Module, Any]] = []
+        self._replaced: list[tuple[torch.nn.Module, str, Any]] = []
         self._recomputed: dict[int, torch.nn.Module] = {}  # layers in checkpoints that build their graph in backward
         self._stack: list[torch.nn.Module] = []
         self._calls: dict[str, int] = {}  # of a layer in this step
@@ -68,6 +71,9 @@ class Watch:
         self._keeps = False
         self._notes: dict[str, None] = {}
         self._tally = Tally(model)
+        self._compiled = compiled_modules(model)
+        self._hidden: dict[str, HiddenProducts] = {}
+        self._stance: Any = None
         self._missed: dict[str, dict[str, None]] = {}  # function -> the modules whose products by it are not recorded
 
     # ---- the life of a recording
@@ -93,6 +99,7 @@ class Watch:
         if self._has_run and self._is_recorded(self.step):
             self.recording.tell(self.step)
         self.recording._end_step = None
+        self._notes |= dict.fromkeys(compiled_notes(self.recording.coverage, self._compiled))
         self.recording.notes = (*self._notes, *map(_unrecorded, self._missed, self._missed.values()))
 
     @property
@@ -167,9 +174,15 @@ class Watch:
     def _attach(self) -> None:
         self._restore()
         self._tally.ran(self.model)  # whose own forward pass has begun
-        for module in self.model.modules():
+        for name, module in self.model.named_modules():
+            if any(is_inside(name, outer) for outer in self._compiled):
+                continue
             if not isinstance(module, torch.jit.ScriptModule):
                 self._replace(module, self._watched(module))
+        for name, module in self._compiled.items():
+            self._hide(name, module)
+        self._stance = stance("force_eager")  # else torch.compile would compile the mode into functions, too
+        self._stance.__enter__()
         self._mode.__enter__()
         self._attached = True
 
@@ -178,21 +191,39 @@ class Watch:
             return
         self._attached = False
         self._mode.__exit__(None, None, None)
+        self._stance.__exit__(None, None, None)
         self._restore()
         for module in self._recomputed.values():
             self._replace(module, self._replayed(module))
 
-    def _replace(self, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
-        self._replaced.append((module, module.__dict__.get("forward")))
-        module.__dict__["forward"] = forward
+    def _replace(self, module: torch.nn.Module, forward: Callable[..., Any], attribute: str = "forward") -> None:
+        self._replaced.append((module, attribute, module.__dict__.get(attribute)))
+        module.__dict__[attribute] = forward
 
     def _restore(self) -> None:
-        for module, forward in reversed(self._replaced):
-            if forward is None:
-                del module.__dict__["forward"]
+        for module, attribute, before in reversed(self._replaced):
+            if before is None:
+                del module.__dict__[attribute]
             else:
-                module.__dict__["forward"] = forward
+                module.__dict__[attribute] = before
         self._replaced = []
+
+    def _hide(self, name: str, module: torch.nn.Module) -> None:
+        """Let a compiled module run as ever, outside of the mode, which torch would compile into it."""
+        attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
+        compiled = getattr(module, attribute)
+        products = self._hidden.setdefault(name, HiddenProducts(module))
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._suspended or not self._attached:
+                return compiled(*args, **kwargs)
+            with self._outside():
+                found = products.of(args, kwargs)
+                self._tally.compiled(original(module), name, found, args[0] if args else None)
+                with stance("default"):
+                    return compiled(*args, **kwargs)
+
+        self._replace(module, run, attribute)
 
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
         """The forward pass of a module, by which products in it know where they are."""
@@ -230,10 +261,16 @@ class Watch:
             "torch.backends.mha.set_fastpath_enabled(False) to record it."
         ] = None
         self._tally.hid(module, self.selection.modules[id(module)], args[0] if args else None)
+        with self._outside():
+            return forward(*args, **kwargs)
+
+    @contextmanager
+    def _outside(self) -> Iterator[None]:
+        """Leave the mode for a `with` block."""
         self._mode.__exit__(None, None, None)
         self._suspended = True
         try:
-            return forward(*args, **kwargs)
+            yield
         finally:
             self._suspended = False
             self._mode.__enter__()
@@ -414,6 +451,16 @@ def _unrecorded(function: str, modules: Iterable[str]) -> str:
         f"{who} by {function}, whose operands are not recorded: attention is seen where it is "
         "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."
     )
+
+
+def compiled_notes(coverage: Coverage, compiled: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each compiled module that ran, with the share of the multiplications that it hides."""
+    for name, module in compiled.items():
+        if any(part.name == name and part.kind.endswith(COMPILED_KIND) for part in coverage.parts):
+            yield (
+                f"{name} ({type(original(module)).__name__}) is compiled: its products{share_of(coverage, name)} are "
+                "not seen. Record a model with the module that torch.compile was given in its place."
+            )
 
 
 class Hook:

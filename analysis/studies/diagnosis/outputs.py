@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from fpsim.analysis.models.compiled import judged_eagerly
 from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.cells import Cells, SweepCell
@@ -73,11 +74,7 @@ class OutputStages(Stages):
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
         left = left_out_notes(recording, there, list(self.layers), unseen, exact, recording_has_loss=False)
         notes = (*self.notes, *(note for note in found.notes if not note.startswith(LEFT_OUT)), *left)
-        notes += (
-            *recording.notes,
-            *choice.plan.notes,
-            WORDS,
-        )
+        notes += (*recording.notes, *choice.plan.notes, *judged_eagerly(self.model, recording.coverage), WORDS)
         notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
         return Diagnosis(
             recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,

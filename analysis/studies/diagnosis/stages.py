@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.analysis.models.compiled import judged_eagerly
 from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.budget import budget
@@ -87,12 +88,14 @@ class Stages:
         promoted = self._promoted(recording, verdicts)
         report(1.0, "done")
         there = list(dict.fromkeys(one.layer for one in verdicts))
-        measured = [note for note in found.notes if not note.startswith(LEFT_OUT)]  # which the recording says
+        same = judged_eagerly(self.model, found.coverage)
+        measured = [note for note in found.notes if not note.startswith(LEFT_OUT) and note not in same]
         alone = self._alone(recording, limit, layers)
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
         left = left_out_notes(recording, there, list(self.layers), unseen, exact)
         notes = (*self.notes, *measured, *left, *recording.notes, *choice.plan.notes)
+        notes += judged_eagerly(self.model, recording.coverage)
         notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
         return Diagnosis(
             recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,

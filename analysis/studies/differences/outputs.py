@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from fpsim.analysis.measures.mechanism import differing, same_bits
+from fpsim.analysis.models.compiled import ORIGINAL, compiled_modules
+from fpsim.analysis.models.compiled import is_compiled as is_compiled_module
 from fpsim.analysis.studies.differences.growth import LayerDifference, relative_norm
 from fpsim.arrays import Array, format_of
 from fpsim.formats.named import FP32, Format
 from fpsim.torch.operators import array_of
-
-COMPILED = "_orig_mod"  # what torch.compile puts into the names of modules
 
 
 class ModuleOutput(NamedTuple):
@@ -37,11 +37,7 @@ class OutputDifference(NamedTuple):
 
 def is_compiled(model: Any) -> bool:
     """Return whether torch.compile made a model or any of its modules."""
-    return any(_hides(module) for module in model.modules())
-
-
-def _hides(module: Any) -> bool:
-    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+    return bool(compiled_modules(model))
 
 
 @contextmanager
@@ -52,7 +48,7 @@ def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterato
     for name, module in model.named_modules():
         if inside and name.startswith(inside):
             continue
-        if _hides(module):
+        if is_compiled_module(module):
             inside = (*inside, f"{name}." if name else "")
         if name == "" and inside:
             inside = ("",)
@@ -72,11 +68,16 @@ class _Hook:
         self._name, self._see = name, see
 
     def __call__(self, module: Any, inputs: Any, output: Any) -> None:
-        for tensor in floats_in(output):
-            array = np.array(array_of(tensor.detach()))
-            values = array if array.dtype == np.float64 else array.astype(np.float32)
-            matrix = values.reshape(-1, values.shape[-1] if values.ndim else 1)
-            self._see(ModuleOutput(self._name, matrix, format_of(array.dtype) or FP32))
+        show_output(self._name, output, self._see)
+
+
+def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
+    """Show the floats that a module of a name gives."""
+    for tensor in floats_in(output):
+        array = np.array(array_of(tensor.detach()))
+        values = array if array.dtype == np.float64 else array.astype(np.float32)
+        matrix = values.reshape(-1, values.shape[-1] if values.ndim else 1)
+        see(ModuleOutput(name, matrix, format_of(array.dtype) or FP32))
 
 
 def plain_name(name: str) -> str:
@@ -87,7 +88,7 @@ def plain_name(name: str) -> str:
       >>> plain_name("_orig_mod.block.0._orig_mod.up")
       'block.0.up'
     """
-    return ".".join(part for part in name.split(".") if part != COMPILED)
+    return ".".join(part for part in name.split(".") if part != ORIGINAL)
 
 
 def floats_in(output: Any) -> Iterator[torch.Tensor]:

@@ -102,7 +102,9 @@ def no_difference(
     )  # fmt: skip
 
 
-def output_divergence(found: OutputDifference, names: tuple[str, str], kl: float | None) -> ModelDivergence:
+def output_divergence(
+    found: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
+) -> ModelDivergence:  # fmt: skip
     """Return the report of two models whose modules give other bits."""
     first, second = found.first, found.second
     assert first is not None
@@ -113,15 +115,16 @@ def output_divergence(found: OutputDifference, names: tuple[str, str], kl: float
         text = f"{name} gives {shapes[0]} on {names[0]} and {shapes[1]} on {names[1]}."
         return ModelDivergence(
             None, name, "output", "", None, (0, 0), (math.nan, math.nan), None, 0, 0, math.nan, "order", text, names,
-            growth=found.growth, kl=kl,
+            growth=found.growth, kl=kl, coverage=coverage,
         )  # fmt: skip
     before = f"Everything up to the output of {found.after} was equal" if found.after else "It is the first output"
     hidden = "torch.compile's graphs hide products, so modules are compared by what they give, where Python calls them."
     fmt = first.fmt if first.fmt == second.fmt else None
     place = matrix_divergence(name, first.values, second.values, names, f"{before}. {hidden}", fmt=fmt)
     fields = {each.name: getattr(place, each.name) for each in dataclasses.fields(Divergence)}
-    text = "\n".join([place.explanation, growth_sentence(found.growth, kl)])
-    return ModelDivergence(**{**fields, "explanation": text}, growth=found.growth, kl=kl)
+    lines = [*filter(None, [coverage.headline]), place.explanation, growth_sentence(found.growth, kl)]
+    text = "\n".join([*lines, *coverage.sentences])
+    return ModelDivergence(**{**fields, "explanation": text}, growth=found.growth, kl=kl, coverage=coverage)
 
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:

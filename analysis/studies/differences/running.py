@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from fpsim.analysis.measures.mechanism import Product
 from fpsim.analysis.models.coverage import Coverage
+from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
 from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
@@ -21,7 +22,7 @@ from fpsim.analysis.models.tally import Tally
 from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
-from fpsim.analysis.studies.differences.outputs import ModuleOutput, is_compiled, watching_outputs
+from fpsim.analysis.studies.differences.outputs import ModuleOutput, is_compiled, show_output, watching_outputs
 from fpsim.errors import shown
 from fpsim.torch.delayed import first_state
 from fpsim.torch.linear import QuantLinear, _product_op
@@ -99,7 +100,10 @@ def outputs_of(
     with torch.random.fork_rng(devices=[]), watching_outputs(twin, seen), torch.no_grad():
         try:
             with nullcontext() if plain else mode.entered():
-                return _fitting(batch, lambda: called(twin, batch))
+                output = _fitting(batch, lambda: called_with(twin, batch))
+            if getattr(twin, "_compiled_call_impl", None) is not None:  # inside which no hook may be
+                show_output("", output, seen)
+            return output
         except LayerError as reason:
             raise ValueError(str(reason)) from None
         finally:
@@ -123,7 +127,7 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
     """The forward pass, or the loss and its backward pass."""
     if loss is None:
         with torch.no_grad():
-            _fitting(batch, lambda: called(model, batch))
+            _fitting(batch, lambda: called_with(model, batch))
         return
     with torch.enable_grad():
         value = _fitting(batch, lambda: loss(model, batch))
@@ -152,13 +156,6 @@ def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
         raise ValueError(f"batch must be what the model takes; got {_described(batch)}, and it says: {lines[0]}") from (
             reason
         )
-
-
-def called(model: Any, batch: Any) -> Any:
-    """A model called with a batch: a tuple or list is its arguments, a mapping its keywords, anything else the one."""
-    if isinstance(batch, (tuple, list)):
-        return model(*batch)
-    return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
 def _described(batch: Any) -> str:

@@ -174,6 +174,7 @@ def _by_outputs(
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
     """Compare what the modules of two runs give, one of which is compiled."""
+    from fpsim.analysis.models.compiled import coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
     from fpsim.analysis.studies.differences.growth import kl_of
     from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference, is_compiled
@@ -192,11 +193,15 @@ def _by_outputs(
         words = ["compiled" if is_compiled(model) else "eager" for model in models]
         names = (words[0], words[1]) if words[0] != words[1] else names
     found, kl = first_difference(*seen), kl_of(results[0], results[1], logits)
+    covered = (
+        coverage_of_call(model, batch) for model, batch in zip(models, batches, strict=True) if is_compiled(model)
+    )
+    coverage = next(filter(None, covered), NOTHING)
     if not found.growth:
         raise ValueError("models must give tensors of floats, by modules of the same names; these have none in common.")
     if found.first is None or found.second is None:
-        return no_difference(found.growth, names, kl, NOTHING)
-    return output_divergence(found, names, kl)
+        return no_difference(found.growth, names, kl, coverage)
+    return output_divergence(found, names, kl, coverage)
 
 
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:

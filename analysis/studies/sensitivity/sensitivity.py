@@ -77,6 +77,7 @@ def sensitivity(
       (0.0, 0.0, True)
     """
     load("torch", "sensitivity")
+    from fpsim.analysis.models.compiled import judged_eagerly
     from fpsim.analysis.models.coverage import EVERY
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
     from fpsim.analysis.studies.sensitivity import request
@@ -108,7 +109,7 @@ def sensitivity(
         )
         report(1.0, "all products at once")
     identity = digest(content, *(text for name, recipe in named.items() for text in (name, recipe_words(recipe))))
-    notes = (*request.left_out_notes(model, layers), *found.notes)
+    notes = (*request.left_out_notes(model, layers), *judged_eagerly(model, measurer.coverage), *found.notes)
     coverage = measurer.coverage.of({row.layer for row in found.rows}, layers not in EVERY)
     return Sensitivity(
         tuple(found.rows), joint, chosen, named, found.losses, type(model).__name__, identity, notes,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fpsim.analysis.models.compiled import eager_functions, run_eagerly
 from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
@@ -60,6 +61,7 @@ class Twin:
                 f"model must be one that copy.deepcopy can copy, so that it stays as it is; got {type(model).__name__}:"
                 f" {reason}"
             ) from reason
+        run_eagerly(self.model)
         self.loss, self.seed = loss, seed
         self.spots = {name: Spot(name, self.model.get_submodule(name), backend) for name in layers}
         self.weights = [p for p in self.model.parameters() if p.requires_grad]
@@ -194,7 +196,7 @@ def layer_by_layer() -> Iterator[None]:
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), one_thread():
+        with torch.inference_mode(False), torch.enable_grad(), one_thread(), eager_functions():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)

@@ -1,0 +1,188 @@
+"""Parts of a model that torch.compile made: which they are, what they multiply, and how they run eagerly."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from fpsim.analysis.models.counting import counting
+from fpsim.analysis.models.coverage import Coverage, Parts, add_part
+from fpsim.analysis.models.losses import arguments_of
+from fpsim.analysis.models.tally import COMPILED_KIND
+from fpsim.display.wording import percent
+
+WRAPPED = "OptimizedModule"  # the class of what torch.compile makes of a module
+ORIGINAL = "_orig_mod"  # its module, as torch.compile calls it
+MARK = "_torchdynamo_orig_callable"  # what functions have that torch.compile made
+
+
+def is_compiled(module: Any) -> bool:
+    """Return whether torch.compile made a module, or whether its compile() was called or its forward pass compiled.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.compiled import is_compiled
+      >>> layer = torch.nn.Linear(2, 2)
+      >>> is_compiled(layer), is_compiled(torch.compile(layer, backend="eager"))
+      (False, True)
+    """
+    forward = vars(module).get("forward")
+    if type(module).__name__ == WRAPPED:
+        return getattr(forward, "__self__", None) is not original(module)  # which `run_eagerly` has left
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(forward, MARK)
+
+
+def compiled_modules(model: Any) -> dict[str, Any]:
+    """Return the modules of a model that are compiled, by name, without those inside of others."""
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        if is_compiled(module) and not any(is_inside(name, outer) for outer in found):
+            found[name] = module
+    return found
+
+
+def is_inside(name: str, outer: str) -> bool:
+    """Return whether a module's name is that of another one, or of a part of it."""
+    return not outer or name == outer or name.startswith(f"{outer}.")
+
+
+def original(module: Any) -> Any:
+    """Return the module that torch.compile was given."""
+    return getattr(module, ORIGINAL) if type(module).__name__ == WRAPPED else module
+
+
+def run_eagerly(model: Any) -> None:
+    """Let the modules of a copied model run as their classes say, not by what was compiled for the model itself."""
+    for module in model.modules():
+        if type(module).__name__ == WRAPPED:
+            vars(module)["forward"] = original(module).__call__
+        elif hasattr(vars(module).get("forward"), MARK):
+            del module.forward
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            module._compiled_call_impl = None
+
+
+@contextmanager
+def eager_functions() -> Iterator[None]:
+    """Let functions that torch.compile made run as they were written, while a mode of torch's sees their products."""
+    with stance("force_eager"):
+        yield
+
+
+def stance(word: str) -> AbstractContextManager[Any]:
+    """Return torch.compiler's context in which compiled functions run eagerly or as ever; nothing if there are none."""
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
+        return nullcontext()
+    found: AbstractContextManager[Any] = torch.compiler.set_stance(word)
+    return found
+
+
+class HiddenProducts:
+    """Counts what a compiled module multiplies, from the shapes of what it is called with alone.
+
+    Args:
+      module: which is neither run nor changed.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = original(module)
+        self._copy: Any = None
+        self._known: dict[str, Coverage | None] = {}
+
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
+        """Return the parts that a call multiplies; None where shapes alone do not tell."""
+        leaves = _pytree.tree_leaves((args, kwargs))
+        key = repr([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
+        if key not in self._known:
+            self._known[key] = self._counted(args, kwargs)
+        return self._known[key]
+
+    def _counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
+        try:
+            if self._copy is None:
+                self._copy = _on_meta(self._module)
+            places, names = _pytree.tree_map(_meta, (args, kwargs))
+            with torch.no_grad(), eager_functions(), counting(self._copy) as tally:
+                self._copy(*places, **names)
+            return tally.coverage
+        except Exception:  # a forward pass that reads values, of which there are none
+            return None
+
+
+def _on_meta(module: Any) -> Any:
+    """Return a copy of a module whose weights have shapes alone."""
+    held = (*module.parameters(), *module.buffers())
+    memo: dict[int, Any] = {id(x): _meta(x) for x in held}
+    found = copy.deepcopy(module, memo)
+    vars(found).pop("forward", None)  # of the module itself
+    run_eagerly(found)
+    return found
+
+
+def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
+    """Return what a model multiplies of a batch, from shapes alone, of which compiled modules hide theirs.
+
+    Args:
+      batch: as `called_with` takes it.
+    Returns:
+      The coverage; None where shapes alone do not tell.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.analysis.models.compiled import coverage_of_call
+      >>> model = torch.nn.Sequential(torch.nn.Linear(8, 24), torch.compile(torch.nn.Linear(24, 8), backend="eager"))
+      >>> print(coverage_of_call(model, torch.ones(4, 8)))
+      Seen: 50.0 % of the weights and 50.0 % of the multiplications; not seen: 1 (Linear, compiled).
+    """
+    found = HiddenProducts(model).of(*arguments_of(batch))
+    if found is None:
+        return None
+    prefix = f"{ORIGINAL}." if type(model).__name__ == WRAPPED else ""
+    compiled = {name.removeprefix(prefix): module for name, module in compiled_modules(model).items()}
+    parts = []
+    for part in found.parts:
+        outer = next((name for name in compiled if is_inside(part.name, name)), None)
+        if outer is None:
+            parts.append(part)
+        else:
+            kind = f"{type(original(compiled[outer])).__name__}{COMPILED_KIND}"
+            parts.append(dataclasses.replace(part, name=outer, kind=kind, seen=False))
+    merged: Parts = {}
+    for part in parts:
+        add_part(merged, part)
+    return dataclasses.replace(found, parts=tuple(merged.values()))
+
+
+def share_of(coverage: Coverage, name: str) -> str:
+    """Return the share of the multiplications in a module, as the middle of a sentence; "" where none are known."""
+    whole = sum(part.multiplications for part in coverage.parts)
+    inside = sum(part.multiplications for part in coverage.parts if is_inside(part.name, name))
+    return f", {percent(inside / whole)} of the model's multiplications," if whole else ""
+
+
+def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
+    """Return a sentence for each compiled module of a model whose copy ran eagerly.
+
+    Args:
+      coverage: of the copy.
+    """
+    return tuple(
+        f"{name or 'The model'} ({type(original(module)).__name__}) is compiled, and a copy ran as it is written: "
+        f"its products{share_of(coverage, name)} are those of separate operations, which compiled graphs may fuse."
+        for name, module in compiled_modules(model).items()
+    )
+
+
+def _meta(x: Any) -> Any:
+    """Return a tensor of the same shape and dtype without values; anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    empty = torch.empty_like(x, device="meta", requires_grad=False)
+    return torch.nn.Parameter(empty, x.requires_grad) if isinstance(x, torch.nn.Parameter) else empty
