@@ -76,9 +76,10 @@ class Levels:
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
         """The change of a layer after a figure; one that is no number counts as too high."""
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
-        if not figure <= controller.high:
+        high, low = controller.limits
+        if not figure <= high:
             count = max(count, 0) + 1
-        elif below < controller.low:
+        elif below < low:
             count = min(count, 0) - 1
         else:
             count = 0

@@ -18,7 +18,13 @@ from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.rows import FP32, RECIPES
 from fpsim.train.optimizer_recipe import require_number
 
-WATCHED = ("underflow", "saturation", "at_maximum", "gradient_norm")
+# Figures that a controller may watch, each with the limits above and below which layers move unless others are passed.
+# Values beyond the range are the largest ones: a thousandth of them weighs more than five of a hundred that vanish.
+# A gradient norm is that over its average so far, which is about 1 in a calm training.
+LIMITS: dict[str, tuple[float, float]] = {
+    "underflow": (0.05, 0.01), "saturation": (1e-3, 1e-4), "at_maximum": (0.05, 0.01), "gradient_norm": (2.0, 1.2),
+}  # fmt: skip
+WATCHED = tuple(LIMITS)
 
 
 @reloadable
@@ -78,18 +84,24 @@ class Controller:
       watch: "underflow" (share of the output gradient's non-zero values that become zero), "saturation" (share of
         its values beyond the format's range), "at_maximum" (share of its codes at the largest magnitude), or
         "gradient_norm" (norm of the layer's weight gradient over its average so far).
-      high, low: where it moves up and down; low < high.
+      high, low: where it moves up and down; low < high. None: 0.05 and 0.01 of underflow and codes at the maximum,
+        0.001 and 0.0001 of saturation, 2 and 1.2 of the gradient norm.
       patience: steps.
       levels: what layers fall back to, from the nearest to the most exact; names of fp.torch.RECIPES, or recipes.
       layers: a shell pattern of the layers that it governs.
 
     Raises:
       TypeError, ValueError: a field that is none of these.
+
+    Example:
+      >>> from fpsim.train.parts import Controller
+      >>> Controller(watch="saturation").limits, Controller(high=0.2).limits
+      ((0.001, 0.0001), (0.2, 0.01))
     """
 
     watch: str = "underflow"
-    high: float = 0.05
-    low: float = 0.01
+    high: float | None = None
+    low: float | None = None
     patience: int = 3
     levels: tuple[LinearRecipe | str, ...] = (RECIPES["BF16"], FP32)
     layers: str = "*"
@@ -97,14 +109,22 @@ class Controller:
     def __post_init__(self) -> None:
         require_word("watch", self.watch, WATCHED)
         for name in ("high", "low"):
-            require_number(name, getattr(self, name))
-        if not self.low < self.high:
-            raise ValueError(f"low must be below high, so that there is a hysteresis; got {self.low} and {self.high}.")
+            if getattr(self, name) is not None:
+                require_number(name, getattr(self, name))
+        high, low = self.limits
+        if not low < high:
+            raise ValueError(f"low must be below high, so that there is a hysteresis; got {low} and {high}.")
         require_integer("patience", self.patience, 1)
         require_kind("layers", self.layers, str, "a shell pattern such as 'blocks.*.mlp.*'")
         if not isinstance(self.levels, (list, tuple)) or not self.levels:
             raise ValueError(f"levels must be one recipe of linear layers or several; got {shown(self.levels)}.")
         object.__setattr__(self, "levels", tuple(linear_recipe(each) for each in self.levels))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The figures above which a layer moves up and below which it moves down."""
+        high, low = LIMITS[self.watch]
+        return (high if self.high is None else self.high, low if self.low is None else self.low)
 
 
 @reloadable

@@ -402,6 +402,22 @@ def test_the_page_shows_the_probe_of_the_transformer(tmp_path: Path, monkeypatch
     assert probed.recipe.unique().tolist() == ["BF16", "FP8_RAW"]
     assert found.to_frame().gradient_error.tolist() == probed[probed.layer == "all"].relative_error.tolist()
     assert "1 seed cannot tell recipes apart" in text
+    assert found.to_frame().gradient_error_low.isna().all()
+
+
+def test_the_probe_of_a_comparison_has_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradient_probe, "SEQUENCES", 4)  # 256 tokens
+    options: dict[str, Any] = {"steps": 1, "batch": 2, "context": 32, "measure": 0}
+    found = fp.train.compare(["BF16", "FP8_RAW"], seeds=2, out=tmp_path, **options)
+    wanted = fp.train.probe(["BF16", "FP8_RAW"], steps=1, seeds=2)
+    pd.testing.assert_frame_equal(pd.DataFrame(found.probed), wanted)
+    assert set(wanted.seeds) == {2}
+    of_all = wanted[wanted.layer == "all"]
+    table = found.to_frame()
+    for end in ("", "_low", "_high"):
+        assert table[f"gradient_error{end}"].tolist() == of_all[f"relative_error{end}"].tolist()
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert re.search(r"\d\.\de-\d ± \d\.\de-\d", text[text.index('id="probe"') :])
 
 
 # ---- whole runs

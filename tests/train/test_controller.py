@@ -92,3 +92,20 @@ def test_saved_levels_go_on_as_if_nothing_had_happened() -> None:
         parts = other
     assert len(whole.log) > 2
     assert repr(parts.state()) == repr(whole.state())
+
+
+def test_limits_follow_the_figure_that_is_watched() -> None:
+    """A thousandth of the values beyond the range is much, where a thousandth that vanishes is not."""
+    moved = {}
+    for watch in ("underflow", "saturation", "at_maximum", "gradient_norm"):
+        levels = Levels(Controller(watch, patience=1), ["up"])
+        for step, figure in enumerate((2e-3, 2e-3, 5e-5, 5e-5)):
+            levels.see(step, {"up": figure})
+        moved[watch] = [(change.step, change.after) for change in levels.log]
+    # of a norm the average follows: 2e-3 over 2e-3 is 1, and no step up
+    assert moved == {"underflow": [], "saturation": [(0, 1), (1, 2), (2, 1), (3, 0)], "at_maximum": [],
+                     "gradient_norm": []}  # fmt: skip
+    assert Controller("saturation", high=0.5).limits == (0.5, 1e-4)
+    assert Controller("underflow").limits == (0.05, 0.01)
+    with pytest.raises(ValueError, match=r"low must be below high, .*; got 0\.01 and 0\.001"):
+        Controller("underflow", high=1e-3)

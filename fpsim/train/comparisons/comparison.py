@@ -15,7 +15,7 @@ import numpy as np
 from fpsim.display.optional import frame, load
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.files import path_of, require_folder
-from fpsim.train.comparisons.gradient_probe import ALL, probe_rows, recipes_of
+from fpsim.train.comparisons.gradient_probe import ALL, recipes_of, rows_over_seeds
 from fpsim.train.comparisons.intervals import Interval, interval
 from fpsim.train.comparisons.memory import Memory, memory_of
 from fpsim.train.parallel import Ranks
@@ -37,7 +37,7 @@ class Comparison:
     Attributes:
       runs: of each recipe, one for each seed.
       baseline: the recipe that the others are compared with.
-      probed: rows of the gradient probe; none where it was left out.
+      probed: rows of the gradient probe, as of `fpsim.train.probe` with these seeds; none where it was left out.
       memory: recipe -> bytes that it keeps.
     """
 
@@ -99,7 +99,7 @@ class Comparison:
         loss, difference = self.final_loss(name), self.difference(name)
         ended = [each for each in runs if not each.failed]
         memory = self.memory.get(name)
-        error = [row["relative_error"] for row in self.probed if row["recipe"] == name and row["layer"] == ALL]
+        error = next((row for row in self.probed if row["recipe"] == name and row["layer"] == ALL), {})
         return {
             "recipe": name, "seeds": len(runs), "final_loss": loss.mean, "final_loss_low": loss.low,
             "final_loss_high": loss.high, "validation_loss": interval([each.validation_loss for each in ended]).mean,
@@ -112,7 +112,9 @@ class Comparison:
             "weight_bytes": None if memory is None else memory.weights,
             "moment_bytes": None if memory is None else memory.moments,
             "activation_bytes": None if memory is None else memory.activations,
-            "gradient_error": error[0] if error else math.nan,
+            "gradient_error": error.get("relative_error", math.nan),
+            "gradient_error_low": error.get("relative_error_low", math.nan),
+            "gradient_error_high": error.get("relative_error_high", math.nan),
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
@@ -129,7 +131,8 @@ class Comparison:
         The columns are recipe, seeds, final_loss (mean of the last 20 steps and of the seeds) and its 95 % interval,
         validation_loss, the difference to the baseline (paired by seed) and its interval, verdict, stopped and diverged
         runs, lost_updates (share), skipped_steps (a run), seconds (a run), time_ratio (of a step to FP32), bytes of
-        weights, moments and activations, and gradient_error of the probe.
+        weights, moments and activations, and gradient_error of the probe, mean of the seeds, with its 95 % interval
+        (gradient_error_low, gradient_error_high).
         """
         return frame(self.rows())
 
@@ -233,7 +236,8 @@ def compare(
       out: a folder; None keeps nothing.
       steps, model, text, backend, batch, context, accumulate, measure, ranks: as of `fpsim.train.run`.
       baseline: the name of the recipe that the others are compared with; None takes BF16, else FP32, else the first.
-      gradients: whether the gradient probe is made too, of the transformer, after 120 steps or `steps` if fewer.
+      gradients: whether the gradient probe is made too, of the transformer with every seed, after 120 steps or `steps`
+        if fewer.
       progress: called with the share done and a text.
 
     Returns:
@@ -278,7 +282,9 @@ def compare(
     rows: Sequence[dict[str, Any]] = ()
     if probes:
         said.begin("")
-        rows = probe_rows(chosen, min(PROBED, steps), "plain", 0, text, backend, said)
+        rows = rows_over_seeds(
+            chosen, range(seeds), steps=min(PROBED, steps), text=text, backend=backend, progress=said
+        )  # fmt: skip
     found = Comparison(tuple(sorted(runs, key=lambda one: names.index(one.recipe.name))), baseline, tuple(rows), memory)
     if out is not None and ranks.rank == 0:
         found.save(out)

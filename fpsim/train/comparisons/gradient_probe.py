@@ -85,15 +85,27 @@ def probe(
     """
     require_integer("seeds", seeds, 1)
     require_integer("seed", seed, 0)
+    rows = rows_over_seeds(
+        recipes, range(seed, seed + seeds), steps=steps, scenario=scenario, text=text, backend=backend,
+        progress=progress,
+    )  # fmt: skip
+    return frame(rows)
+
+
+def rows_over_seeds(
+    recipes: Any, seeds: range, *, steps: int, scenario: str = "plain", text: Any = None, backend: str = "emulated",
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the rows of `probe`: the means of some seeds, and intervals."""
     samples = []
-    for index in range(seeds):
+    for index, seed in enumerate(seeds):
 
-        def report(share: float, activity: str, index: int = index) -> None:
+        def report(share: float, activity: str, index: int = index, seed: int = seed) -> None:
             if progress is not None:
-                progress((index + share) / seeds, activity if seeds == 1 else f"seed {seed + index}: {activity}")
+                progress((index + share) / len(seeds), activity if len(seeds) == 1 else f"seed {seed}: {activity}")
 
-        samples.append(probe_rows(recipes, steps, scenario, seed + index, text, backend, report))
-    return frame([_over_seeds(rows) for rows in zip(*samples, strict=True)])
+        samples.append(probe_rows(recipes, steps, scenario, seed, text, backend, report))
+    return [_over_seeds(rows) for rows in zip(*samples, strict=True)]
 
 
 def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:

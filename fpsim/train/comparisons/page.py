@@ -151,7 +151,7 @@ def _row(found: Compared, row: dict[str, Any]) -> TableRow:
             name, TableCell(nats(found.final_loss(name)), row["final_loss"]),
             TableCell("–", math.nan) if base else TableCell(signed(found.difference(name)), row["difference"]), verdict,
             TableCell(nats(Interval(row["validation_loss"], math.nan)), row["validation_loss"]),
-            _scientific(row["gradient_error"]), TableCell(percent(row["lost_updates"]), row["lost_updates"]),
+            _error(row, "gradient_error"), TableCell(percent(row["lost_updates"]), row["lost_updates"]),
             TableCell(f"{row['skipped_steps']:.3g}", row["skipped_steps"]),
             TableCell(str(row["stopped"]), row["stopped"]),
         ),
@@ -183,7 +183,14 @@ def _probe_row(row: dict[str, Any]) -> TableRow:
     cosine = row["cosine"]
     layer = "all but the head" if row["layer"] == "all" else row["layer"]
     text = "–" if math.isnan(cosine) else f"{cosine:.5f}"
-    return TableRow((row["recipe"], layer, _scientific(row["relative_error"]), TableCell(text, cosine)))
+    return TableRow((row["recipe"], layer, _error(row, "relative_error"), TableCell(text, cosine)))
+
+
+def _error(row: dict[str, Any], name: str) -> TableCell:
+    """Return a relative error as a cell, with half the width of its interval over seeds where there is one."""
+    mean = _scientific(row[name])
+    half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
+    return mean if math.isnan(half) else TableCell(f"{mean.text} ± {_scientific(half).text}", row[name])
 
 
 def _scientific(value: float) -> TableCell:
