@@ -26,6 +26,7 @@ class Chip:
       capability: the compute capability.
       multiprocessors: how many it has.
       features: letters that may follow `sm` in a compiler's target.
+      gfx: what AMD's compilers call it, "gfx942".
       source: where the facts come from.
       others: what else is sold with this compute target.
     """
@@ -39,43 +40,57 @@ class Chip:
     features: str = ""
     source: str = ""
     others: tuple[str, ...] = ()
+    gfx: str = ""
 
 
 UNITS = "docs/matrix-units.md"  # chips whose output was compared, or whose manuals were read
 GUIDE = "CUDA C++ Programming Guide, 5.4 and appendix on compute capabilities"
 EQUIV = "facebookexperimental/triton, bitequiv/cublas_match"  # measured there
-SOLD = "developer.nvidia.com/cuda-gpus"  # which GPUs have which compute capability
+SOLD = "developer.nvidia.com/cuda-gpus, and its page on legacy GPUs"  # which GPUs have which compute capability
+MIG = "NVIDIA, Multi-Instance GPU User Guide, supported GPUs"  # H20: GH100, compute capability 9.0
+LLM = "NVIDIA, TensorRT-LLM, supported hardware"  # L20: Ada Lovelace
+BRIEF = "NVIDIA, Blackwell Architecture Technical Brief"  # HGX B100 and HGX B200 have one GPU
+NVCC = "NVIDIA, nvcc, 5.2: GPU feature list"  # sm_100a, sm_103a
+ROCM = "rocm.docs.amd.com, AMD GPU specifications"  # architectures and LLVM targets
 H800 = "DeepSeek-V3, arXiv:2412.19437, 3.1"
 
 # fmt: off
 ROWS = (
-    Chip("V100", "NVIDIA", "volta", "sm_70", (7, 0), source=f"{UNITS}; {GUIDE}"),
+    Chip("V100", "NVIDIA", "volta", "sm_70", (7, 0), source=f"{UNITS}; {GUIDE}; {SOLD}",
+         others=("TITAN V", "Quadro GV100")),
     Chip("Turing", "NVIDIA", "turing", "sm_75", (7, 5), source=f"{GUIDE}; {SOLD}",
-         others=("T4", "RTX 2060", "RTX 2070", "RTX 2080", "TITAN RTX")),
+         others=("T4", "RTX 2060", "RTX 2070", "RTX 2080", "TITAN RTX", "Quadro RTX 4000", "Quadro RTX 5000",
+                 "Quadro RTX 6000", "Quadro RTX 8000")),
     Chip("A100", "NVIDIA", "ampere", "sm_80", (8, 0), source=f"{GUIDE}; {SOLD}", others=("A30",)),
-    Chip("RTX 4060, RTX 1000 Ada, L40S", "NVIDIA", "ada", "sm_89", (8, 9), source=f"{GUIDE}; {SOLD}",
+    Chip("RTX 4060, RTX 1000 Ada, L40S", "NVIDIA", "ada", "sm_89", (8, 9), source=f"{GUIDE}; {SOLD}; {LLM}",
          others=("RTX 4050", "RTX 4070", "RTX 4080", "RTX 4090", "RTX 2000 Ada", "RTX 4000 Ada", "RTX 4500 Ada",
-                 "RTX 5000 Ada", "RTX 6000 Ada", "L4", "L40")),
-    Chip("H100 SXM", "NVIDIA", "hopper", "sm_90", (9, 0), 132, "a", f"{GUIDE}; {EQUIV}; {H800}",
-         ("H200", "GH200", "H800")),
-    Chip("GB200", "NVIDIA", "blackwell", "sm_100", (10, 0), 152, "a", f"{GUIDE}; {EQUIV}", ("B200",)),
-    Chip("GB300", "NVIDIA", "blackwell", "sm_103", (10, 3), 152, source=f"{GUIDE}; {EQUIV}", others=("B300",)),
-    Chip("MI100", "AMD", "cdna1", source=UNITS),
-    Chip("MI200", "AMD", "cdna2", source=UNITS, others=("MI210", "MI250", "MI250X")),
-    Chip("MI300", "AMD", "cdna3", source=UNITS, others=("MI300A", "MI300X", "MI325X")),
+                 "RTX 5000 Ada", "RTX 6000 Ada", "L4", "L40", "L20")),
+    Chip("H100 SXM", "NVIDIA", "hopper", "sm_90", (9, 0), 132, "a", f"{GUIDE}; {EQUIV}; {H800}; {MIG}",
+         ("H200", "GH200", "H800", "H20")),
+    Chip("GB200", "NVIDIA", "blackwell", "sm_100", (10, 0), 152, "a", f"{GUIDE}; {EQUIV}; {BRIEF}", ("B200", "B100")),
+    Chip("GB300", "NVIDIA", "blackwell", "sm_103", (10, 3), 152, "a", f"{GUIDE}; {EQUIV}; {NVCC}", ("B300",)),
+    Chip("MI100", "AMD", "cdna1", source=f"{UNITS}; {ROCM}", gfx="gfx908"),
+    Chip("MI200", "AMD", "cdna2", source=f"{UNITS}; {ROCM}", others=("MI210", "MI250", "MI250X"), gfx="gfx90a"),
+    Chip("MI300", "AMD", "cdna3", source=f"{UNITS}; {ROCM}", others=("MI300A", "MI300X", "MI325X"), gfx="gfx942"),
 )
-# Chips whose matrix units are not known here: what they are called, and what they are sold as (SOLD; AMD's names).
+# Chips whose matrix units are not known here: what they are called, and what they are sold as (SOLD; ROCM).
 WITHOUT_UNITS = {
     "sm_86": ("RTX 3050", "RTX 3060", "RTX 3070", "RTX 3080", "RTX 3090", "RTX A2000",
-              "RTX A4000", "RTX A5000", "RTX A6000", "A2", "A10", "A16", "A40"),
-    "sm_120": ("RTX 5050", "RTX 5060", "RTX 5070", "RTX 5080", "RTX 5090", "RTX PRO 6000 Blackwell"),
-    "cdna4": ("MI350X", "MI355X"),
+              "RTX A3000", "RTX A4000", "RTX A5000", "RTX A6000", "A2", "A10", "A16", "A40"),
+    "sm_87": ("Jetson AGX Orin", "Jetson Orin NX", "Jetson Orin Nano"),
+    "sm_110": ("Jetson T5000", "Jetson T4000"),
+    "sm_120": ("RTX 5050", "RTX 5060", "RTX 5070", "RTX 5080", "RTX 5090", "RTX PRO 2000 Blackwell",
+               "RTX PRO 4000 Blackwell", "RTX PRO 4500 Blackwell", "RTX PRO 5000 Blackwell", "RTX PRO 6000 Blackwell",
+               "RTX PRO 6000 Blackwell Max-Q"),
+    "sm_121": ("GB10", "DGX Spark", "GB10 (DGX Spark)"),
+    "cdna4": ("MI350", "MI350X", "MI355X", "gfx950"),
 }
 # fmt: on
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in ROWS}
 # Words of full names, such as "NVIDIA H100 80GB HBM3", that say who makes a card and in which form.
 BESIDES = re.compile(
-    r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|edition|server|workstation|sff|super|ti|oam|pcie|nvl|sxm\d?|hbm\d?e?|\d+gb"
+    r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|edition|server|workstation|sff|super|ti|oam|pcie|nvl\d*|sxm\d?|hbm\d?e?|"
+    r"\d+gb?|dgx|hgx"
 )
 
 
@@ -171,9 +186,12 @@ def names_of(chip: Chip) -> tuple[str, ...]:
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, names_of
       >>> names_of(CHIPS["H100 SXM"])
-      ('h100 sxm', 'h100', 'h200', 'gh200', 'h800', 'hopper', 'sm_90', 'sm_90a')
+      ('h100 sxm', 'h100', 'h200', 'gh200', 'h800', 'h20', 'hopper', 'sm_90', 'sm_90a')
+      >>> names_of(CHIPS["MI300"])
+      ('mi300', 'mi300a', 'mi300x', 'mi325x', 'cdna3', 'gfx942')
     """
     targets = [chip.sm, *(f"{chip.sm}{letter}" for letter in chip.features)] if chip.sm else []
+    targets += [chip.gfx] if chip.gfx else []
     names = (chip.name, *sold_as(chip), chip.arch, *targets)
     return tuple(dict.fromkeys(name.lower() for name in names))
 
@@ -184,6 +202,6 @@ def sold_as(chip: Chip) -> list[str]:
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, sold_as
       >>> sold_as(CHIPS["H100 SXM"])
-      ['H100', 'H200', 'GH200', 'H800']
+      ['H100', 'H200', 'GH200', 'H800', 'H20']
     """
     return [*(name.strip().removesuffix(" SXM") for name in chip.name.split(",")), *chip.others]

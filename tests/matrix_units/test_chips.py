@@ -23,6 +23,14 @@ from tests.kit.processes import ROOT
         (("MI300X", "mi300", "cdna3"), "cdna3"),
         (("L40S", "rtx 4060"), "ada"),
         (("A100", "V100"), None),
+        (("H20", "NVIDIA H20", "HGX H100", "DGX H100", "GH200 144G HBM3e"), "hopper"),
+        (("B100", "HGX B200", "GB200 NVL72", "GB300 NVL72", "DGX B300", "sm_103a"), "blackwell"),
+        (("L20", "NVIDIA L20"), "ada"),
+        (("Quadro RTX 8000", "Quadro RTX 6000"), "turing"),
+        (("Tesla V100-SXM2-32GB", "TITAN V", "Quadro GV100"), "volta"),
+        (("gfx942", "AMD Instinct MI300A"), "cdna3"),
+        (("gfx90a", "AMD Instinct MI250X", "MI210", "MI250"), "cdna2"),
+        (("gfx908", "MI100"), "cdna1"),
     ],
 )
 def test_chips_are_found_as_they_are_sold(words: tuple[str, ...], arch: str | None) -> None:
@@ -55,12 +63,20 @@ def test_an_unknown_chip_is_answered_with_the_nearest() -> None:
         "RTX A5000",
         "A16",
         "MI350X",
+        "MI355X",
+        "gfx950",
+        "GB10",
+        "DGX Spark",
+        "Jetson AGX Orin",
+        "Jetson T5000",
+        "RTX PRO 5000 Blackwell",
+        "RTX PRO 6000 Blackwell Max-Q Workstation Edition",
     ],
 )
 def test_a_chip_without_units_is_told_from_an_unknown_word(word: str) -> None:
     for function in (named, fp.units):
         with pytest.raises(
-            ValueError, match=rf"must be a chip whose matrix units are known here; got '{word}' \((sm|cd)"
+            ValueError, match=rf"must be a chip whose matrix units are known here; got '{word}' \((sm|cd)\w+\)"
         ):
             function(word)
 
@@ -72,7 +88,17 @@ def test_empty_words_and_makers_name_no_chip() -> None:
 
 @pytest.mark.parametrize(
     ("chip", "arch"),
-    [("H100", "hopper"), ("A100", "ampere"), ("RTX 4090", "ada"), ("B200", "blackwell"), ("MI300X", "cdna3")],
+    [
+        ("H20", "hopper"),
+        ("B100", "blackwell"),
+        ("L20", "ada"),
+        ("gfx942", "cdna3"),
+        ("H100", "hopper"),
+        ("A100", "ampere"),
+        ("RTX 4090", "ada"),
+        ("B200", "blackwell"),
+        ("MI300X", "cdna3"),
+    ],
 )
 def test_chips_are_taken_as_they_are_sold_wherever_they_are_asked_for(chip: str, arch: str) -> None:
     assert fp.units(chip) == fp.units(arch)
