@@ -19,7 +19,8 @@ from fpsim.testing.products.report import KernelReport
 from fpsim.testing.quantizers.check import check_quantizer, identify_quantizer
 from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport
 from fpsim.testing.quantizers.scales.identity import ScalingIdentity, identify_scaling
-from fpsim.testing.quantizers.stochastic import StochasticReport, check_stochastic
+from fpsim.testing.quantizers.stochastic.check import check_stochastic
+from fpsim.testing.quantizers.stochastic.report import StochasticReport
 
 if TYPE_CHECKING:
     from fpsim.testing import conformance, strategies

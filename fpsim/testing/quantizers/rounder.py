@@ -117,6 +117,10 @@ def rule_words(rule: str, promised: str) -> str:
     return f"takes ties {TIES[rule]}" if promised in NEAREST else f"rounds to nearest, ties {TIES[rule]}"
 
 
+# how clauses on a rounding begin, beside those on a format in between
+ROUNDS = tuple(f"rounds {how}" for how in ("toward", "up", "down", "away", "as ", "to nearest", "to odd"))
+
+
 def in_elements(clause: str) -> str:
     """Return the clause on what a cast does, where it does so to elements that have a scale.
 
@@ -125,9 +129,10 @@ def in_elements(clause: str) -> str:
       >>> in_elements("takes ties up, toward +Inf"), in_elements("drops the sign")
       ('takes ties of elements up, toward +Inf', 'drops the sign, in its elements')
     """
-    for start, of_elements in (("takes ties ", "takes ties of elements "), ("rounds ", "rounds elements ")):
-        if clause.startswith(start):
-            return of_elements + clause.removeprefix(start)
+    if clause.startswith("takes ties "):
+        return clause.replace("ties", "ties of elements", 1)
+    if clause.startswith(ROUNDS):
+        return clause.replace("rounds", "rounds elements", 1)
     return f"{clause}, in its elements"
 
 

@@ -131,7 +131,7 @@ NAMED: dict[str, tuple[Callable[[Array], Any], str, fp.Scaling, str]] = {
     "tract 2850: ties away": (by_row(away), "int8", INT8, "takes ties of elements away from zero"),
     "tt-metal 56525: floor(y + .5)": (
         by_row(lambda y: np.floor(y + np.float32(0.5))), "int8", INT8,
-        "takes ties of elements up"),
+        "takes ties of elements up, toward +Inf"),
 }  # fmt: skip
 
 
@@ -175,3 +175,21 @@ def test_a_fault_beside_a_recipe_is_part_of_its_identity(name: str) -> None:
     assert found.faults == (words,)
     assert not found.exact
     assert words in str(found)
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero"])
+def test_each_rounding_of_elements_has_one_phrase(rounding: str) -> None:
+    from fpsim.testing.quantizers.scales.element_faults import faults_of_elements
+    from fpsim.testing.quantizers.scales.encoding import Case, RightEncoding
+
+    x = np.ones((2, 32), np.float32)
+    for fmt in (fp.E4M3, fp.INT8):
+        recipe = RightEncoding(fmt, fp.scalings.ROW, {"rounding": rounding})
+        case = Case(x, np.zeros(x.size, np.uint64), np.ones((2, 1), np.float32), None)
+        words = [words for words, _ in faults_of_elements(recipe, [case])]
+        on_ties = [clause for clause in words if clause.startswith(("takes ties", "rounds elements to nearest, ties"))
+                   and "by the bit above" not in clause]  # fmt: skip
+        assert len(on_ties) > 10
+        start = "takes ties of elements" if rounding == "nearest_even" else "rounds elements to nearest, ties"
+        assert all(clause.startswith(start) for clause in on_ties)
+        assert not any(clause.startswith(("takes ties ", "rounds toward")) and "in its" in clause for clause in words)

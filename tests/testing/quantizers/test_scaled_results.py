@@ -248,5 +248,5 @@ def ties_of(negative: bool, fmt: str, scaling: fp.Scaling) -> Callable[[Array], 
 @pytest.mark.parametrize("fmt", ["int8", "int4"])
 def test_negative_ties_of_integers_are_checked(fmt: str) -> None:
     found = report(ties_of(True, fmt, TILES), fmt, TILES)
-    assert found.causes == ("takes ties of negative elements away from zero",), found
+    assert found.causes == ("takes ties of elements away from zero for negative values",), found
     assert not report(ties_of(False, fmt, TILES), fmt, TILES).ok

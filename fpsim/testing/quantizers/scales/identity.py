@@ -24,7 +24,8 @@ from fpsim.scaling.tiling import tiling
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.quantizers.black_box import QuantizerMisbehaved
 from fpsim.testing.quantizers.rounder import Words, words_of
-from fpsim.testing.quantizers.scales.faults import Case, RightEncoding, explained
+from fpsim.testing.quantizers.scales.encoding import Case, RightEncoding
+from fpsim.testing.quantizers.scales.explaining import explained
 from fpsim.testing.quantizers.scales.results import ReturnedParts, values_of
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 

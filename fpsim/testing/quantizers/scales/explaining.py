@@ -1,0 +1,105 @@
+"""Names the fault beside a recipe that gives all that came: of scales, of elements, or of tiles of zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fpsim.errors import shown
+from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import tile_sizes
+from fpsim.testing.quantizers.rounder import words_of
+from fpsim.testing.quantizers.scales.element_faults import faults_of_elements
+from fpsim.testing.quantizers.scales.encoding import (
+    Case,
+    Fault,
+    FaultOutcome,
+    RightEncoding,
+    encoded_values,
+    spread_over,
+)
+from fpsim.testing.quantizers.scales.scale_faults import faults_of_scales
+
+
+def explained(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
+    """The faults that give all that came, as clauses after "it", the likely ones first.
+
+    Each comes with its scaling, which treats Inf and NaN as what came does, and is else the recipe's.
+    """
+    plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
+    special = [case for case in cases if case.special]
+    treatments = [
+        treated for infinity in ("skip", "propagate", "one") for nan in ("tile", "element")
+        if (treated := _treated(recipe, infinity, nan)) is not None
+    ]  # fmt: skip
+    treatments.sort(key=lambda treated: treated.scaling != recipe.scaling)
+    found: dict[str, Scaling] = {}
+    for words, fault in _faults(recipe, cases):
+        if all(_gives(fault, recipe, case) for case in plain):
+            for treated in treatments:
+                if words not in found and all(_gives(fault, treated, case) for case in special):
+                    found[words] = treated.scaling
+    return sorted(found.items(), key=lambda pair: pair[1] != recipe.scaling)
+
+
+def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | None:
+    """A recipe that treats Inf and NaN in some way; None where there is none."""
+    try:
+        return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
+    except ValueError:
+        return None
+
+
+def _gives(fault: Callable[[RightEncoding, Case], FaultOutcome], recipe: RightEncoding, case: Case) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            got = fault(recipe, case)
+            if case.scales is None:
+                values = got.elements * spread_over(got.used, case.x, recipe).astype(np.float64)
+                return bool((words_of(values.ravel().astype(np.float32).astype(np.float64)) == case.elements).all())
+    except (ValueError, TypeError):
+        return False  # scales that no tile can have
+    same = (got.scales == case.scales) | (np.isnan(got.scales) & np.isnan(case.scales))
+    return bool(same.all()) and bool((words_of(np.ascontiguousarray(got.elements).ravel()) == case.elements).all())
+
+
+def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
+    yield from faults_of_scales(recipe, cases)
+    yield from faults_of_elements(recipe, cases)
+    yield from _of_zeros()
+    if cases[0].scales is None and recipe.scaling.block[:-1] == (1,):
+        yield "cuts tiles from the flattened array, across the ends of rows", _flattened
+
+
+def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
+    """The values of tiles that run on from row to row; their scales are no grid, and count as 1."""
+    row = case.x.reshape(1, -1)
+    values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
+    ones = np.ones_like(recipe.scales(case.x))
+    return FaultOutcome(values.astype(np.float64), ones, ones)
+
+
+def _of_zeros() -> Iterator[Fault]:
+    for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
+        parts = [
+            *([f"elements {shown(element)}"] if element is not None else []),
+            *([f"the scale {shown(scale)}"] if scale is not None else []),
+        ]
+        yield f"gives tiles of zeros {' and '.join(parts)}", _zeros(element, scale)
+
+
+def _zeros(element: float | None, scale: float | None) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        right = recipe.scales(case.x)
+        values = encoded_values(recipe, case.x, right)
+        height, width = tile_sizes(case.x.shape, recipe.scaling.block)
+        rows, columns = (np.arange(0, size, step) for size, step in zip(case.x.shape, (height, width), strict=True))
+        amax = np.maximum.reduceat(np.maximum.reduceat(np.abs(case.x), rows, 0), columns, 1)
+        scales = np.where(amax == 0, right if scale is None else np.float32(scale), right).astype(np.float32)
+        if element is not None:
+            values = np.where(spread_over(amax, case.x, recipe) == 0, element, values)
+        return FaultOutcome(values, scales, scales)
+
+    return fault

@@ -1,0 +1,1 @@
+"""Checks of stochastic rounding: shares, means, independence, and what averaging gains."""

@@ -1,0 +1,75 @@
+"""The bits that averaging gains, and means of recipes with scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.testing.quantizers.report import Broken, broken_at
+from fpsim.testing.quantizers.stochastic.chance import level_of_one_test
+from fpsim.testing.quantizers.stochastic.report import AVERAGED, StochasticFindings
+from fpsim.testing.quantizers.stochastic.source import RandomSource
+
+ENOUGH = 64  # elements of an array whose mean squared error says something
+OF_RECIPE = 4096  # calls on an array of the caller's
+
+
+def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
+    """Bits of the mean of 1, 4, 16 and 64 calls; each four-fold is worth one."""
+    exact = x.astype(np.float64).ravel()
+    total = np.zeros(exact.size)
+    bits, done = [], 0
+    for count in AVERAGED:
+        while done < count:
+            total += source(x, 1000 + done)
+            done += 1
+        error = total / count - exact
+        bits.append(-0.5 * math.log2(max(float((error**2).mean() / (exact**2).mean()), 1e-300)))
+    gains = np.diff(bits)
+    spread = 6 * math.sqrt(2 / exact.size) / (2 * math.log(2)) * 2  # of half a log2 of a mean of squares, both ends
+    if (gains < 1 - spread).any():
+        worst = int(np.argmin(gains))
+        why = (
+            f"the mean of {AVERAGED[worst + 1]} calls gains {gains[worst]:.2f} bits on that of {AVERAGED[worst]}; "
+            f"independent unbiased results gain 1 (at least {1 - spread:.2f})"
+        )
+        return tuple(bits), Broken("averaging", why)
+    return tuple(bits), None
+
+
+def recipe_means(source: RandomSource, x: Array, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
+    """The means of a recipe's results, element by element."""
+    from scipy.special import ndtri
+
+    exact = x.astype(np.float64).ravel()
+    total, squares = np.zeros(exact.size), np.zeros(exact.size)
+    for number in range(OF_RECIPE):
+        got = source(x, number)
+        total += got
+        squares += (got - exact) ** 2
+    mean = total / OF_RECIPE
+    deviation = np.sqrt(np.maximum(squares / OF_RECIPE - (mean - exact) ** 2, 0) / OF_RECIPE)
+    threshold = float(-ndtri(level_of_one_test(max(exact.size, 1)) / 2)) * 1.1  # a little for distributions with tails
+    wrong = np.abs(mean - exact) > np.maximum(threshold * deviation, 1e-6 * np.abs(exact))
+    found.detects = float(deviation.max() * (threshold + 2.33))
+    broken = None
+    if wrong.any():
+        worst = int(np.argmax(np.where(wrong, np.abs(mean - exact), 0)))
+        place = tuple(int(i) for i in np.unravel_index(worst, x.shape))
+        off = abs(mean[worst] - exact[worst]) / max(deviation[worst], 1e-300)
+        why = (
+            f"the mean of {OF_RECIPE:,} calls is {mean[worst]:.6g} +- {deviation[worst]:.1g} for element {place}, "
+            f"which is {float(exact[worst])!r}: {off:.0f} standard errors off"
+        )
+        one = broken_at("mean", x.ravel()[[worst]], np.uint64(0), np.uint64(0), source.box.fmt, source.box.name)
+        broken = Broken(
+            "mean", why, input_bits=one.input_bits, input=one.input, got=f"{mean[worst]:.6g}",
+            want=f"{exact[worst]:.6g}", count=int(wrong.sum()), of=exact.size,
+        )  # fmt: skip
+    yield "mean", broken
+    if exact.size >= ENOUGH:
+        found.bits, failed = gain_of_averaging(source, x)
+        yield "averaging", failed

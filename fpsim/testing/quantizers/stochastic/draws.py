@@ -1,0 +1,93 @@
+"""Shares of draws that go away from zero: tested over many draws, or counted over all random words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.float_format import Format
+from fpsim.testing.quantizers.report import Broken, broken_at
+from fpsim.testing.quantizers.rounder import words_of
+from fpsim.testing.quantizers.stochastic.source import WORD_BITS, RandomSource, Values
+
+REPEATS, CALLS = 2048, 32  # of each fraction: elements of a call, calls
+
+
+def cells_of(fmt: Format) -> list[tuple[float, float]]:
+    """Pairs of neighbours, smaller magnitude first: subnormal, normal, odd and even, the largest two, both signs."""
+    one = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
+    unit = float(fmt.ulp(one))
+    found = [(one, one + unit), (one + unit, one + 2 * unit)] if fmt.mantissa_bits else [(one, 2 * one)]
+    if fmt.subnormals:
+        low = fmt.smallest_subnormal
+        found += [(0.0, low), (fmt.smallest_normal, fmt.smallest_normal + float(fmt.ulp(fmt.smallest_normal)))]
+    found += [(float(fmt.value_of(fmt.max_code - 1)), fmt.max)]
+    if fmt.signed:
+        found += [(-found[0][0], -found[0][1]), (-found[-1][0], -found[-1][1])]
+    return list(dict.fromkeys(found))
+
+
+def binades_of(fmt: Format) -> list[tuple[float, float]]:
+    """Return pairs of neighbours, smaller magnitude first: one in each binade of each sign, the middle one."""
+    half = 1 << fmt.mantissa_bits >> 1
+    starts = range(0, fmt.max_code, 1 << fmt.mantissa_bits)
+    codes = [min(start + half, fmt.max_code - 1) for start in starts]
+    positive = [(float(fmt.value_of(code)), float(fmt.value_of(code + 1))) for code in codes]
+    return positive + [(-low, -high) for low, high in positive if fmt.signed]
+
+
+def drawn_shares(
+    source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
+) -> tuple[Values, Broken | None]:
+    """The share of each element that goes away, over many draws."""
+    away = np.zeros(x.size)
+    bad: Broken | None = None
+    for number in range(calls):
+        got = source(np.repeat(x, REPEATS), number).reshape(x.size, REPEATS)
+        bad = bad or _stray(source, x, got, low, high)
+        away += (got == high[:, None]).sum(1)
+    return away / (REPEATS * calls), bad
+
+
+def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
+    stray = (got != low[:, None]) & (got != high[:, None])
+    if not stray.any():
+        return None
+    at, draw = (int(i) for i in np.argwhere(stray)[0])
+    return broken_at(
+        "neighbours", x[[at]], words_of(got[at])[draw], words_of(low)[at], source.box.fmt, source.box.name,
+        count=int(stray.sum()), of=stray.size, why="a result is neither neighbour of its input (want: one of them)",
+    )  # fmt: skip
+
+
+def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
+    """The share of all random words with which each element goes away, found by halving."""
+    bits = WORD_BITS if source.driven == "bits" else 24
+    shift = WORD_BITS - bits
+
+    bad: Broken | None = None
+
+    def goes(words: Any) -> Any:
+        nonlocal bad
+        got = source(x, 0, (np.asarray(words, np.uint64) << np.uint64(shift)).astype(np.uint32))
+        bad = bad or _stray(source, x, got[:, None], low, high)
+        return got == high
+
+    last = (1 << bits) - 1
+    at_zero, at_last = goes(np.zeros(x.size)), goes(np.full(x.size, last))
+    start, end = np.zeros(x.size, np.int64), np.full(x.size, last, np.int64)
+    for _ in range(bits):
+        middle = (start + end) // 2
+        same = goes(middle) == at_zero
+        start, end = (
+            np.where(same & (end - start > 1), middle, start),
+            np.where(same, end, np.maximum(middle, start + 1)),
+        )
+    first_part = end.astype(np.float64)  # words that do as word 0 does
+    share = np.where(at_zero, first_part, 2.0**bits - first_part) / 2.0**bits
+    share = np.where(at_zero == at_last, at_zero.astype(np.float64), share)
+    grid = np.linspace(0, last, 129).astype(np.int64)  # a threshold, or something else?
+    systematic = np.mean([goes(np.full(x.size, word)) for word in grid], axis=0)
+    return np.where(np.abs(systematic - share) > 2 / grid.size, systematic, share), bad

@@ -1,0 +1,93 @@
+"""The report of a check of stochastic rounding, as data and as a text to act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fpsim.formats.float_format import Format
+from fpsim.testing.coverage import InputCoverage
+from fpsim.testing.quantizers.report import Broken
+from fpsim.testing.quantizers.stochastic.chance import POWER
+
+AVERAGED = (1, 4, 16, 64)
+
+
+@dataclass(frozen=True)
+class StochasticReport:
+    """What `check_stochastic` found.
+
+    Attributes:
+      ok: whether all properties hold.
+      held, broken: their names, and those that do not hold.
+      driven: where the randomness came from: "bits", "uniform", "seed", "generator" or "own".
+      means: for each fraction of a unit the share that went away from zero, over all cells.
+      bits: -1/2 log2 of the relative squared error of the mean of 1, 4, 16 and 64 calls.
+      detects: the smallest bias, in units, that is seen with probability 99 %; 0 where means are exact.
+      detects_in_binades: the same for the means that are taken in every binade, with fewer draws.
+      false_alarm: the probability at most that a right function is called wrong.
+      covered: shapes, dtypes and magnitudes of the inputs that were rounded.
+      notes: what is no fault, but good to know.
+      causes: what it does otherwise, as clauses after "it"; empty where all holds, or nothing known explains it.
+      random_bits: how many bits of the dropped fraction decide, which is how many random bits it compares; None with x.
+      more_bits: whether it may be more: with seeds, fractions below 2**-13 are too rare to be told.
+    """
+
+    name: str
+    fmt: Format
+    held: tuple[str, ...]
+    broken: tuple[Broken, ...]
+    driven: str
+    means: dict[float, float] = field(repr=False)
+    bits: tuple[float, ...]
+    detects: float
+    false_alarm: float
+    detects_in_binades: float = 0.0
+    covered: InputCoverage = field(default_factory=InputCoverage)
+    notes: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    random_bits: int | None = None
+    more_bits: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether all properties hold."""
+        return not self.broken
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        how = "exactly, by its random bits"
+        if self.driven not in ("bits", "uniform"):
+            how = f"by tests that see a bias of {self.detects:.2g} units with {POWER:.0%}"
+            if self.detects_in_binades:
+                how = f"{how}, and of {self.detects_in_binades:.2g} in every binade"
+            how = f"{how}, and give a false alarm with at most {self.false_alarm:.0e}"
+        does = "rounds" if self.ok else "does not round"
+        lines = [f"{self.name} {does} stochastically to {self.fmt}; checked {how}."]
+        if self.causes:
+            lines.append(f"It {'; it '.join(self.causes)}.")
+        if self.random_bits is not None:
+            lines.append(f"  random bits that decide: {'at least ' if self.more_bits else ''}{self.random_bits}")
+        lines += [f"  {line}" for one in self.broken for line in str(one).splitlines()]
+        if self.bits:
+            shown_bits = ", ".join(f"{bits:.2f}" for bits in self.bits)
+            lines.append(f"  mean of {', '.join(map(str, AVERAGED[: len(self.bits)]))} calls: {shown_bits} bits")
+        lines.append(f"  held: {', '.join(self.held) or 'nothing'}")
+        lines += [f"  covered: {self.covered}"] if self.covered.calls else []
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+@dataclass
+class StochasticFindings:
+    """The measurements of a check: means by fraction, bits that averaging gains, biases that are seen, and causes."""
+
+    means: dict[float, float]
+    bits: tuple[float, ...]
+    detects: float
+    detects_in_binades: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    random_bits: int | None = None
+    more_bits: bool = False

@@ -1,0 +1,80 @@
+"""A stochastic quantizer that is driven by seeds, generators, random words, or nothing."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array
+from fpsim.testing.quantizers.black_box import CalledQuantizer
+
+WORD_BITS = 32
+DRIVEN = {
+    "seed": ("seed", "key"),
+    "generator": ("rng", "generator"),
+    "bits": ("bits", "words", "random_words"),
+    "uniform": ("u", "uniform", "noise", "rand"),
+}
+Values = npt.NDArray[np.float64]
+
+
+def driver_of(fn: Callable[..., Any]) -> str:
+    """What drives a function, by the names of its parameters."""
+    try:
+        parameters = list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return "own"
+    for how, names in DRIVEN.items():
+        if any(name in names for name in parameters):
+            return how
+    return "own"
+
+
+class RandomSource:
+    """A function, called with randomness number so-and-so."""
+
+    def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
+        self.fn, self.box, self.driven = fn, box, driven
+        try:
+            named = list(inspect.signature(fn).parameters)
+        except (TypeError, ValueError):
+            named = []
+        self.parameter = next((name for name in named if name in DRIVEN.get(driven, ())), None)
+        if driven != "own" and self.parameter is None and len(named) > 1:
+            self.parameter = named[1]
+        self._settled = False
+
+    def __call__(self, x: Array, number: int = 0, words: Array | None = None) -> Values:
+        """Results, flat; `words` are random bits for a function that takes them."""
+        self.box.fn = lambda inputs: self._driven_call(inputs, number, words)
+        if not self._settled:
+            self.box.settle(x if x.size >= 16 else np.resize(x, 16)) if words is None else self.box.call(x.copy())
+            self._settled = True
+        return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
+
+    def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
+        if self.driven == "own":
+            return self.fn(inputs)
+        value: Any = number
+        if self.driven == "generator":
+            value = self._generator(number)
+        elif self.driven in ("bits", "uniform"):
+            shape = tuple(inputs.shape)
+            if words is None or words.shape != shape:
+                words = np.random.default_rng(number).integers(0, 1 << WORD_BITS, shape, dtype=np.uint32)
+            value = (
+                words if self.driven == "bits" else (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+            )
+            if self.box.takes == "torch":
+                value = sys.modules["torch"].from_numpy(value.view(np.int32) if self.driven == "bits" else value)
+        return self.fn(inputs, value) if self.parameter is None else self.fn(inputs, **{self.parameter: value})
+
+    def _generator(self, number: int) -> Any:
+        if self.box.takes == "torch":
+            return sys.modules["torch"].Generator().manual_seed(number)
+        return np.random.default_rng(number)
