@@ -1,4 +1,4 @@
-"""What the additions of a known order do: their format, their rounding, and which products join unrounded."""
+"""Finds the arithmetic of additions of a known order: format, rounding, and which products join unrounded."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """What may be flushed that usual operands show: of formats of few exponents, whose subnormals these reach."""
+    """Return the flushes that usual operands show: of formats of few exponents, whose subnormals these reach."""
     least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
     sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
     results: list[tuple[str, ...]] = [(), ("results",)] if _is_narrow(box.fmt) and fmt != box.fmt else [()]
@@ -153,7 +153,7 @@ def _formats(bits: int, out: Format) -> list[Format]:
 
 
 def _overflow(counter: Counter, fmt: Format) -> str:
-    """What becomes of a sum beyond the largest number of a format, by twice its largest."""
+    """Return what becomes of a sum beyond the largest number of a format, by twice its largest."""
     box = counter.box
     two = counter.alive[:2]
     if box.operands[0].fmt.max < fmt.max or two.size < 2:
@@ -168,7 +168,7 @@ def _overflow(counter: Counter, fmt: Format) -> str:
 
 
 def _zeros(box: BlackBox) -> tuple[str, ...]:
-    """What may become of the signs of zeros, by a sum of -0 alone."""
+    """Return what may become of the signs of zeros, by a sum of -0 alone."""
     minus = np.full((1, box.n), -0.0)
     if len(box.operands) == 1:
         return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")

@@ -28,7 +28,7 @@ TF32_BITS = np.uint32(0xFFFFE000)  # of a float32, those that TF32 has
 
 
 class ProbedOperand(NamedTuple):
-    """What an operand holds: the format of its values, and how they are passed."""
+    """An operand: the format of its values, and how they are passed."""
 
     fmt: Format  # of floats; FP64 for integers, whose arrays are made elsewhere
     element: str = ""  # its name in units, where it was given so
@@ -37,7 +37,7 @@ class ProbedOperand(NamedTuple):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Of the smallest value, and of the largest power of two."""
+        """The exponents of the smallest value and of the largest power of two."""
         return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
 
     def passed(self, values: Array) -> Array:
@@ -189,7 +189,7 @@ class BlackBox:
     # ---- calls
 
     def call(self, *arrays: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """What the callable returns for operands as it takes them; block scales are 1 where they are not given."""
+        """Call the callable with operands as it takes them; block scales are 1 where they are not given."""
         if self.kind == "matmul":
             held = tuple(_laid_out(x, letter == "t") for x, letter in zip(arrays, self.layout, strict=True))
         else:
@@ -300,7 +300,7 @@ class BlackBox:
     # ---- what is asked of it
 
     def _check(self) -> None:
-        """Whether it gives the same bits for the same operands, leaves them as they are, and is fast enough."""
+        """Check that it gives the same bits for the same operands, leaves them as they are, and is fast enough."""
         rng = np.random.default_rng(0)
         shapes = self._shapes()
         arrays = []
@@ -330,7 +330,7 @@ class BlackBox:
             )
 
     def _first(self, arrays: list[Array]) -> Array:
-        """What the callable returns for its first operands: arrays, or tensors of torch where it raises for arrays."""
+        """Call the callable with its first operands: arrays, or tensors of torch where it raises for arrays."""
         try:
             return self.call(*arrays)
         except RaisedError as refused:
@@ -359,6 +359,6 @@ class BlackBox:
         return [(self.shape[0], self.n), (self.n, self.shape[1])]
 
     def whole(self, *values: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """What the callable returns for float64 values of whole operands."""
+        """Call the callable with float64 values of whole operands."""
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         return self.call(*passed, scales=scales)

@@ -1,4 +1,4 @@
-"""What a black box may be: units with schedules, and accumulators, each with its order of additions."""
+"""Candidates for a black box: units with schedules, and accumulators, each with its order of additions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As it is written in Python."""
+        """The candidate as it is written in Python."""
         if isinstance(self.how, Accumulator):
             return repr(self.how)
         plain = self.schedule is None or self.schedule == FLAT
@@ -79,7 +79,7 @@ class AdderCandidate(NamedTuple):
         return interval_of(self.schedule.sums, self.how) or None
 
     def tree(self, k: int, n: int | None) -> Tree:
-        """How it adds k products."""
+        """Return the tree by which it adds k products."""
         return _tree(self, k, n)
 
     def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
@@ -97,7 +97,7 @@ class AdderCandidate(NamedTuple):
             )  # fmt: skip
 
     def _unit_format(self) -> Format:
-        """What matmul gives where no format is asked for."""
+        """Return the format that matmul gives where none is asked for."""
         assert isinstance(self.how, MatrixUnit)
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
 
@@ -160,12 +160,12 @@ def by_units(
 
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
-    """Whether a library takes these operands for no shape."""
+    """Return whether a library takes these operands for no shape."""
     return all(refusals(Call(schedule, unit, *shape, out_format=out)) for shape in SHAPES)
 
 
 def _takes(element: object, operand: ProbedOperand) -> bool:
-    """Whether a unit's element may be what an operand holds; TF32 is passed as float32."""
+    """Return whether a unit's element may be what an operand holds; TF32 is passed as float32."""
     carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
     if operand.fmt in (FP32, TF32):
         return bool(carrier == FP32)
@@ -264,7 +264,7 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Whether a tree may have an order, by what its first addition takes: the whole order takes longer to compare.
+    """Return whether a tree may have an order, by what its first addition takes: the whole order takes longer.
 
     Example:
       >>> import fpsim as fp

@@ -49,7 +49,7 @@ class Counter:
         self.capacity = 1 << min(self.bits, between - HIDDEN, 30)
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """How many terms of `small`, other than i and j, are in the result with M at i and -M at j, for each pair."""
+        """Return how many terms of `small`, but i and j, are in the result with M at i and -M at j, for each pair."""
         box = self.box
         places = np.array([[0.0, self.sign * 2.0**self.small, 2.0**self.large, -(2.0**self.large)]])
         columns = [operand.passed(x)[0] for operand, x in zip(box.operands, box.split(places), strict=True)]

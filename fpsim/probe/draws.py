@@ -23,7 +23,7 @@ EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
 class Drawable(Protocol):
-    """What operands are drawn for, such as a black box."""
+    """A target that operands are drawn for, such as a black box."""
 
     @property
     def kind(self) -> str: ...  # "matmul" for matrices
@@ -96,7 +96,7 @@ def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
-    """What the black box gives for operands of `drawn`."""
+    """Return what the black box gives for operands of `drawn`."""
     with np.errstate(all="ignore"):
         if box.kind == "matmul":
             return box.whole(*values, scales=scales or None)
@@ -205,7 +205,7 @@ DRAW: dict[str, Callable[[np.random.Generator, ProbedOperand, Shape, int], Array
 
 
 def same_bits(got: Array, want: Array) -> bool:
-    """Whether two arrays of floats of one dtype have the same bits, NaNs aside.
+    """Return whether two arrays of floats of one dtype have the same bits, NaNs aside.
 
     Example:
       >>> from fpsim.probe.draws import same_bits
@@ -216,7 +216,7 @@ def same_bits(got: Array, want: Array) -> bool:
 
 
 def differing(got: Array, want: Array) -> Array:
-    """Where two arrays of floats of one dtype differ in bits, NaNs aside."""
+    """Return where two arrays of floats of one dtype differ in bits, NaNs aside."""
     words = f"u{got.dtype.itemsize}"
     equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
     with np.errstate(invalid="ignore"):

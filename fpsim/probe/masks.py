@@ -24,12 +24,12 @@ class NoOrderError(Exception):
 
 
 class Masks(Protocol):
-    """What counts the small terms that survive."""
+    """A counter of the small terms that survive."""
 
     capacity: int  # small terms that may be set at once
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """How many terms of `small`, other than i and j, are in the result with M at i and -M at j, for each pair."""
+        """Return how many terms of `small`, but i and j, are in the result with M at i and -M at j, for each pair."""
         ...
 
 
@@ -140,7 +140,7 @@ class _TreeSearch:
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """How many of `small`, the pivot aside, are lost with each of the others, which count if among them."""
+        """Return how many of `small`, the pivot aside, are lost with each of the others, which count if among them."""
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():
@@ -148,11 +148,11 @@ class _TreeSearch:
         return lost
 
     def _survives(self, i: int, j: int, k: int) -> bool:
-        """Whether term k is in the result with M at i and -M at j."""
+        """Return whether term k is in the result with M at i and -M at j."""
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
 
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
-        """Whether terms that meet the pivot with other counts than those before do so in one node that adds exactly."""
+        """Return whether terms that meet the pivot with new counts do so in one node that adds exactly."""
         if size < 1 or members.size % size:
             return False
         return self._survives(pivot, int(members[0]), int(shared[0]))
@@ -173,7 +173,7 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Whether all terms are children of the pivot's own node: two of them as M and -M hide the pivot."""
+        """Return whether all terms are children of the pivot's own node: two of them as M and -M hide the pivot."""
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False
         if members.size <= PAIRS:

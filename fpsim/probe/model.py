@@ -1,4 +1,4 @@
-"""What a black box was found to do: a model that says it, draws it, saves it, and computes the same bits."""
+"""Models of black boxes: each says, draws and saves what was found, and computes the same bits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KIND = "fpsim model of a sum"  # what a saved model says it is
 
 
 class Model:
-    """What a black box was found to do, held against it bit for bit; `fp.probe` makes it.
+    """A model of a black box, held against it bit for bit; `fp.probe` makes it.
 
     Attributes:
       kind: "sum", "dot" or "matmul".
@@ -92,7 +92,7 @@ class Model:
 
     @property
     def found(self) -> bool:
-        """Whether there is a model that runs."""
+        """Return whether there is a model that runs."""
         return bool(self.alike) or self.program is not None
 
     @property
@@ -124,12 +124,12 @@ class Model:
 
     @property
     def alignment(self) -> str | None:
-        """How terms are cut."""
+        """The way in which terms are cut."""
         return self.traits.alignment
 
     @property
     def rounding(self) -> str | None:
-        """How sums are rounded."""
+        """The rounding of sums."""
         return self.traits.rounding
 
     @property
@@ -144,23 +144,23 @@ class Model:
 
     @property
     def flushes_subnormals(self) -> bool | None:
-        """Whether subnormal sums become zero."""
+        """Return whether subnormal sums become zero."""
         return self.traits.flushes_subnormals
 
     @property
     def flushes(self) -> tuple[str, ...] | None:
-        """What becomes zero where it is subnormal."""
+        """The numbers that become zero where they are subnormal."""
         return self.traits.flushes
 
     @property
     def factor(self) -> float | None:
-        """What the sum is multiplied by."""
+        """The factor that the sum is multiplied by."""
         scale = None if self.program is None else self.program.scale
         return (1.0 if self.found else None) if scale is None else 1 / scale.by if scale.how == "over" else scale.by
 
     @property
     def saturates(self) -> bool | None:
-        """Whether sums beyond the largest number stay there."""
+        """Return whether sums beyond the largest number stay there."""
         return self.traits.saturates
 
     @property
@@ -191,13 +191,13 @@ class Model:
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """What it is in words, where its additions are ordinary ones."""
+        """The arithmetic in words, where the additions are ordinary ones."""
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown
 
     def explain(self) -> str:
-        """What was found, in a few sentences."""
+        """Return what was found, in a few sentences."""
         return "\n".join(sentences(self))
 
     def __str__(self) -> str:

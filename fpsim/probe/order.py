@@ -64,7 +64,7 @@ class Order:
 
     @property
     def terms(self) -> int:
-        """How many terms are added."""
+        """The number of terms that are added."""
         return sum(1 for each in self.program if each >= 0)
 
     @property
@@ -85,7 +85,7 @@ class Order:
         return best
 
     def are_siblings(self, terms: Iterable[int]) -> bool:
-        """Whether one addition takes all of some terms.
+        """Return whether one addition takes all of some terms.
 
         Example:
           >>> from fpsim.probe.order import Order

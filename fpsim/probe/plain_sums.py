@@ -1,4 +1,4 @@
-"""What sums of ordinary additions are called: by their arithmetic, for many units and schedules have it too."""
+"""Names of sums of ordinary additions: by their arithmetic, for many units and schedules have it too."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _chained(parts: list[Branch]) -> Branch:
 
 
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
-    """What is done to each term."""
+    """Return what is done to each term."""
     if kind == "sum":
         return "additions"
     fused = {not isinstance(each.how, Accumulator) or isinstance(each.how, FusedMultiplyAdd) for each in alike}

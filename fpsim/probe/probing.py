@@ -220,7 +220,7 @@ def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | N
 
 
 class _Witness:
-    """What the black box gave, asked once."""
+    """The results of the black box, each asked for once."""
 
     def __init__(self, box: BlackBox) -> None:
         self.box = box
@@ -235,7 +235,7 @@ class _Witness:
         return self.seen[kind, seed]
 
     def agrees(self, model: AdderCandidate | Program, kind: str, seed: int = 1) -> bool:
-        """Whether a model gives the same bits; not where the black box raises at the edges of the range."""
+        """Return whether a model gives the same bits; not where the black box raises at the edges of the range."""
         try:
             values, scales, want = self.of(kind, seed)
         except ValueError:
@@ -248,7 +248,7 @@ class _Witness:
 def _result(
     box: BlackBox, model: AdderCandidate | Program, values: tuple[Array, ...], scales: tuple[Array, ...]
 ) -> Array:
-    """What a model gives for operands of `drawn`."""
+    """Return what a model gives for operands of `drawn`."""
     with np.errstate(all="ignore"):
         if isinstance(model, AdderCandidate):
             passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
@@ -286,7 +286,7 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
 
 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """What may be tried."""
+    """Return what may be tried."""
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)

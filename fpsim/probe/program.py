@@ -56,7 +56,7 @@ MOST_CUT = 1 << 10  # numbers of such a node
 
 @dataclass(frozen=True)
 class AdditionRule:
-    """What an addition of an order does.
+    """The rule of an addition of an order.
 
     Args:
       fmt: the format of every sum.
@@ -133,7 +133,7 @@ class Program:
 
     @cached_property
     def is_fast(self) -> bool:
-        """Whether the compiled loop runs it."""
+        """Return whether the compiled loop runs it."""
         rule = self.rule
         plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.overflow == "nonfinite"
         flushing = bool({"products", "sums", "starts"} & {*rule.flushes})
@@ -193,7 +193,7 @@ class Program:
 
     @cached_property
     def has_nodes(self) -> bool:
-        """Whether the compiled loop over nodes runs it, but for sums at the ends of the range."""
+        """Return whether the compiled loop over nodes runs it, but for sums at the ends of the range."""
         rule = self.rule
         exponents = rule.fraction_bits or 0, rule.result_bits or 0
         return (
@@ -250,7 +250,7 @@ class Program:
 
     @cached_property
     def _flushes_alike(self) -> bool:
-        """Whether the compiled product of matrices flushes what it should: each number that it holds, or none."""
+        """Return whether the compiled product of matrices flushes as it should: each number that it holds, or none."""
         flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
         held = {*self._beginnings} | (set(range(self.n)) - self.exact)
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
@@ -271,7 +271,7 @@ class Program:
 
     @property
     def _dtype(self) -> Any:
-        """What lines are held in."""
+        """The dtype in which lines are held."""
         return np.float32 if self.is_fast and self.rule.fmt != FP64 and not self.formats else np.float64
 
     def _run(self, lines: list[Array]) -> Array:
@@ -443,7 +443,7 @@ class Program:
         return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
 
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
-        """What terms are aligned by."""
+        """Return what terms are aligned by."""
         least = self.rule.operand_exponents
         if least is None or len(values) < 2:
             return np.asarray(np.frexp(products)[1] - 1)
@@ -507,7 +507,7 @@ def _integers(x: Array, rounding: str) -> Array:
 
 
 def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
-    """Whether all products of two float64 arrays are zeros or normal numbers of a format."""
+    """Return whether all products of two float64 arrays are zeros or normal numbers of a format."""
     sizes = [np.abs(x[x != 0]) for x in (a, b)]
     if not all(x.size and np.isfinite(x).all() for x in sizes):
         return False

@@ -84,7 +84,7 @@ def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[st
 
 
 def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
-    """What a saved pair of texts stands for."""
+    """Return what a saved pair of texts stands for."""
     if not schedule:
         found = parsed(name)
         if not isinstance(found, Accumulator):

@@ -131,7 +131,7 @@ def _chained(terms: list[int]) -> Branch:
 
 
 def _joins(order: Order) -> str | None:
-    """How the sums of parts are added; "" for two of them."""
+    """Return how the sums of parts are added; "" for two of them."""
     n, chain = order.terms, order.chain
     if n == 2:
         return ""

@@ -1,4 +1,4 @@
-"""What the additions of a candidate or a program do, as the figures of a model."""
+"""The traits of the additions of a candidate or a program, as the figures of a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL_FLUSHES = ("inputs", "products", "sums")
 
 
 class AdditionTraits(NamedTuple):
-    """What a model's additions do; None where it is not known, or differs between what the model may be."""
+    """The traits of a model's additions; None where one is not known, or differs between what the model may be."""
 
     terms_per_step: int | None = None
     fraction_bits: int | None = None
@@ -29,7 +29,7 @@ class AdditionTraits(NamedTuple):
 
 
 def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionTraits:
-    """What all that a model may be have in common."""
+    """Return what all that a model may be have in common."""
     if program is not None:
         return _of_program(program)
     each = [_of_candidate(candidate) for candidate in alike]

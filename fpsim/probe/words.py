@@ -17,6 +17,7 @@ from fpsim.probe.structure import structure_of
 from fpsim.probe.traits import AdditionTraits
 from fpsim.schedules.trees.nodes import in_words
 
+NOUNS = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}  # of kinds of black boxes
 WORDS = {
     "zeros": "the sign of a sum of zeros", "large": "sums beyond the largest number",
     "subnormal": "sums of subnormals", "vanishing": "products below the smallest subnormal",
@@ -27,7 +28,7 @@ FEW = 4  # names that a sentence lists
 
 
 class Described(Protocol):
-    """What is said of a model; its attributes say what they are."""
+    """A model that is described; its attributes say what they are."""
 
     kind: str
     n: int
@@ -55,8 +56,8 @@ class Described(Protocol):
 
 
 def sentences(model: Described) -> Iterator[str]:
-    """What was found, a sentence each."""
-    noun = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[model.kind]
+    """Yield what was found, a sentence each."""
+    noun = NOUNS[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
     sides = [name for name, letter in zip("ab", model.layout, strict=True) if letter == "t"]
     with_tensors += f", {' and '.join(sides)} transposed in memory" if sides else ""
@@ -99,7 +100,7 @@ def called(model: Described) -> str:
 
 
 def _arithmetic(model: Described) -> Iterator[str]:
-    """What an addition does."""
+    """Return what an addition does."""
     traits = model.traits
     program = model.program
     if program is not None and program.formats:
@@ -133,7 +134,7 @@ def _and(words: Sequence[str]) -> str:
 
 
 def _products(model: Described, program: Program) -> Iterator[str]:
-    """Which products are rounded."""
+    """Return which products are rounded."""
     count = len(program.exact)
     if count and program.rule.fraction_bits is None:
         rest = model.n - count - len(model.lost)
@@ -149,7 +150,7 @@ def _lost(model: Described) -> Iterator[str]:
 
 
 def _order(model: Described) -> Iterator[str]:
-    """How the terms are put together."""
+    """Return how the terms are put together."""
     order = model.order
     if order is None:
         return

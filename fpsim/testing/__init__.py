@@ -1,4 +1,4 @@
-"""What tests compare with, bits with bits, and do first; checks of quantizers and kernels, which say what is wrong."""
+"""Comparisons of bits for tests, preparations for them, and checks of quantizers and kernels that say what is wrong."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 
 
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
-    """What differs first, in a sentence; nothing where all is equal."""
+    """Return the first difference in a sentence; "" where all is equal."""
     if got.kind != want.kind:
         return (
             f"kinds differ: got {_named(got)}, want {_named(want)}. Compare codes with codes (.codes), or values with "
@@ -118,7 +118,7 @@ def _along(got: Any, want: Any) -> str:
 
 
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
-    """What differs first between two arrays, in a sentence."""
+    """Return the first difference between two arrays in a sentence."""
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:
         return f"dtypes{of} differ: got {got.dtype}, want {want.dtype}."

@@ -1,4 +1,4 @@
-"""What a failed comparison of floats is about, in hexadecimal."""
+"""Texts about a failed comparison of floats, in hexadecimal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which inputs a check called a function with: shapes, layouts, dtypes, and ranges of values."""
+"""The inputs that a check called a function with: shapes, layouts, dtypes, and ranges of values."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
 
 
 def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
-    """What an accumulator starts at, (M, N) float32; None for "zero".
+    """Return the values that an accumulator starts at, (M, N) float32; None for "zero".
 
     Example:
       >>> from fpsim.testing.operands import start

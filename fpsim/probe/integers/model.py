@@ -18,6 +18,7 @@ from fpsim.formats.named import FP64
 from fpsim.probe.black_box import BlackBox, ProbedOperand, operand_of
 from fpsim.probe.integers.rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
 from fpsim.probe.model import Model
+from fpsim.probe.words import NOUNS
 
 KIND = "fpsim model of a sum of integers"  # of a saved model
 SEEDS = (1, 2, 3)
@@ -25,7 +26,7 @@ MATRICES_AT_ONCE = 1 << 22  # terms of products that are held at a time
 
 
 class IntegerModel(Model):
-    """How a black box adds integers, compared with it bit for bit; `fp.probe` makes it of integer operands.
+    """A model of the addition of integers in a black box, equal to it bit for bit; `fp.probe` makes it.
 
     It has the attributes of a Model; those of floats, such as `.tree`, `.unit` and `.accumulator`, are None.
 
@@ -47,7 +48,7 @@ class IntegerModel(Model):
 
     @property
     def found(self) -> bool:
-        """Whether there is a model that runs."""
+        """Return whether there is a model that runs."""
         return bool(self.rules)
 
     @property
@@ -62,16 +63,16 @@ class IntegerModel(Model):
 
     @property
     def saturates(self) -> bool | None:
-        """Whether sums beyond the range of the results stay at its ends."""
+        """Return whether sums beyond the range of the results stay at its ends."""
         cuts = {rule.saturates for rule in self.rules}
         return cuts.pop() if self.reachable and len(cuts) == 1 else None
 
     def explain(self) -> str:
-        """What was found, in a few sentences."""
+        """Return what was found, in a few sentences."""
         return "\n".join(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
-        noun = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}[self.kind]
+        noun = NOUNS[self.kind]
         terms = f"{plural(self.n, 'term')} of {' by '.join(each.integer for each in self.operands)}"
         yield f"A {noun} of {terms}, seen in {plural(self.calls, 'call')}: {self.arithmetic or 'nothing that fits'}."
         if len(self.rules) > 1:

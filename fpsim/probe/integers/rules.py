@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 class IntegerRule(NamedTuple):
-    """How integers are added: groups of terms exactly, cut to `inner`, and the running sum of groups cut to `out`.
+    """A rule of adding integers: groups of terms exactly, cut to `inner`, and the running sum of groups cut to `out`.
 
     group: terms of a group; 0 for all of them. inner: the dtype of a group's sum, "" where nothing is cut.
     saturates: whether the running sum saturates, after each group, or wraps. inner_saturates: the same of groups.
@@ -38,7 +38,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The rule in words."""
         cut = "saturate" if self.saturates else "wrap"
         if self.inner:
             of_groups = "products" if self.group == 1 else f"sums of {self.group} terms"
@@ -52,7 +52,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name_within_range(self) -> str:
-        """In words, where no sum leaves the range of the results."""
+        """The rule in words, where no sum leaves the range of the results."""
         if not self.inner:
             return f"exact sums in {self.out}"
         return f"{self.name.partition(', added to')[0]}, added up in {self.out}"

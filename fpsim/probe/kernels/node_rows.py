@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """How the numbers of a node are cut before they are added."""
+    """The cut of the numbers of a node before they are added."""
 
     fraction_bits: int  # -1: not at all
     rounding: int
@@ -47,7 +47,7 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """What an addition does, and what becomes of products before it."""
+    """An addition of a node, and what becomes of products before it."""
 
     to: Target
     product: Target  # what products are rounded to first; mantissa_bits is 0 where they are not
@@ -57,7 +57,7 @@ class Addition(NamedTuple):
 
 @scalar
 def _exponent(x: Any) -> Any:
-    """Of a float64; that of a zero is below all others."""
+    """Return the exponent of a float64; that of a zero is below all others."""
     return ((f64(x).view(i64) >> FRACTION) & FIELD) - BIAS
 
 

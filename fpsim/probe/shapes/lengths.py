@@ -16,7 +16,7 @@ from fpsim.probe.model import Model
 from fpsim.probe.probing import dot, matmul, sum
 from fpsim.probe.words import called
 
-KINDS: dict[str, Callable[..., Model]] = {"sum": sum, "dot": dot, "matmul": matmul}
+PROBES: dict[str, Callable[..., Model]] = {"sum": sum, "dot": dot, "matmul": matmul}
 
 
 class Sweep(Mapping[int, Model]):
@@ -68,7 +68,7 @@ class Sweep(Mapping[int, Model]):
         return self.models[shape[-1]]
 
     def explain(self) -> str:
-        """What was found of each length, lengths that follow each other and are described alike together."""
+        """Return what was found of each length, lengths that follow each other and are described alike together."""
         told = []
         for text, group in groupby(self.models.values(), key=_described):
             lengths = [model.n for model in group]
@@ -83,7 +83,7 @@ class Sweep(Mapping[int, Model]):
 
 
 def _described(model: Model) -> str:
-    """What is said of a model, without its length and its calls."""
+    """Return what is said of a model, without its length and its calls."""
     _, *rest = model.explain().split("\n")
     others = len(model.names) - 1 if model.arithmetic is None else 0
     more = f" and {plural(others, 'other name')}" if others > 0 else ""
@@ -114,10 +114,10 @@ def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **optio
       >>> float(models.sum(np.ones(20, np.float32)))
       20.0
     """
-    require_word("kind", kind, tuple(KINDS))
+    require_word("kind", kind, tuple(PROBES))
     each = list(lengths)
     if not each:
         raise ValueError("lengths must have one length at least, such as [300, 600]; got none.")
     for n in each:
         require_integer("a length", n, 1)
-    return Sweep(kind, [KINDS[kind](fn, int(n), **options) for n in dict.fromkeys(each)])
+    return Sweep(kind, [PROBES[kind](fn, int(n), **options) for n in dict.fromkeys(each)])

@@ -15,7 +15,7 @@ from fpsim.errors import require_integer
 from fpsim.probe.black_box import BlackBox, Function, operand_of
 from fpsim.probe.draws import DrawFrame, differing, drawn
 
-KINDS = ("cancelling", "layers", "wide", "alike")  # of operands, which tell orders apart
+TELLING = ("cancelling", "layers", "wide", "alike")  # of operands, which tell orders apart
 ELEMENTS = 48  # that are compared at least for two shapes
 SOME = (1, 2, 5, 16)  # rows, or columns, of the lines of shapes that are searched
 Shape = tuple[int, int, int]  # M, N, K
@@ -62,7 +62,7 @@ class ShapeThresholds:
 
     @staticmethod
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
-        """What all edges cross at one value, that no two shapes with the same bits have on both sides."""
+        """Return what all edges cross at one value, that no two shapes with the same bits have on both sides."""
         if not edges:
             return None
         for name, of in MEASURES.items():
@@ -73,7 +73,7 @@ class ShapeThresholds:
         return None
 
     def explain(self) -> str:
-        """What was found, in a few sentences."""
+        """Return what was found, in a few sentences."""
         tried = f"K = {', '.join(map(str, self.lengths))}"
         if not self.edges:
             return f"No shape that was tried changes the bits ({tried})."
@@ -153,7 +153,7 @@ class _Boxes:
         m, n = min(one[0], two[0]), min(one[1], two[1])
         compared = 0
         for seed in count():
-            for kind in KINDS:
+            for kind in TELLING:
                 first, second = (self._product(shape, kind, seed)[:m, :n] for shape in (one, two))
                 if differing(np.ascontiguousarray(first), np.ascontiguousarray(second)).any():
                     return True

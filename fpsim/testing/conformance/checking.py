@@ -23,7 +23,7 @@ FPSIM = "fpsim"
 
 @dataclass(frozen=True)
 class ConformanceRow:
-    """How an implementation did in one set.
+    """The results of an implementation in one set.
 
     Attributes:
       set: what is computed, such as "cast format=E4M3 ...".
@@ -40,14 +40,14 @@ class ConformanceRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """How an implementation did, set by set; `.ok` where it answered something, and nothing wrong."""
+    """The results of an implementation, set by set; `.ok` where it answered something, and nothing wrong."""
 
     name: str
     rows: tuple[ConformanceRow, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared and everything is right."""
+        """Return whether something was compared and everything is right."""
         return any(row.answered for row in self.rows) and not any(row.wrong for row in self.rows)
 
     def __bool__(self) -> bool:

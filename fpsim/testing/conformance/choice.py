@@ -1,4 +1,4 @@
-"""Which sets a file has, and their inputs: functions of nothing, so that everybody makes the same file."""
+"""The sets of a file and their inputs: functions of nothing, so that everybody makes the same file."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _every_code(fmt: Format) -> Words:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """What of a policy a format can tell: NaN matters where it has none, what lies below where it has no sign."""
+    """Return the part of a policy that a format tells: NaN counts where it has none, negatives where it is unsigned."""
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 

@@ -49,7 +49,7 @@ def load(path: str | os.PathLike[str]) -> list[Vectors]:
 
 
 def is_text(path: Path) -> bool:
-    """Whether a file is text, by the ending of its name, .txt, and not .npz."""
+    """Return whether a file is text, by the ending of its name, .txt, and not .npz."""
     if path.suffix.lower() not in (".txt", ".npz"):
         raise ValueError(f"the file's name must end in .txt or .npz; got {shown(path.name)}.")
     return path.suffix.lower() == ".txt"

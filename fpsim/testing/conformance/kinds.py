@@ -1,4 +1,4 @@
-"""What the sets of vectors compute: casts, arithmetic, instructions, products, scaled tiles."""
+"""Computes the sets of vectors: casts, arithmetic, instructions, products, scaled tiles."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _operands(vectors: Vectors) -> tuple[Field, ...]:
 
 
 def unit_fields(unit: MatrixUnit, k: int) -> tuple[Field, ...]:
-    """What a case of a unit takes: k codes of a, k of b, the start, and the scales of both."""
+    """Return the inputs of a case of a unit: k codes of a, k of b, the start, and the scales of both."""
     found = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
     if unit.scale_format is not None:
         found += [Field(unit.scale_format, k // unit.block)] * 2
@@ -188,7 +188,7 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """What a case of a matrix takes and gives: values; codes, the codes of the scales, and the scale of the array."""
+    """Return the fields of a case of a matrix: values; codes, the codes of the scales, and the scale of the array."""
     row = recipes.ROWS[scaling]
     size = rows * elements
     tiles = rows * -(-elements // row.block[-1])
@@ -236,7 +236,7 @@ def _source(vectors: Vectors) -> Format:
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Where outputs are NaN, of which every one is as good as another."""
+    """Return where outputs are NaN, of which every one is as good as another."""
     parts = [
         np.isnan(decode(part, field.fmt, np.float64))
         for part, field in zip(split(outputs, fields), fields, strict=True)

@@ -14,7 +14,7 @@ SKIPPED = "?"  # the answer for a case that an implementation does not have
 
 
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
-    """What a command gives for the inputs of each set: outputs, and the numbers of the cases that it answers.
+    """Return the outputs of a command for the inputs of each set, and the numbers of the cases that it answers.
 
     Raises:
       ValueError: no command, one that fails, takes too long, or does not answer every case with numbers.

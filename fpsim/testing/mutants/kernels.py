@@ -81,7 +81,7 @@ class KernelMutant:
         return made
 
     def breaks(self, promise: Keywords) -> bool:
-        """Whether it gives other bits than a kernel of a promise on one of `discriminating_inputs`.
+        """Return whether it gives other bits than a kernel of a promise on one of `discriminating_inputs`.
 
         Raises:
           TypeError, ValueError: a promise that `check_kernel` does not take.

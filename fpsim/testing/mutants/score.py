@@ -17,7 +17,7 @@ from fpsim.testing.mutants.quantizers import QUANTIZERS, Mutant, right
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a test said about a broken function: "caught", "missed", or "error" where it raised something else."""
+    """The verdict of a test on a broken function: "caught", "missed", or "error" where it raised something else."""
 
     name: str
     wrong: str
@@ -27,7 +27,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class MutationReport:
-    """How many faults a test sees.
+    """The faults that a test sees, and those that it does not.
 
     Attributes:
       verdicts: one for each mutant.
@@ -151,7 +151,7 @@ class _Trial(NamedTuple):
 
 
 def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationReport:
-    """What tests say of broken functions, and of the right ones of `correct`."""
+    """Return the verdicts of tests on broken functions, and on the right ones of `correct`."""
     said = [_run(each.test, each.right) for each in correct]
     complaints = [complaint for outcome, complaint in said if outcome != "missed"]
     verdicts = tuple(Verdict(each.mutant.name, each.mutant.wrong, *_run(each.test, each.broken)) for each in trials)

@@ -91,7 +91,7 @@ class CalledKernel:
         raise KernelMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """What fn gives for NumPy arrays, passed as it takes them."""
+        """Return the results of fn for NumPy arrays, passed as it takes them."""
         got = self.fn(*(self._passed(np.ascontiguousarray(each)) for each in arrays))
         return got.cpu() if is_torch(got) else got
 

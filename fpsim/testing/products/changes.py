@@ -1,4 +1,4 @@
-"""What broken kernels do otherwise than they should, one change each: with operands, terms, scales and results."""
+"""The changes that broken kernels make, one each: to operands, terms, scales and results."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
 
 
 def has_signed_zeros(promise: Promise) -> bool:
-    """Whether zeros of the promised sums can have either sign: units that align their terms give +0."""
+    """Return whether zeros of the promised sums can have either sign: units that align their terms give +0."""
     return promise.unit is None or promise.unit.rule not in ALIGNING
 
 
 def can_overflow(promise: Promise) -> bool:
-    """Whether results can be too large for their format."""
+    """Return whether results can be too large for their format."""
     a, b = promise.a.fmt, promise.b.fmt
     if a.has_infinity or b.has_infinity or promise.scaled or promise.bias:
         return True
@@ -112,7 +112,7 @@ def can_overflow(promise: Promise) -> bool:
 
 
 def can_underflow(promise: Promise) -> bool:
-    """Whether results can be subnormal."""
+    """Return whether results can be subnormal."""
     smallest = [fmt.smallest_subnormal or fmt.smallest_normal for fmt in (promise.a.fmt, promise.b.fmt)]
     return promise.scaled or smallest[0] * smallest[1] < promise.out.smallest_normal
 

@@ -310,7 +310,7 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """What a probe of the kernel says for a shape in which it is wrong, the longest K first, where it can be probed."""
+    """Return the fields of a probe of a shape in which a kernel is wrong, the longest K first; empty without one."""
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}
     operands = (promise.a, promise.b)
@@ -347,7 +347,7 @@ def where(seen: list[Observation]) -> str:
 
 
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
-    """What sizes of wrong products have in common that no right one has."""
+    """Return what sizes of wrong products have in common that no right one has."""
     sizes, others = ({each.x.shape[place] for each in some} for some in (bad, good))
     if not others - sizes:
         return ""
@@ -364,7 +364,7 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Which rows or columns are wrong."""
+    """Return which rows or columns are wrong."""
     name = ("row", "column")[axis]
     lines = [np.flatnonzero(each.differ.any(axis=1 - axis)) for each in bad]
     sizes = [each.got.shape[axis] for each in bad]
@@ -432,7 +432,7 @@ def _in_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kernel
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Which flush of subnormals has all results in its envelope, or else which variant gives those outside."""
+    """Return the flush whose envelope has all results, or else the variant that gives those outside."""
     for flush in envelopes.FLUSHES:
         if all(envelopes.within(promise, each.x, values_of(each.got, promise.out), flush) for each in seen):
             text = f"It {flush.words}: all results are in the envelope of a product that does so."

@@ -1,4 +1,4 @@
-"""How far the results of a kernel without promised bits may be from the exact ones, element by element, and why."""
+"""Bounds of the results of a kernel without promised bits, element by element, and their derivation."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """What elements must be that have a NaN or Inf among their terms."""
+    """Return the elements that have a NaN or Inf among their terms, and what they must be."""
     with np.errstate(all="ignore"):
         products = a[:, :, None] * b[None]
     nan = np.isnan(products).any(axis=1)
@@ -133,7 +133,7 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Which results lie outside."""
+    """Return which results lie outside."""
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)
@@ -142,14 +142,14 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """How much of its bound each finite result uses; NaN where there is none."""
+    """Return the share of its bound that each finite result uses; NaN where there is none."""
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)
 
 
 def derivation(promise: Promise) -> str:
-    """How the bound comes about, in a sentence or two."""
+    """Return the derivation of the bound, in a sentence or two."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, out = adding.how, promise.out

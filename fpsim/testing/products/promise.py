@@ -1,4 +1,4 @@
-"""What a kernel promises: operands, arithmetic, epilogue and format of the result; and the bits that this gives."""
+"""The promise of a kernel: operands, arithmetic, epilogue and format of the result; and the bits that this gives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NARROW_MERGES = ("output", "in_place")
 
 
 class Adding(NamedTuple):
-    """How the products are added: a unit with a schedule, or an accumulator.
+    """The addition of products: a unit with a schedule, or an accumulator.
 
     `words`: said instead of its name. `codes`: whether the codes of the operands are read as those of the unit,
     whatever their format.
@@ -47,7 +47,7 @@ class Adding(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The arithmetic in words."""
         if self.words:
             return self.words
         if isinstance(self.how, Accumulator):
@@ -90,7 +90,7 @@ class KernelInputs:
 
     @property
     def extras(self) -> list[Array]:
-        """What a kernel gets beside both operands, in order."""
+        """The arguments of a kernel beside both operands, in order."""
         return [x for x in (self.scale_a, self.scale_b, self.bias) if x is not None]
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class KernelInputs:
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """What a kernel promises, checked.
+    """The promise of a kernel, checked.
 
     Attributes:
       a, b: the operands.
@@ -122,12 +122,12 @@ class Promise:
 
     @property
     def along_k(self) -> bool:
-        """Whether scales change along K."""
+        """Return whether scales change along K."""
         return any(scale in ("1x128", "128x128", "block") for scale in (self.scale_a, self.scale_b))
 
     @property
     def scaled(self) -> bool:
-        """Whether there are scales."""
+        """Return whether there are scales."""
         return bool(self.scale_a or self.scale_b)
 
     @property
@@ -229,7 +229,7 @@ def _of_model(
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:
-    """Whether a unit's element may be what an operand holds; TF32 is passed as float32."""
+    """Return whether a unit's element may be what an operand holds; TF32 is passed as float32."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
     if operand.fmt in (FP32, TF32):

@@ -1,4 +1,4 @@
-"""What a check of a kernel found, as data and as a text to act on."""
+"""The report of a check of a kernel, as data and as a text to act on."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ProductCoverage:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """What `check_kernel` found.
+    """The report of `check_kernel`.
 
     Attributes:
       ok: whether all bits are those that were promised, or lie in the envelope.
@@ -142,7 +142,7 @@ class KernelReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the kernel keeps its promise."""
+        """Return whether the kernel keeps its promise."""
         return not self.mismatches and not self.broken
 
     def __bool__(self) -> bool:
@@ -180,7 +180,7 @@ class KernelReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
-    """What a verdict excludes, in a sentence."""
+    """Return the sentence that says what a verdict excludes."""
     all_of = excluded + len(rivals)
     text = f"Of {all_of:,} other additions, orders, roundings and faults {excluded:,} differ on at least one input"
     text += ": every one" if not rivals else f"; not excluded: {listed(rivals)}"
@@ -212,7 +212,7 @@ def ordinals(codes: Array, fmt: Format) -> Array:
 
 
 def distance(got: Array, want: Array, fmt: Format) -> Array:
-    """How many values of the format lie between two codes, float64; a zero of the other sign is one ulp away."""
+    """Return how many values of the format lie between two codes, float64; the zero of the other sign is 1 ulp away."""
     x, y = values_of(got, fmt), values_of(want, fmt)
     apart = np.abs((ordinals(got, fmt) - ordinals(want, fmt)).astype(np.float64))
     apart = np.where((apart == 0) & (got != want), 1.0, apart)

@@ -1,4 +1,4 @@
-"""Which variant of a promise gives a kernel's bits: one change, then two, then whatever brings it nearer."""
+"""Finds the variant of a promise that gives a kernel's bits: one change, then two, then whatever brings it nearer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USUAL = 120  # additions that are tried with every change of terms and operands
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What a kernel gave for inputs, and what it should have given: codes, every NaN the same."""
+    """The results of a kernel for inputs, and the right ones: codes, every NaN the same."""
 
     x: KernelInputs
     got: Array
@@ -40,18 +40,18 @@ class Observation:
 
     @cached_property
     def differ(self) -> Array:
-        """Where they differ."""
+        """The places at which the results differ."""
         return np.asarray(self.got != self.want)
 
     @cached_property
     def count(self) -> int:
-        """How many differ."""
+        """The number of differ."""
         return int(self.differ.sum())
 
 
 @dataclass(frozen=True)
 class FoundVariant:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
       variant: the best; PROMISED where nothing is better.
@@ -108,7 +108,7 @@ class VariantSearch:
         return [variant for axis in AXES for variant in self.changes(axis)]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
-        """How many results differ from a variant's; stops behind a limit."""
+        """Return how many results differ from a variant's; stops behind a limit."""
         total = 0
         for each in seen:
             total += int(self.emulator.differing(variant, each.x, each.got).sum())
@@ -155,7 +155,7 @@ class VariantSearch:
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
-        """Whether a variant differs where the kernel keeps its promise."""
+        """Return whether a variant differs where the kernel keeps its promise."""
         return self.count(variant, (each for each in self.seen if not each.count), 0) > 0
 
     def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
@@ -224,7 +224,7 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """How many other variants differ on at least one input; those with the same additions; and the others.
+        """Return how many other variants differ on at least one input; those with the same additions; and the others.
 
         It is about a kernel that has all bits of its promise.
         """
@@ -250,7 +250,7 @@ class VariantSearch:
         return excluded, same, rivals
 
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
-        """Whether a variant gives other bits for some inputs, and whether it gives any."""
+        """Return whether a variant gives other bits for some inputs, and whether it gives any."""
         exists = False
         for each in some:
             try:
@@ -264,14 +264,14 @@ class VariantSearch:
 
 
 class _Trees:
-    """Whether additions are the promised ones for some shapes."""
+    """Comparisons of additions with the promised ones, for some shapes."""
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
         self.promise = promise
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Whether a variant is the promised addition by another name, for these shapes."""
+        """Return whether a variant is the promised addition by another name, for these shapes."""
         if variant.size != 1:
             return False
         if variant.terms is not None:
@@ -293,7 +293,7 @@ class _Trees:
             return False
 
     def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
-        """Whether slices of K end where promised partial sums do, for these lengths, and are joined as these are."""
+        """Return whether slices of K end where promised partial sums do for these lengths, and join as these do."""
         if promised is None:
             return False
         sized = parts._replace(terms=promised.terms, parts=0, cut=promised.cut, grain=promised.grain)
@@ -304,7 +304,7 @@ class _Trees:
         return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
-        """Whether only terms change places that a unit adds in one step, whose order it does not see."""
+        """Return whether only terms change places that a unit adds in one step, whose order it does not see."""
         adding, unit = self.promise.adding, self.promise.unit
         assert variant.terms is not None
         if not isinstance(adding, Adding) or unit is None or unit.rule not in ORDERLESS:

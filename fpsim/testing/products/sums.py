@@ -101,7 +101,7 @@ class JoinedParts(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The addition in words."""
         sort = f"sums over every {self.parts}th term" if self.strided else "slices of K"
         size = f"{self.parts} {sort}" if self.parts else f"partial sums of {self.terms} terms"
         size = RULES[self.rule].format(self.terms, 2 * self.terms, 4 * self.terms) if self.rule else size
@@ -159,7 +159,7 @@ class Dequantised(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The addition in words."""
         how = self.how.name if isinstance(self.how, MatrixUnit) else repr(self.how)
         return f"operands times scales, rounded to {self.fmt}, added by {how}"
 

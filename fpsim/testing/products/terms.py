@@ -141,7 +141,7 @@ def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]
 
 
 def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
-    """Where terms first stand in one sum, in words: the node of a tree at which all have met.
+    """Return in words where terms first stand in one sum: the node of a tree at which all have met.
 
     Example:
       >>> import fpsim as fp

@@ -43,12 +43,12 @@ class Variant(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many changes."""
+        """The number of changes."""
         return sum(each is not None for each in self)
 
     @property
     def clauses(self) -> tuple[str, ...]:
-        """What it does, as clauses after "it"."""
+        """The changes as clauses after "it"."""
         found = [] if self.operands is None else [self.operands[1].words]
         found += [] if self.terms is None else [self.terms.words]
         found += [] if self.addition is None else [f"adds as {self.addition.name}"]
@@ -133,7 +133,7 @@ class Emulator:
         return replace(x, a=a, b=b)
 
     def changes_nothing(self, variant: Variant, some: Iterable[KernelInputs]) -> bool:
-        """Whether a change of scales is none, in whatever shape: of one scale for all of K, those before and after."""
+        """Return whether a change of scales is none in any shape: of one scale for all of K, those before and after."""
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
         try:
@@ -142,7 +142,7 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Where results differ from a variant's; everywhere where it has none."""
+        """Return where results differ from a variant's; everywhere where it has none."""
         try:
             found = self.bits(variant, x)
         except (ValueError, TypeError):

@@ -33,7 +33,7 @@ class QuantizerMisbehaved(Exception):
 
 
 class Result(NamedTuple):
-    """What came back: patterns of float64, flat, and whether they were codes."""
+    """The results of a call: patterns of float64, flat, and whether they were codes."""
 
     words: Words
     codes: bool
@@ -131,7 +131,7 @@ class CalledQuantizer:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """What a function is called in reports."""
+    """Return the name of a function in reports."""
     name = getattr(fn, "__name__", None) or type(fn).__name__
     return "fn" if name == "<lambda>" else str(name)
 

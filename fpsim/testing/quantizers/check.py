@@ -471,7 +471,7 @@ def _refused(box: CalledQuantizer, refusal: QuantizerMisbehaved) -> Broken:
 
 
 def _changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:
-    """Whether what changes from call to call looks like stochastic rounding."""
+    """Return in words where results change from call to call, and whether that looks like stochastic rounding."""
     text = where(apart, differ, fmt, got)
     if text.endswith("neighbours of its input.") and "values of the format" not in text:
         return f"Values of the format stay, and others go to either neighbour, as in stochastic rounding. {text}"
@@ -505,7 +505,7 @@ def _diagnosis(found: FoundModel, search: ModelSearch, want: Words, fmt: Format)
 
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
-    """What becomes of a few right results, whatever they came from, as a wrong entry of a table makes it."""
+    """Return clauses on a few right results that always become others, as a wrong entry of a table makes them."""
     changed = distinct(want[got != want])
     if changed.size > FEW:
         return ()

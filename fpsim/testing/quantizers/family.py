@@ -65,7 +65,7 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """What a fault changes: the parameters of a model, and what the faulty quantizer does, in words after "it"."""
+    """A fault: the parameters of a model that it changes, and what the faulty quantizer does, in words after "it"."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
@@ -103,7 +103,7 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
 
 
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """What never comes to the format."""
+    """Yield the faults of functions that do not round to the format."""
     yield deviation(UNROUNDED, unrounded=True)
     for fmt in (FP16, BF16, TF32, FP32):
         if not fmt.holds(source) and not model.fmt.holds(fmt):
@@ -160,7 +160,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """What else is done to the input."""
+    """Yield the faults of what else is done to the input."""
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)

@@ -121,7 +121,7 @@ class RoundedInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class QuantizerModel:
-    """What a quantizer does, step by step; the defaults of all but the first six are what a right one does.
+    """A model of a quantizer, step by step; the defaults of all but the first six fields are what a right one does.
 
     Attributes:
       fmt: the format that it rounds to.
@@ -248,7 +248,7 @@ class QuantizerModel:
         return self._read(values)
 
     def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
-        """What its steps up to rounding make of inputs, which models that differ in later steps share."""
+        """Return inputs after the steps up to rounding, which models that differ in later steps share."""
         parameters = (
             self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
             self.carry, *self._parameters_before(),
@@ -447,7 +447,7 @@ INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positiv
 
 @lru_cache(maxsize=256)
 def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
-    """What each outcome is that has one magnitude; top: codes by which the largest value is off."""
+    """Return the magnitude of each outcome that has one; top: codes by which the largest value is off."""
     return {
         "infinity": np.inf, "nan": np.nan, "max": magnitude_of(fmt.max_code + top, grid_of(fmt)), "zero": 0.0,
         "smallest_normal": fmt.smallest_normal, "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),

@@ -79,7 +79,7 @@ def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
 
 
 def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """What brings each input between its ends when it is added."""
+    """Return the summands that bring each input between its ends."""
     size = 2.0**-23 * np.abs(x)  # to which sums of float32 are rounded
     start, stop = float((low - x - size).max()), float((high - x + size).min())
     yield from (added for added in ADDED if start <= added <= stop)

@@ -37,7 +37,7 @@ CLASSES = ("values", "ties", "rounding", "zeros", "subnormals", "overflow", "inf
 
 
 def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
-    """Which inputs each property of single values is about."""
+    """Yield the inputs that each property of single values is about."""
     magnitude = inputs.magnitude
     subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
     if not fmt.subnormals:
@@ -125,7 +125,7 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
-    """Whether results, given back, stay, where they would in the right one and the source's dtype holds them."""
+    """Return whether results, given back, stay, where they would in the right one and the source's dtype holds them."""
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
         back = values.astype(x.dtype)
@@ -185,7 +185,7 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 def _other(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """What breaks a property, where two results differ; paste: an expression of the whole array that shows it."""
+    """Return the broken property where two results differ; paste: an expression of the whole array that shows it."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None

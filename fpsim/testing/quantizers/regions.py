@@ -65,7 +65,7 @@ def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
 
 
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
-    """What those that differ have in common beside their kind."""
+    """Return what those that differ have in common beside their kind."""
     if number < 4 or here.sum() == kind.sum():
         return ""
     if odd[here].all():
@@ -74,7 +74,7 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
 
 
 def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Whether what came is one of the two neighbours."""
+    """Return whether what came is one of the two neighbours."""
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)
     if not chosen.finite.size:

@@ -1,4 +1,4 @@
-"""What a check of a quantizer found, as data and as a text to act on."""
+"""The report of a check of a quantizer, as data and as a text to act on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class QuantizerIdentity:
-    """What a quantizer does, as far as its results tell.
+    """The identity of a quantizer, as far as its results tell.
 
     Attributes:
       fmt: the format that was asked about.
@@ -94,7 +94,7 @@ class QuantizerIdentity:
 
     @property
     def is_policy(self) -> bool:
-        """Whether `fpsim.encode` with these keywords gives the same."""
+        """Return whether `fpsim.encode` with these keywords gives the same."""
         return self.exact and not self.faults
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class QuantizerIdentity:
 
 @dataclass(frozen=True)
 class QuantizerReport:
-    """What `check_quantizer` found.
+    """The report of `check_quantizer`.
 
     Attributes:
       ok: whether all properties hold.
@@ -142,7 +142,7 @@ class QuantizerReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all properties hold."""
+        """Return whether all properties hold."""
         return not self.broken
 
     def __bool__(self) -> bool:
@@ -165,7 +165,7 @@ class QuantizerReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
-    """What a verdict excludes, in a sentence."""
+    """Return the sentence that says what a verdict excludes."""
     text = (
         f"Of {excluded + len(rivals):,} other policies and faults {excluded:,} differ on at least one of these inputs"
     )

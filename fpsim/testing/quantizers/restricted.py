@@ -24,11 +24,11 @@ class Region:
 
     @property
     def ends(self) -> int:
-        """How many things it limits."""
+        """The number of things that it limits."""
         return sum(end is not None for end in (self.negative, self.low, self.high))
 
     def holds(self, inputs: SplitInputs) -> Flags:
-        """Which inputs lie in it; no NaN where it has an end."""
+        """Return which inputs lie in it; no NaN where it has an end."""
         inside = np.ones(inputs.negative.shape, np.bool_)
         if self.negative is not None:
             inside &= inputs.negative == self.negative

@@ -168,7 +168,7 @@ class SplitInputs(NamedTuple):
         return self._replace(steps={})
 
     def once(self, parameters: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
-        """What a step makes of them, that kept from an earlier model with the same parameters if there is one."""
+        """Return what a step makes of them, kept from an earlier model with the same parameters if there is one."""
         if self.steps is None:
             return step(self)
         if parameters not in self.steps:
@@ -236,7 +236,7 @@ def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
 
 
 def _is_inner(grid: FractionGrid) -> bool:
-    """Whether float64 holds its spacings, and what scales them to 1, as normal values."""
+    """Return whether float64 holds its spacings, and what scales them to 1, as normal values."""
     return 0 < grid.mantissa_bits <= FRACTION_BITS and grid.mantissa_bits - grid.min_exponent <= BIAS - 1
 
 

@@ -39,7 +39,7 @@ class FoundModel:
 
 
 class KnownModels:
-    """What models give for some inputs, which does not depend on the quantizer that they are held against.
+    """Results of models for some inputs, which do not depend on the quantizer that they are held against.
 
     Attributes:
       certificates: how many rivals a model was told from, and from which not, by the start of a search and the model.
@@ -53,7 +53,7 @@ class KnownModels:
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """What a model gives for the first inputs that a rival is held against."""
+        """Return what a model gives for the first inputs that a rival is held against."""
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
@@ -62,7 +62,7 @@ class KnownModels:
 
 
 class ModelSearch:
-    """What a quantizer gave for some inputs, held against models.
+    """The results of a quantizer for some inputs, held against models.
 
     known: what is known of models from earlier searches with the same inputs.
     """
@@ -78,11 +78,11 @@ class ModelSearch:
         self._of_first = got[self.known.first]
 
     def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
-        """Where a model gives something else."""
+        """Return where a model gives something else."""
         return np.asarray(model.run(self.inputs) != self.got)
 
     def count(self, model: QuantizerModel) -> int:
-        """How many inputs differ from a model, of all."""
+        """Return how many inputs differ from a model, of all."""
         return int(self.differing(model).sum())
 
     def rearranged(self, places: npt.NDArray[np.intp]) -> ModelSearch:
@@ -170,18 +170,18 @@ class ModelSearch:
         return certificates[key]
 
     def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """How many models around one differ on at least one input, and the names of those that do not, but one."""
+        """Return how many models around one differ on an input at least, and the names of the rest, but one."""
         others = {words: other for words, other in rival_models(start, self.source).items() if other != found}
         rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)
 
     def _few(self, model: QuantizerModel) -> int:
-        """How many of the part differ from a model."""
+        """Return how many of the part differ from a model."""
         self.tried += 1
         return int((model.run(self._part) != self._of_part).sum())
 
     def gives_all(self, model: QuantizerModel) -> bool:
-        """Whether nothing differs from a model. Of the many that it does from, a few inputs tell most."""
+        """Return whether nothing differs from a model. Of the many that it does from, a few inputs tell most."""
         self.tried += 1
         if (self.known.first_of(model) != self._of_first).any():
             return False
@@ -217,7 +217,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
 
 
 def seldom(words: str) -> bool:
-    """Whether a fault is one of a first format's limits, which few inputs show."""
+    """Return whether a fault is one of a first format's limits, which few inputs show."""
     return "which " in words
 
 

@@ -150,7 +150,7 @@ def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st
 
 
 def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """What a cast can stumble over: `fp.testing.points`, its seams more often, and any float.
+    """Draw what a cast can stumble over: `fp.testing.points`, its seams more often, and any float.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.

@@ -1,4 +1,4 @@
-"""What casts are asked for: formats, roundings and policies."""
+"""Strategies of the arguments of casts: formats, roundings and policies."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MANY = 1 << 16  # inputs that all pairs of causes are tried on, before the few t
 
 
 class ScaleCause(NamedTuple):
-    """What explains all results: clauses after "it", and the model with these changes."""
+    """A cause that explains all results: clauses after "it", and the model with these changes."""
 
     clauses: tuple[str, ...]
     model: GivenScale

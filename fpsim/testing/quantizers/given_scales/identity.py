@@ -23,7 +23,7 @@ POLICIES = tuple(name for name in NAMES if name != "stochastic")
 
 @dataclass(frozen=True)
 class IntegerIdentity:
-    """What a quantizer to integers with one scale does, as far as its results tell.
+    """The identity of a quantizer to integers with one scale, as far as its results tell.
 
     Attributes:
       fmt: the format that was asked about.
@@ -53,7 +53,7 @@ class IntegerIdentity:
 
     @property
     def is_policy(self) -> bool:
-        """Whether it is saturate(round(x / scale) + zero point), without faults."""
+        """Return whether it is saturate(round(x / scale) + zero point), without faults."""
         return self.exact and not self.faults
 
     @property

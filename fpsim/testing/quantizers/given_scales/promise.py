@@ -20,7 +20,7 @@ WIDE = 2.0**31  # integers are of 32 bits before they are cut to those of a form
 
 
 class GivenScale(NamedTuple):
-    """What a quantizer with a given scale does; all but the first four are what a right one does by default.
+    """A model of a quantizer with a given scale; all but the first four fields are what a right one has by default.
 
     Attributes:
       fmt: the element format.

@@ -27,12 +27,12 @@ class Case(NamedTuple):
 
     @property
     def special(self) -> bool:
-        """Whether there is an Inf or a NaN, which recipes treat each in their own way."""
+        """True where there is an Inf or a NaN, which recipes treat each in their own way."""
         return not np.isfinite(self.x).all()
 
 
 class RightEncoding(NamedTuple):
-    """What should have been done."""
+    """The encoding that is right: format, scaling and cast."""
 
     fmt: Element
     scaling: Scaling
@@ -44,7 +44,7 @@ class RightEncoding(NamedTuple):
 
 
 class FaultOutcome(NamedTuple):
-    """What a fault comes to: the values of elements, float64, the scales that they had, and those that come back."""
+    """The outcome of a fault: values of elements, float64, the scales that they had, and those that come back."""
 
     elements: Array
     used: Array

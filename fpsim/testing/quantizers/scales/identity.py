@@ -90,12 +90,12 @@ class ScalingIdentity:
 
     @property
     def block(self) -> tuple[int, ...]:
-        """Of its tiles."""
+        """The shape of its tiles."""
         return self.scaling.block
 
     @property
     def scale_rule(self) -> str:
-        """How it finds scales."""
+        """The rule by which it finds scales."""
         return self.scaling.scale_rule
 
     def __str__(self) -> str:
@@ -351,7 +351,7 @@ def differing(
     cases: list[tuple[Array, ReturnedParts]], fmt: Element, scaling: Scaling, cast: dict[str, Any],
     enough: int | None = None,
 ) -> tuple[int, int, str]:  # fmt: skip
-    """How many elements and scales a scaling does not give, of how many, and how scales are laid out.
+    """Return how many elements and scales a scaling does not give, of how many, and how scales are laid out.
 
     enough: where more differ, the rest is not looked at.
     """
@@ -381,7 +381,7 @@ def differing(
 
 
 def unrounded(cases: list[tuple[Array, ReturnedParts]]) -> bool:
-    """Whether what came back is always the input."""
+    """Return whether what came back is always the input."""
     return all(parts.scales is None and (parts.elements == values_of(x, x)).all() for x, parts in cases)
 
 

@@ -21,7 +21,7 @@ WANTED = "an fp.Scaled, (codes, scales), (codes, scales, tensor scale or zero po
 
 
 class ReturnedParts:
-    """What a quantizer with scales returned.
+    """The parts that a quantizer with scales returned.
 
     Args:
       got: its result.

@@ -197,7 +197,7 @@ def _enlarged(x: Array, added: float) -> Array:
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
-    """What the scales that came are of the right ones, where that is one number; else 0."""
+    """Return the scales that came over the right ones, where that is one number; else 0."""
     for case in cases[1:2]:
         if case.scales is None:
             continue

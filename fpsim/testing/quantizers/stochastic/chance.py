@@ -24,7 +24,7 @@ def level_of_one_test(tests: int) -> float:
 
 
 def unlikely(count: Any, of: int, share: Any, tests: int) -> Any:
-    """Whether counts of independent draws are farther from their mean than chance allows."""
+    """Return whether counts of independent draws are farther from their mean than chance allows."""
     from scipy.special import bdtr, bdtrc
 
     count, share = np.asarray(count, np.float64), np.asarray(share, np.float64)

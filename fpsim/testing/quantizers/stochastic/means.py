@@ -76,7 +76,7 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Whether all shares together are too large or too small, which a small bias everywhere shows first."""
+    """Return whether all shares together are too large or too small, which a small bias everywhere shows first."""
     from scipy.special import ndtri
 
     spread = math.sqrt(float((fraction * (1 - fraction)).sum()) / (REPEATS * CALLS))

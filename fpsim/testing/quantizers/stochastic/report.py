@@ -14,7 +14,7 @@ AVERAGED = (1, 4, 16, 64)
 
 @dataclass(frozen=True)
 class StochasticReport:
-    """What `check_stochastic` found.
+    """The report of `check_stochastic`.
 
     Attributes:
       ok: whether all properties hold.
@@ -50,7 +50,7 @@ class StochasticReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all properties hold."""
+        """Return whether all properties hold."""
         return not self.broken
 
     def __bool__(self) -> bool:

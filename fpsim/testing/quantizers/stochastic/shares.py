@@ -1,4 +1,4 @@
-"""What biased stochastic rounding does, from how often it goes away from zero: known faults, and its random bits."""
+"""Names biased stochastic rounding from the shares that go away from zero: known faults, and its random bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BITS, MOST_PLACES = 12, 4  # of random bits, and places by which they are m
 
 
 class Shares(NamedTuple):
-    """How often results went away from zero: one element per input."""
+    """Shares of results that went away from zero: one element per input."""
 
     away: Values
     fraction: Values  # of a unit, which is what the share should be

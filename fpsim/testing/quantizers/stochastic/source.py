@@ -24,7 +24,7 @@ Values = npt.NDArray[np.float64]
 
 
 def driver_of(fn: Callable[..., Any]) -> str:
-    """What drives a function, by the names of its parameters."""
+    """Return what drives a function, by the names of its parameters."""
     try:
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
