@@ -8,6 +8,7 @@ from fpsim.lazy import attach
 
 if TYPE_CHECKING:
     from fpsim.train import recipes as recipes
+    from fpsim.train.activations.recomputation import Recompute as Recompute
     from fpsim.train.comparisons.comparison import Comparison as Comparison
     from fpsim.train.comparisons.comparison import compare as compare
     from fpsim.train.comparisons.gradient_probe import probe as probe
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from fpsim.train.parts import Override as Override
     from fpsim.train.parts import Stored as Stored
     from fpsim.train.recipe import Recipe as Recipe
-    from fpsim.train.recomputation import Recompute as Recompute
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
     from fpsim.train.setup.settings import Settings as Settings
@@ -39,7 +39,7 @@ __getattr__, __dir__, __all__ = attach(
         "parallel": ["Ranks"],
         "parts": ["Controller", "Numerics", "Override", "Stored"],
         "recipe": ["Recipe"],
-        "recomputation": ["Recompute"],
+        "activations.recomputation": ["Recompute"],
         "runs": ["Run", "run"],
         "side_by_side": ["Divergence", "lockstep"],
         "setup.settings": ["Settings"],

@@ -19,6 +19,8 @@ from fpsim.torch.delayed import with_largest_amax
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.train.activations.offloading import apply_offload
+from fpsim.train.activations.recomputation import apply_recompute
 from fpsim.train.controller import Levels
 from fpsim.train.data import corpus, examples
 from fpsim.train.loss_scale import LossScaler
@@ -27,7 +29,6 @@ from fpsim.train.monitor import Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.parallel import GradientSum, Ranks, Reduction, reduce
 from fpsim.train.recipe import Recipe
-from fpsim.train.recomputation import apply_recompute
 from fpsim.train.setup.checks import refuse_names, refuse_shapes, refuse_slices
 from fpsim.train.setup.layers import (
     RUNS,
@@ -96,6 +97,7 @@ class Trainer:
             store_activations(self.model, row)
         refuse_slices(recipe, self.model, settings)
         apply_recompute(self.model, settings.recompute)
+        self.traffic = apply_offload(self.model, settings.offload)
         self._reduction = Reduction(recipe.reduction, count=self.ranks.world * settings.accumulate)
         self._shared: Any = self.model
         if recipe.gradients is None:  # torch adds in float32; `_batch` adds in other formats

@@ -159,7 +159,7 @@ def find_recipe(spec: Any) -> Recipe:
 def run(
     recipe: Any, *, steps: int = 250, seed: int = 0, model: str = "transformer", text: Any = None, out: Any = None,
     backend: str = "emulated", batch: int | None = None, context: int = 64, accumulate: int = 1, measure: int = 25,
-    recompute: Any = 0.0, progress: Progress | None = None, ranks: Ranks | None = None,
+    recompute: Any = 0.0, offload: float = 0.0, progress: Progress | None = None, ranks: Ranks | None = None,
 ) -> Run:  # fmt: skip
     """Train a small model by a recipe.
 
@@ -183,6 +183,7 @@ def run(
       measure: steps from one measurement of every product to the next; 0 for none.
       recompute: share of the transformer's blocks whose activations are computed again, or an `fp.train.Recompute`;
         it changes no bit, slices of K aside.
+      offload: share of the transformer's blocks whose activations wait in temporary files; it changes no bit.
       progress: called with the share done and a text.
       ranks: the processes that train together, of `fpsim.train.Ranks`.
 
@@ -201,7 +202,7 @@ def run(
       (3, True, '')
     """
     chosen = find_recipe(recipe)
-    settings = settings_of(steps, seed, model, text, backend, batch, context, accumulate, measure, recompute)
+    settings = settings_of(steps, seed, model, text, backend, batch, context, accumulate, measure, recompute, offload)
     trainer = Trainer(chosen, settings, ranks)
     if out is None:
         return _finished(trainer, None, progress)
@@ -216,11 +217,12 @@ def run(
 def settings_of(
     steps: int = 250, seed: int = 0, model: str = "transformer", text: Any = None, backend: str = "emulated",
     batch: int | None = None, context: int = 64, accumulate: int = 1, measure: int = 25, recompute: Any = 0.0,
+    offload: float = 0.0,
 ) -> Settings:  # fmt: skip
     """The settings of a run; `batch` is 8 where it is None, and 128 for the perceptron."""
     if batch is None:
         batch = 128 if model == "perceptron" else 8
-    return Settings(steps, seed, model, text, backend, batch, context, accumulate, measure, recompute)
+    return Settings(steps, seed, model, text, backend, batch, context, accumulate, measure, recompute, offload)
 
 
 def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None) -> Run:
@@ -251,7 +253,7 @@ def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: P
 def identity(trainer: Trainer) -> dict[str, Any]:
     """What a checkpoint must have been trained with, as plain values."""
     settings = dataclasses.asdict(trainer.settings)
-    del settings["text"], settings["measure"]
+    del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:
         del settings["recompute"]
     shapes = {name: list(weight.shape) for name, weight in trainer.weights.items()}

@@ -10,8 +10,8 @@ from fpsim.analysis.systems.memory.ledger import blockwise
 from fpsim.display.wording import bytes_in_words, percent
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.torch.recipe import LinearRecipe
+from fpsim.train.activations.recomputation import NOTHING, Recompute
 from fpsim.train.model import Config
-from fpsim.train.recomputation import NOTHING, Recompute
 from fpsim.train.runs import find_recipe
 
 FINEST = 1 << 12  # slices

@@ -10,8 +10,8 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.torch.blocks import block_of
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.replay import cut_whole
+from fpsim.train.activations.recomputation import cut_evenly
 from fpsim.train.recipe import Recipe
-from fpsim.train.recomputation import cut_evenly
 from fpsim.train.setup.layers import STORING, followed_by, layers_of
 from fpsim.train.setup.settings import Settings
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.torch.plan import BACKENDS
-from fpsim.train.recomputation import NOTHING, recompute_of
+from fpsim.train.activations.recomputation import NOTHING, recompute_of
+from fpsim.train.optimizer_recipe import require_number
 
 MODELS = ("transformer", "perceptron")
 SEEDS = 1 << 64  # what torch's generators and the batches take
@@ -27,6 +28,7 @@ class Settings:
       accumulate: micro-batches of a step, of each process; `Recipe.gradients` is the format in which they are added.
       measure: steps from one measurement of every product to the next; 0 for none.
       recompute: share of the blocks whose activations are computed again in the backward pass, or a `Recompute`.
+      offload: share of the blocks whose activations wait for the backward pass in temporary files.
 
     Raises:
       TypeError, ValueError: a field that is none of these.
@@ -42,6 +44,7 @@ class Settings:
     accumulate: int = 1
     measure: int = 25
     recompute: Any = NOTHING
+    offload: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "context", "accumulate"):
@@ -53,6 +56,7 @@ class Settings:
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
         object.__setattr__(self, "recompute", recompute_of(self.recompute))
+        require_number("offload", self.offload, highest=1.0)
         require_word("model", self.model, MODELS)
         require_word("backend", self.backend, BACKENDS)
         if self.text is not None and self.model != "transformer":

@@ -291,7 +291,7 @@ def loose(value: Any) -> Any:
         (lambda: fp.analysis.ledger(Config(96), "BF16", checkpointing=2), "checkpointing must be .* up to 1; got 2"),
         (
             lambda: fp.analysis.ledger(Perceptron(0), "BF16", tokens=8, checkpointing=0.5),
-            "which the perceptron has none of",
+            "the perceptron has none of",
         ),
         (lambda: fp.analysis.ledger(torch.nn.ReLU(), "BF16"), "model must have parameters; got ReLU"),
         (lambda: fp.analysis.ledger(torch.nn.Linear(2, 2), "BF16", tokens=8), "this module's depend on its input"),

@@ -65,7 +65,12 @@ class Recompute:
 
     def blocks(self, layers: int) -> int:
         """Return how many of the blocks are computed again, rounded up."""
-        return math.ceil(round(self.share * layers, 9))  # 1 - 0.9 of 10 blocks is one block
+        return whole_blocks(self.share, layers)
+
+
+def whole_blocks(share: float, layers: int) -> int:
+    """Return how many of a number of blocks a share of them is, rounded up."""
+    return math.ceil(round(share * layers, 9))  # 1 - 0.9 of 10 blocks is one block
 
 
 NOTHING = Recompute(0.0)
@@ -78,7 +83,7 @@ def recompute_of(value: Any) -> Recompute:
       TypeError: it is neither.
 
     Example:
-      >>> from fpsim.train.recomputation import recompute_of
+      >>> from fpsim.train.activations.recomputation import recompute_of
       >>> recompute_of(0.25)
       Recompute(share=0.25, by='layer', slices=1)
     """
@@ -173,7 +178,7 @@ def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
       ValueError: there are fewer elements than slices, or slices would cross the edge of a tile.
 
     Example:
-      >>> from fpsim.train.recomputation import cut_evenly
+      >>> from fpsim.train.activations.recomputation import cut_evenly
       >>> cut_evenly(128, 4, 128)[1]
       slice(32, 64, None)
     """
@@ -247,7 +252,7 @@ def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -
     Example:
       >>> from fpsim.train import Recompute
       >>> from fpsim.train.model import Config
-      >>> from fpsim.train.recomputation import forward_multiplications, recomputed_multiplications
+      >>> from fpsim.train.activations.recomputation import forward_multiplications, recomputed_multiplications
       >>> config = Config(vocabulary=96)
       >>> recomputed_multiplications(config, 512, Recompute(1.0)) == forward_multiplications(config, 512, 2)
       True

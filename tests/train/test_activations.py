@@ -1,4 +1,4 @@
-"""Recomputation: bits of training stay as they are, by whole blocks and by slices of M and N, and those of K do not."""
+"""Activations that are computed again, or wait in files: bits of training stay, but for slices of K."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fpsim.testing import assert_bits_equal
 from fpsim.torch.products import multiply
 from fpsim.torch.replay import ProductReplay, cut_whole
 from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
-from fpsim.train.recomputation import cut_evenly, recompute_of, recomputed_multiplications
+from fpsim.train.activations.offloading import Offload
+from fpsim.train.activations.recomputation import cut_evenly, recompute_of, recomputed_multiplications
 from tests.kit.sweeps import in_turn
 
 DRAWN = recipes.NVFP4.replace(linear=fp.torch.NVFP4.replace(rounding="stochastic", name=""))
@@ -131,6 +132,56 @@ def test_without_a_replay_stochastic_rounding_draws_anew() -> None:
     assert not torch.equal(*grads)
 
 
+# ---- files
+
+
+@in_turn("name", ["FP32", "stochastic", "FP8_DELAYED", "DEEPSEEK_V3_STASH"])
+@in_turn("recompute", [0.0, 0.5])
+def test_activations_that_wait_in_files_change_no_bit(name: str, recompute: float) -> None:
+    plain, _ = plainly(name)
+    found, _ = trained(RECIPES[name], recompute, offload=1.0)
+    for part, x in plain.items():
+        assert_bits_equal(found[part], x)
+
+
+def test_files_hold_what_autograd_keeps_and_are_gone_after_the_backward_pass() -> None:
+    trainer = Trainer(recipes.FP32, Settings(batch=8, context=16, measure=0, offload=0.5))
+    trainer.step()
+    traffic = trainer.traffic
+    assert traffic is not None
+    sizes: list[int] = []
+    block = Trainer(recipes.FP32, Settings(batch=8, context=16)).model.blocks[0]
+    own_bytes = {x.data_ptr() for x in block.parameters()}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        sizes.append(0 if x.untyped_storage().data_ptr() in own_bytes else x.numel() * x.element_size())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        block(torch.zeros(8, 16, 128, requires_grad=True))
+    assert traffic.written == traffic.read == traffic.most == sum(sizes)
+    assert traffic.held == 0
+    assert Trainer(recipes.FP32, Settings(batch=8, context=16)).traffic is None
+
+
+@in_turn("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64])
+def test_a_tensor_comes_back_from_its_file_with_its_strides(dtype: torch.dtype) -> None:
+    offload = Offload()
+    base = torch.arange(24).reshape(2, 3, 4).to(dtype)
+    for x in (base, base.permute(2, 0, 1), base[:, 1], base[:0], base[:1].expand(3, 3, 4)):
+        kept = offload.store(x)
+        found = offload.load(kept)
+        assert torch.equal(found, x)
+        assert found.dtype == x.dtype
+    assert offload.load(offload.store(base.permute(2, 0, 1))).stride() == base.permute(2, 0, 1).stride()
+    kept = offload.store(base)
+    kept.path.write_bytes(b"x")
+    with pytest.raises(ValueError, match="must hold the activation that was written"):
+        offload.load(kept)
+    del kept
+    assert offload.traffic.held == 0
+
+
 # ---- memory and compute
 
 
@@ -240,6 +291,8 @@ def test_lengths_are_cut_at_tiles_or_within_them() -> None:
         (lambda: Recompute(1.0, "m", 0), "slices must be an integer >= 1"),
         (lambda: Recompute(1.0, slices=2), "slices are for by='m', 'n' or 'k'; got 2"),
         (lambda: recompute_of("all"), "recompute must be a share of the blocks, or an fp.train.Recompute; got 'all'"),
+        (lambda: Settings(offload=2), "offload must be a finite number >= 0 up to 1; got 2"),
+        (lambda: Trainer(recipes.BF16, Settings(model="perceptron", offload=0.5)), "offload is for the transformer"),
         (lambda: Settings(recompute=-1), "recompute must be a finite number >= 0 up to 1; got -1"),
         (lambda: Trainer(recipes.BF16, Settings(model="perceptron", recompute=0.5)), "got it for a Perceptron"),
         (lambda: Trainer(recipes.FP32, Settings(recompute=Recompute(1.0, "m", 2))), "whose bits depend on its shape"),
