@@ -138,7 +138,7 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _block_along(lengths: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
-    """The size of a whole tile along each axis: that of the block, also where the axis is shorter."""
+    """Return the size of a whole tile along each axis: that of the block, also where the axis is shorter."""
     missing = len(lengths) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
     return [length if size == -1 else size for size, length in zip(sizes, lengths, strict=True)]
@@ -150,6 +150,6 @@ def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
 
 
 def _swizzled(grid: Sequence[int]) -> int:
-    """Number of scales, with those that fill up tiles of 128 x 4."""
+    """Return the number of scales, with those that fill up tiles of 128 x 4."""
     rows, columns = math.prod(grid[:-1]), grid[-1]
     return -(-rows // SWIZZLE[0]) * SWIZZLE[0] * -(-columns // SWIZZLE[1]) * SWIZZLE[1]

@@ -91,7 +91,7 @@ class ProductReplay:
 
     @torch.no_grad()
     def _operands(self) -> tuple[CastOperand, CastOperand]:
-        """The quantised input and weight."""
+        """Return the quantised input and weight."""
         if self._cast is None:
             plan, state = self._plan, self._state
             row = (None, None) if state is None else (state[INPUT], state[WEIGHT])

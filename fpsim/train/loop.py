@@ -147,7 +147,7 @@ class Trainer:
         return row
 
     def _batch(self, scales: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[float]]:
-        """The gradients of a step, those of all its micro-batches and processes, and the losses of its own."""
+        """Return the gradients of a step, of all its micro-batches and processes, and the losses of its own."""
         losses, parts = [], []
         total = None if self.recipe.gradients is None else GradientSum(self.recipe.gradients)
         for loss in self._micro_batches(self._shared, scales):

@@ -127,7 +127,7 @@ class _SwiGLU(Function):  # type: ignore[misc]
 
 
 def _swiglu_slopes(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of both halves."""
+    """Return the gradients of both halves."""
     share = torch.sigmoid(gate)
     slope = share * (1 + gate * (1 - share))
     return dy * up * slope, dy * gate * share

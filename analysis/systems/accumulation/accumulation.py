@@ -93,7 +93,7 @@ def accumulation(
 def _rows_of(
     name: str, way: tuple[Any, Accumulator], terms: Array, weights: Array, divide: str
 ) -> tuple[list[AccumulationRow], Array]:
-    """The rows of a way, and its mean of all micro-batches."""
+    """Return the rows of a way, and its mean of all micro-batches."""
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
     factors = weights if divide == "after" else weights / total
@@ -113,7 +113,7 @@ def _rows_of(
 
 
 def _sum(terms: Array, adds: Accumulator) -> Array:
-    """The sum of terms along the first axis, float32."""
+    """Return the sum of terms along the first axis, float32."""
     total = np.asarray(sum_of(terms, accumulate=adds, axis=0))
     if total.dtype == np.float32:
         return total
@@ -122,13 +122,13 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 
 def _exact(terms: Array, weights: Array) -> Array:
-    """The weighted mean in float64."""
+    """Return the weighted mean in float64."""
     mean: Array = np.tensordot(weights, terms.astype(np.float64), 1) / weights.sum()
     return mean
 
 
 def _counts(most: int) -> Iterator[int]:
-    """1, 2, 4, ... and the last one."""
+    """Yield 1, 2, 4, ... and the last one."""
     count = 1
     while count < most:
         yield count
@@ -137,7 +137,7 @@ def _counts(most: int) -> Iterator[int]:
 
 
 def _beside_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
-    """A row of all micro-batches with the share of the elements that have the large batch's bits."""
+    """Return a row of all micro-batches with the share of the elements that have the large batch's bits."""
     if row.micro_batches != count:
         return row
     same = mean.view(np.uint32) == large.view(np.uint32)
@@ -148,7 +148,7 @@ def _beside_large(row: AccumulationRow, mean: Array, large: Array, count: int) -
 
 
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
-    """Ways as formats and accumulators.
+    """Return ways as formats and accumulators.
 
     Raises:
       TypeError, ValueError: they are none.
@@ -171,7 +171,7 @@ def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
 
 
 def _checked_weights(weights: Any, count: int) -> Array:
-    """Weights as float64 (micro-batches,)."""
+    """Return weights as float64 (micro-batches,)."""
     if weights is None:
         return np.ones(count)
     array, _ = float_array(np.asarray(weights, np.float64), "weights")
@@ -191,7 +191,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Gradients of micro-batches (micro-batches, elements), of the large batch (elements,), and sizes."""
+    """Return gradients of micro-batches (micro-batches, elements), of the large batch (elements,), and sizes."""
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
 
     refuse_swapped(model, batches, loss)
@@ -206,7 +206,7 @@ def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]
 
 
 def _gradient(model: Any, batch: Any, function: Any) -> Array:
-    """The gradient of all parameters, flat float32; the model's own .grad stay as they are."""
+    """Return the gradient of all parameters, flat float32; the model's own .grad stay as they are."""
     import torch
 
     parameters = [x for x in model.parameters() if x.requires_grad]
@@ -222,7 +222,7 @@ def _gradient(model: Any, batch: Any, function: Any) -> Array:
 
 
 def _leaves(batch: Any) -> list[Any]:
-    """The tensors of a batch."""
+    """Return the tensors of a batch."""
     if isinstance(batch, Mapping):
         return [leaf for value in batch.values() for leaf in _leaves(value)]
     if isinstance(batch, (tuple, list)):
@@ -231,7 +231,7 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def _size(batch: Any) -> int:
-    """The length of the first axis of a batch.
+    """Return the length of the first axis of a batch.
 
     Raises:
       TypeError: it holds no tensors with one.
@@ -243,7 +243,7 @@ def _size(batch: Any) -> int:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Micro-batches as one large batch, along the first axis."""
+    """Return micro-batches as one large batch, along the first axis."""
     import torch
 
     first = batches[0]

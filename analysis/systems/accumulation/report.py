@@ -77,7 +77,7 @@ class AccumulationReport:
         return max(row.micro_batches for row in self.rows)
 
     def of(self, way: str) -> tuple[AccumulationRow, ...]:
-        """Rows of a way, from few to many micro-batches.
+        """Return rows of a way, from few to many micro-batches.
 
         Raises:
           ValueError: there is no such way.
@@ -86,11 +86,11 @@ class AccumulationReport:
         return tuple(sorted((row for row in self.rows if row.way == way), key=lambda row: row.micro_batches))
 
     def final(self, way: str) -> AccumulationRow:
-        """The row of a way with all micro-batches."""
+        """Return the row of a way with all micro-batches."""
         return self.of(way)[-1]
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame, a row for each way and number of micro-batches."""
+        """Return a pandas DataFrame, a row for each way and number of micro-batches."""
         return frame([dataclasses.asdict(row) for row in self.rows])
 
     def plot(self, ax: Any = None) -> Any:
@@ -134,14 +134,14 @@ class AccumulationReport:
             ) from None
 
     def __str__(self) -> str:
-        """The error of each way with all micro-batches."""
+        """Return the error of each way with all micro-batches."""
         head = f"{plural(self.micro_batches, 'micro-batch').replace('batchs', 'batches')} of "
         head += f"{plural(self.elements, 'element')}"
         width = max(map(len, self.ways))
         return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])
 
     def _repr_html_(self) -> str:
-        """The same as a table."""
+        """Return the same as a table."""
         cells = "".join(
             f"<tr><td>{html.escape(way)}</td><td>{html.escape(_words(self.final(way)))}</td></tr>" for way in self.ways
         )
@@ -149,7 +149,7 @@ class AccumulationReport:
 
 
 def _words(row: AccumulationRow) -> str:
-    """A row in words."""
+    """Return a row in words."""
     if row.overflowed:
         return f"{percent(row.overflowed)} of the elements overflowed"
     said = f"relative error {row.relative_error:.2g}"

@@ -46,13 +46,13 @@ class Activation:
 
 
 def _kept(block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None) -> Any:
-    """An activation in a format; None is float32."""
+    """Return an activation in a format; None is float32."""
     text = str(FP32 if fmt is None else fmt)
     return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
 
 
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
-    """An activation that no recipe rounds: indices and masks."""
+    """Return an activation that no recipe rounds: indices and masks."""
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
 
@@ -64,12 +64,12 @@ class _Saved:
         self.recipe, self.tokens = recipe, tokens
 
     def linear(self, block: int, name: str, features: int) -> Activation:
-        """The input of a linear layer."""
+        """Return the input of a linear layer."""
         found: Activation = _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
         return found
 
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """RMSNorm: torch keeps its input and its ratios; one whose steps are rounded keeps ratios alone."""
+        """Yield what RMSNorm keeps: input and ratios, or ratios alone where its steps are rounded."""
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None
         inner = numerics.norm if fmt is None else fmt
@@ -82,7 +82,7 @@ class _Saved:
             yield _kept(block, name, "weight", (1, width), numerics.norm)
 
     def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
-        """Attention: queries, keys, values, softmax and the mask."""
+        """Yield what attention keeps: queries, keys, values, softmax and the mask."""
         fmt, scaling = self._stored(name)
         made = self._made_by(f"blocks.{block}.attn.qkv")
         inner = made if fmt is None else fmt
@@ -94,14 +94,14 @@ class _Saved:
         yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
 
     def swiglu(self, block: int, name: str, hidden: int) -> Activation:
-        """SwiGLU keeps its input alone."""
+        """Return the input of SwiGLU, which keeps nothing else."""
         fmt, scaling = self._stored(name)
         inner = self._made_by(f"blocks.{block}.mlp.gate_up") if fmt is None else fmt
         found: Activation = _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
         return found
 
     def loss(self, classes: int) -> Iterator[Activation]:
-        """The cross entropy: log-probabilities, or the logits where its steps are rounded."""
+        """Yield what the cross entropy keeps: log-probabilities, or the logits where its steps are rounded."""
         fmt = self.recipe.numerics.loss
         yield _kept(-1, "loss", "logits" if fmt is not None else "log-softmax", (self.tokens, classes), fmt)
         yield _plain(-1, "loss", "targets", (self.tokens, 1), "int64", INDEX_BITS)
@@ -109,12 +109,12 @@ class _Saved:
             yield _kept(-1, "loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """The format and scaling that `Recipe.stored` has for a module; None where it has none."""
+        """Return the format and scaling that `Recipe.stored` has for a module; None where it has none."""
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 
     def _made_by(self, layer: str) -> Any:
-        """The format of a layer's results; None for float32."""
+        """Return the format of a layer's results; None for float32."""
         return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
 
 

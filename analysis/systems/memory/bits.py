@@ -44,7 +44,7 @@ class BitsRow:
     bits: StoredBits
 
     def to_dict(self) -> dict[str, Any]:
-        """The row of a table: bits per value, of codes, scales and padding and in all, and bytes of the array."""
+        """Return the row of a table: bits per value of codes, scales and padding and in all, and bytes of the array."""
         values = self.bits.values
         return {
             "format": self.format, "scaling": self.scaling, "code_bits": self.bits.codes / values,
@@ -64,7 +64,7 @@ class BitsTable:
     rows: tuple[BitsRow, ...]
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame, a row for each format and scaling."""
+        """Return a pandas DataFrame, a row for each format and scaling."""
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ def bits_per_value(
 
 
 def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
-    """Formats with their scalings."""
+    """Return formats with their scalings."""
     if formats is None:
         if scalings is not None:
             raise ValueError(f"scalings need formats; got {scalings!r} and none. Name formats, one for each.")

@@ -73,7 +73,7 @@ def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Any = None) -> Any:
 
 
 def _labels(ledgers: Sequence[DrawnLedger]) -> list[str]:
-    """What tells ledgers apart: the recipe, and the ranks, stage and share kept where they are not all the same."""
+    """Return labels: the recipe, and ranks, stage and share kept where ledgers differ in them."""
     words = {
         "ranks": [f"{found.ranks} rank{'s' if found.ranks > 1 else ''}" for found in ledgers],
         "zero": [f"ZeRO-{found.zero}" for found in ledgers],

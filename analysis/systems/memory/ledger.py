@@ -107,7 +107,7 @@ def ledger(
 
 
 def _recompute_of(checkpointing: Any) -> Recompute:
-    """The recomputation that a share of kept blocks, or a Recompute, asks for."""
+    """Return the recomputation that a share of kept blocks, or a Recompute, asks for."""
     if isinstance(checkpointing, Recompute):
         return checkpointing
     require_number("checkpointing", checkpointing, highest=1.0)
@@ -142,12 +142,12 @@ class _StateEntry:
         return math.ceil(self.bits / 8)
 
     def shard(self, ranks: int) -> int:
-        """Bytes of the elements of one rank."""
+        """Return bytes of the elements of one rank."""
         return math.ceil(self.bits * Fraction(-(-self.elements // ranks), self.elements) / 8)
 
 
 def _weights_of(model: Any) -> _ModelWeights:
-    """The parameters of what was passed as a model.
+    """Return the parameters of what was passed as a model.
 
     Raises:
       TypeError, ValueError: it is none.
@@ -174,7 +174,7 @@ def _weights_of(model: Any) -> _ModelWeights:
 
 
 def _weights_of_shape(config: Config) -> _ModelWeights:
-    """The parameters of a transformer of a shape, which none is made of."""
+    """Return the parameters of a transformer of a shape, without making one."""
     width, hidden = config.width, config.hidden
     linear = {}
     for block in range(config.layers):
@@ -188,7 +188,7 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """Everything but activations."""
+    """Return everything but activations."""
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 
@@ -221,7 +221,7 @@ def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[t
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Copies of a number of parameters, in whole tiles."""
+    """Return copies of a number of parameters, in whole tiles."""
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
     found = []
@@ -236,7 +236,7 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 
 
 def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Copies and scales of the layers of a model, and histories of delayed scales."""
+    """Return copies and scales of the layers of a model, and histories of delayed scales."""
     sums: dict[tuple[str, str, str], list[int]] = {}
 
     def add(kind: str, part: str, fmt: Any, elements: int, bits: int) -> None:
@@ -275,7 +275,7 @@ class ModelActivations:
 def _activations(
     model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
 ) -> ModelActivations:
-    """The activations of a micro-batch.
+    """Return the activations of a micro-batch.
 
     Raises:
       ValueError: a model whose activations the arguments do not say.
@@ -332,14 +332,14 @@ def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> 
 
 
 def _head(config: Config, tokens: int) -> int:
-    """Multiplications of the head in a forward pass."""
+    """Return multiplications of the head in a forward pass."""
     return tokens * config.width * config.vocabulary
 
 
 def _without_blocks(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Rows where the first blocks keep their inputs alone, and one of them at a time is there whole."""
+    """Return rows where the first blocks keep their inputs alone, and one of them at a time is there whole."""
     blocks = again.blocks(config.layers)
     rows = [_row(each) for each in listed if not 0 <= each.block < blocks]
     freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
@@ -353,7 +353,7 @@ def _without_blocks(
 def _without_hidden(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Rows where SwiGLU of the first blocks keeps nothing, and a slice of its input is there at a time."""
+    """Return rows where SwiGLU of the first blocks keeps nothing, and a slice of its input is there at a time."""
     last = again.blocks(config.layers) - 1
     names = {f"blocks.{block}.mlp.act" for block in range(last + 1)}
     sliced = [each for each in listed if each.name in names]
@@ -365,14 +365,14 @@ def _without_hidden(
 
 
 def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
-    """The row of what is computed again at a time, beyond what the backward pass has freed before; none if nothing."""
+    """Return the row of what is computed again at a time, beyond what was freed before; none if nothing."""
     more = math.ceil(sum(each.bits.bytes for each in tensors) / slices) - freed
     elements = math.ceil(sum(each.elements for each in tensors) / slices)
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
 
 
 def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
-    """The activations of any module, as a forward pass left them."""
+    """Return the activations of any module, as a forward pass left them."""
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []
     for each in saved.rows:

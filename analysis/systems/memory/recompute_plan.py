@@ -36,7 +36,7 @@ class RecomputePlan:
     cost: float
 
     def __str__(self) -> str:
-        """What is computed again, and what that saves and costs."""
+        """Say what is computed again, and what that saves and costs."""
         again = self.recompute
         if not again.share:
             return f"nothing needs to be computed again: {bytes_in_words(self.bytes)} of activations"
@@ -96,13 +96,13 @@ def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -
 
 
 def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
-    """Bytes of activations, and multiplications that run once more over those of a step."""
+    """Return bytes of activations, and multiplications that run once more over those of a step."""
     found = blockwise(config, recipe, tokens, again)
     return sum(row.bytes for row in found.rows), found.cost
 
 
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
-    """Nothing, slices and whole blocks of one block after another."""
+    """Yield nothing, slices and whole blocks of one block after another."""
     yield NOTHING
     can_be_sliced = all(
         not isinstance(linear, LinearRecipe) or linear.accumulator("fprop") is not None
@@ -117,7 +117,7 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
 
 
 def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
-    """The fewest slices of tokens with which activations fit, a power of two; the finest where none do."""
+    """Return the fewest slices of tokens with which activations fit, a power of two; the finest where none do."""
     share, finest, budget = wanted
     if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:
         return finest

@@ -79,7 +79,7 @@ class Ledger:
         return sum(row.rank_bytes for row in self.rows)
 
     def of(self, kind: str) -> int:
-        """Bytes of a kind that one rank holds.
+        """Return bytes of a kind that one rank holds.
 
         Raises:
           ValueError: there is no such kind.
@@ -93,7 +93,7 @@ class Ledger:
         return {kind: count for kind in KINDS if (count := self.of(kind))}
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame, a row for each part."""
+        """Return a pandas DataFrame, a row for each part."""
         return frame([dataclasses.asdict(row) for row in self.rows])
 
     def plot(self, ax: Any = None, others: Sequence[Ledger] = ()) -> Any:
@@ -144,7 +144,7 @@ class Ledger:
             ) from None
 
     def __str__(self) -> str:
-        """Bytes of a rank by kind."""
+        """Return bytes of a rank by kind."""
         head = f"{self.recipe or 'a recipe without a name'}, {plural(self.parameters, 'parameter')}: "
         head += f"{bytes_in_words(self.rank_bytes)} on each of {plural(self.ranks, 'rank')}"
         head += f" with ZeRO-{self.zero}" if self.zero else ""
@@ -152,7 +152,7 @@ class Ledger:
         return "\n".join([*lines, *self.notes])
 
     def _repr_html_(self) -> str:
-        """The same as a table."""
+        """Return the same as a table."""
         cells = "".join(
             f"<tr><td>{kind}</td><td>{bytes_in_words(count)}</td></tr>" for kind, count in self.by_kind.items()
         )

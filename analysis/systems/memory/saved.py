@@ -50,7 +50,7 @@ class SavedTensors:
         return sum(row.bytes for row in self.rows)
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame, a row for each storage."""
+        """Return a pandas DataFrame, a row for each storage."""
         return frame([row.__dict__ for row in self.rows])
 
     def __str__(self) -> str:

@@ -149,7 +149,7 @@ class SlicedHidden:
         self.replay, self.shape, self.recompute, self.factor = replay, tuple(shape), recompute, factor
 
     def parts(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """The slices: rows and columns of gate and up, and both as (rows, columns)."""
+        """Yield the slices: rows and columns of gate and up, and both as (rows, columns)."""
         rows, width = math.prod(self.shape[:-1]), self.shape[-1] // 2
         by, slices = self.recompute.by, self.recompute.slices
         every_row, every_column = slice(0, rows), slice(0, width)

@@ -50,7 +50,7 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 
 
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
-    """A ValueError where the result of a layer in front of SwiGLU cannot be computed again by slices."""
+    """Raise a ValueError where the result of a layer before SwiGLU cannot be computed again by slices."""
     recompute = settings.recompute
     if recompute.by == "layer" or not recompute.share or not hasattr(model, "blocks"):
         return
@@ -73,7 +73,7 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 
 
 def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
-    """A ValueError where tiles do not go into the slices."""
+    """Raise a ValueError where slices would cut tiles that share a scale."""
     recompute = settings.recompute
 
     def tile(scaling: Any, axis: int, length: int) -> int:
