@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fpsim.analysis.systems.accumulation.report import LARGE, AccumulationReport, AccumulationRow, accumulation_row
+from fpsim.arithmetic.functions import add
 from fpsim.arrays import Array, float_array, words
-from fpsim.casts.cast import decode, quantize
+from fpsim.casts.cast import decode, encode, quantize
 from fpsim.errors import require_word, shown
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
 from fpsim.products.reduce import sum as sum_of
 from fpsim.sums.accumulators import Accumulator, Sequential
@@ -78,21 +82,21 @@ def accumulation(
     flat = terms.reshape(len(terms), -1)
     rows: list[AccumulationRow] = []
     values: dict[str, Array] = {}
+    exact = _exact_means(flat, factors)
     for name, way in chosen.items():
-        found, mean = _rows_of(name, way, flat, factors, divide)
+        found, mean = _rows_of(name, way, flat, factors, divide, exact)
         rows += found
         values[name] = mean.reshape(terms.shape[1:])
     if large is not None:
-        exact = _exact(flat, factors)
         rows = [_beside_large(row, values[row.way], large, len(terms)) for row in rows]
-        rows.append(accumulation_row(LARGE, len(terms), large, None, (exact, flat[-1])))
+        rows.append(accumulation_row(LARGE, len(terms), large, None, (exact[len(terms)], flat[-1])))
         values[LARGE] = large
     return AccumulationReport(tuple(rows), flat.shape[1], divide, values)
 
 
 def _rows_of(
-    name: str, way: tuple[Any, Accumulator], terms: Array, weights: Array, divide: str
-) -> tuple[list[AccumulationRow], Array]:
+    name: str, way: tuple[Any, Accumulator], terms: Array, weights: Array, divide: str, exact: Mapping[int, Array]
+) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
     """Return the rows of a way, and its mean of all micro-batches."""
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
@@ -101,15 +105,39 @@ def _rows_of(
     rounded = scaled if fmt is None else np.asarray(quantize(scaled, fmt), np.float32)
     rows = []
     mean = rounded[0]
-    for count in _counts(len(terms)):
-        after = _sum(rounded[:count], adds)
-        before = None if count == 1 else _sum(rounded[: count - 1], adds)
+    for count, after, before in _prefixes(rounded, fmt, adds):
         divisor = np.float32(weights[:count].sum(dtype=np.float64) / (1 if divide == "after" else total))
         mean = after / divisor
         kept = None if before is None else before / divisor
-        exact = _exact(terms[:count], weights[:count])
-        rows.append(accumulation_row(name, count, mean, kept, (exact, rounded[count - 1])))
+        rows.append(accumulation_row(name, count, mean, kept, (exact[count], rounded[count - 1])))
     return rows, mean
+
+
+def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
+    """Yield numbers of terms, their sums, and the sums before the last one was added; None before the first."""
+    wanted = list(_counts(len(terms)))
+    if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
+        for count in wanted:
+            yield count, _sum(terms[:count], adds), None if count == 1 else _sum(terms[: count - 1], adds)
+        return
+    # one term after another, rounded to nearest even: a running sum has the bits of all these sums
+    total = np.zeros(terms.shape[1:], np.float32)
+    for count, term in enumerate(terms, 1):
+        before, total = total, _added(total, term, fmt, adds.fmt)
+        if count in wanted:
+            yield count, total, None if count == 1 else before
+
+
+def _added(total: Array, term: Array, fmt: Any, sums: Format) -> Array:
+    """Return the sum of a total, values of `sums`, and a term, values of `fmt`, rounded into `sums`; float32."""
+    if sums == FP32:
+        with np.errstate(all="ignore"):
+            return np.asarray(total + term)
+    if fmt == sums:
+        codes = add(encode(total, sums), encode(term, sums), fmt=sums)
+    else:
+        codes = add(encode(total, sums), words(term), fmt=(sums, FP32), out_fmt=sums)
+    return np.asarray(decode(np.asarray(codes), sums), np.float32)
 
 
 def _sum(terms: Array, adds: Accumulator) -> Array:
@@ -121,10 +149,15 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
         return np.asarray(decode(words(total), adds.result_format, np.float64), np.float32)
 
 
-def _exact(terms: Array, weights: Array) -> Array:
-    """Return the weighted mean in float64."""
-    mean: Array = np.tensordot(weights, terms.astype(np.float64), 1) / weights.sum()
-    return mean
+def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
+    """Return the weighted means of the first terms in float64, by their number."""
+    wanted, found = list(_counts(len(terms))), {}
+    total = np.zeros(terms.shape[1:], np.float64)
+    for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):
+        total += weight * term.astype(np.float64)
+        if count in wanted:
+            found[count] = total / weights[:count].sum()
+    return found
 
 
 def _counts(most: int) -> Iterator[int]:
@@ -137,11 +170,13 @@ def _counts(most: int) -> Iterator[int]:
 
 
 def _beside_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
-    """Return a row of all micro-batches with the share of the elements that have the large batch's bits."""
+    """Return a row of all micro-batches with how far it is from the large batch's gradient."""
     if row.micro_batches != count:
         return row
     same = mean.view(np.uint32) == large.view(np.uint32)
-    return dataclasses.replace(row, equal=float(np.mean(same)))
+    norm = float(np.linalg.norm(large.astype(np.float64)))
+    difference = float(np.linalg.norm(mean.astype(np.float64) - large))
+    return dataclasses.replace(row, equal=float(np.mean(same)), drift=difference / norm if norm else math.nan)
 
 
 # ---- checks

@@ -38,6 +38,7 @@ class AccumulationRow:
       overflowed: share of the elements that are Inf or NaN.
       equal: share of the elements whose bits are those of the large batch's gradient; NaN without one, or with fewer
         than all micro-batches.
+      drift: norm of the difference from the large batch's gradient, over the norm of that; NaN as `equal`.
     """
 
     way: str
@@ -47,6 +48,7 @@ class AccumulationRow:
     unchanged: float
     overflowed: float
     equal: float = math.nan
+    drift: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def _words(row: AccumulationRow) -> str:
     if row.unchanged:
         said += f", the last micro-batch changed nothing in {percent(row.unchanged)} of the elements"
     if not math.isnan(row.equal):
-        said += f", {percent(row.equal)} equal to the large batch"
+        said += f", {row.drift:.2g} from the large batch ({percent(row.equal)} of the bits equal)"
     return said
 
 

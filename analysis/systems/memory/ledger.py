@@ -163,10 +163,11 @@ def _weights_of(model: Any) -> _ModelWeights:
             "model must be a torch.nn.Module, an fpsim.train.model.Config or a number of parameters; got "
             f"{shown(model)}."
         )
-    linear = {
-        name_of(name): (module.out_features, module.in_features)
-        for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)
-    }  # fmt: skip
+    weights = {
+        module.weight: (name_of(name), (module.out_features, module.in_features))
+        for name, module in reversed(list(model.named_modules())) if isinstance(module, torch.nn.Linear)
+    }  # fmt: skip  # a weight that layers share has one copy, by the name of the first
+    linear = dict(reversed(list(weights.values())))
     count = sum(x.numel() for x in model.parameters())
     if not count:
         raise ValueError(f"model must have parameters; got {type(model).__name__} without any.")

@@ -16,6 +16,8 @@ import torch
 import fpsim as fp
 from fpsim.analysis.systems.accumulation.accumulation import WAYS
 from fpsim.testing import assert_bits_equal
+from fpsim.train.data import corpus
+from fpsim.train.model import Config, Transformer, pair_loss
 from fpsim.train.parallel import GradientSum
 from tests.kit.sweeps import in_turn
 
@@ -61,6 +63,18 @@ def test_sums_have_the_bits_of_the_trainers(way: str) -> None:
     assert_bits_equal(found.values[way], total.gradients["w"].numpy() / np.float32(7))
 
 
+@in_turn("sums", ["fp32", "bf16", "fp16", "e5m2", fp.Sequential("bf16", rounding="down"), fp.Pairwise("bf16")])
+@in_turn("fmt", [None, "bf16", "fp16"])
+def test_running_sums_have_the_bits_of_whole_sums(fmt: Any, sums: Any) -> None:
+    terms = normal(37, 300) * 2.0 ** np.arange(-30, 0, 0.1, dtype=np.float32)
+    terms[:, :3] = [-0.0, np.inf, np.nan]
+    found = fp.analysis.accumulation(terms, ways={"way": (fmt, sums)})
+    adds = sums if isinstance(sums, fp.Sequential | fp.Pairwise) else fp.Sequential(sums)
+    total = np.asarray(fp.sum(terms if fmt is None else fp.quantize(terms, fmt), accumulate=adds, axis=0))
+    values = total if total.dtype == np.float32 else fp.decode(total, adds.fmt)
+    assert_bits_equal(found.values["way"], values / np.float32(37))
+
+
 def test_the_error_is_that_of_float64() -> None:
     terms = normal(33, 1000)
     found = fp.analysis.accumulation(terms)
@@ -94,6 +108,19 @@ def test_a_large_batch_is_the_mean_in_float32_and_not_in_bf16() -> None:
     assert found.final("float32").relative_error < 1e-6
     assert found.final("BF16 sums").relative_error > 2 * found.final("BF16, float32 sums").relative_error > 1e-3
     assert 0 < found.final("float32").equal < 1
+    difference = np.linalg.norm(found.values["BF16 sums"].astype(np.float64) - large)
+    assert found.final("BF16 sums").drift == pytest.approx(float(difference / np.linalg.norm(large.astype(np.float64))))
+
+
+def test_the_reference_transformer_drifts_in_bf16_and_not_in_float32() -> None:
+    data, model = corpus(), Transformer(Config(len(corpus().vocabulary), 32), seed=0)
+    batches = [tuple(map(torch.from_numpy, data.batch(0, 0, i, batch=4, context=32))) for i in range(16)]
+    found = fp.analysis.accumulation(model, batches, pair_loss)
+    assert found.elements == sum(x.numel() for x in model.parameters())
+    assert found.final("float32").drift < 1e-6
+    errors = [row.relative_error for row in found.of("BF16 sums")]
+    assert errors[-1] > 1.5 * errors[0] > 2e-3
+    assert found.final("BF16 sums").drift == pytest.approx(errors[-1], rel=0.01)
 
 
 def test_one_micro_batch_is_the_large_batch() -> None:

@@ -182,6 +182,13 @@ def test_views_of_a_storage_and_weights_count_once_or_not_at_all() -> None:
     assert [row.bytes for row in fp.analysis.saved_tensors(Twice(), torch.ones(8, 8)).rows] == [8 * 8 * 4]
 
 
+def test_a_weight_that_layers_share_counts_once() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False))
+    model[1].weight = model[0].weight
+    assert fp.analysis.ledger(model, "BF16").by_kind["copies"] == 2 * 64 * 64
+    assert fp.analysis.ledger(model, "BF16").parameters == 64 * 64
+
+
 def test_a_shape_needs_no_memory() -> None:
     huge = Config(vocabulary=129_280, context=4096, width=8192, heads=64, layers=80, hidden=28_672)
     assert fp.analysis.ledger(huge, "BF16").parameters > 70e9
