@@ -54,6 +54,15 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.attention.results import AttentionReport as AttentionReport
     from fpsim.analysis.systems.attention.results import CacheReport as CacheReport
     from fpsim.analysis.systems.attention.results import WeightUnderflow as WeightUnderflow
+    from fpsim.analysis.systems.invariance.batches import batch_invariance as batch_invariance
+    from fpsim.analysis.systems.invariance.decoding import RandomDecoder as RandomDecoder
+    from fpsim.analysis.systems.invariance.decoding import decoding as decoding
+    from fpsim.analysis.systems.invariance.results import BatchInvariance as BatchInvariance
+    from fpsim.analysis.systems.invariance.results import DecodingReport as DecodingReport
+    from fpsim.analysis.systems.invariance.run_report import RunComparison as RunComparison
+    from fpsim.analysis.systems.invariance.runs import compare_runs as compare_runs
+    from fpsim.analysis.systems.invariance.scheduled import ScheduledProduct as ScheduledProduct
+    from fpsim.analysis.systems.invariance.tensor_log import TensorLog as TensorLog
     from fpsim.analysis.systems.memory.bits import BitsTable as BitsTable
     from fpsim.analysis.systems.memory.bits import bits_per_value as bits_per_value
     from fpsim.analysis.systems.memory.ledger import ledger as ledger
@@ -124,6 +133,13 @@ __getattr__, __dir__, __all__ = attach(
         "systems.attention.attention": ["attention", "attention_underflow", "kv_caches"],
         "systems.attention.recipe": ["AttentionRecipe", "KVCache"],
         "systems.attention.results": ["AttentionReport", "CacheReport", "WeightUnderflow"],
+        "systems.invariance.batches": ["batch_invariance"],
+        "systems.invariance.decoding": ["RandomDecoder", "decoding"],
+        "systems.invariance.results": ["BatchInvariance", "DecodingReport"],
+        "systems.invariance.run_report": ["RunComparison"],
+        "systems.invariance.runs": ["compare_runs"],
+        "systems.invariance.scheduled": ["ScheduledProduct"],
+        "systems.invariance.tensor_log": ["TensorLog"],
         "tensors.checkpoint": ["CheckpointTensors", "open"],
         "tensors.opening": ["tensor"],
         "tensors.tensor": ["Tensor"],

@@ -1,0 +1,161 @@
+"""`fp.analysis.batch_invariance`: whether the bits of a row depend on the batch that it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.invariance.results import BatchInvariance, BatchRow
+from fpsim.arrays import Array, as_array, float_array, is_torch, without_gradient, words
+from fpsim.errors import is_integer, require_integer, shown
+
+SIZES = (1, 2, 8, 31, 32, 33, 128, 1024, 1025)
+
+
+def batch_invariance(
+    fn: Callable[[Any], Any], x: Any, *, batches: Sequence[int] = SIZES, rows: int = 2, seed: int = 0,
+    bisect: bool = True,
+) -> BatchInvariance:  # fmt: skip
+    """Find out whether a row's result depends on the number, the order and the values of the rows beside it.
+
+    Args:
+      fn: a function of a batch (m, ...) that gives the results (m, ...), floats: a `fp.analysis.ScheduledProduct`, a
+        product of any library, a model. Where x is a torch tensor it is given tensors.
+      x: rows (count, ...) of floats, from which batches are made; the first `rows` are watched, the others are their
+        neighbours, again and again where a batch needs more.
+      batches: numbers of rows to compare, the smallest of which is the reference.
+      rows: how many rows are watched, one after the other.
+      seed: of the choice of neighbours.
+      bisect: look for the sizes at which bits change between two of `batches`; it is assumed that they change once.
+
+    Returns:
+      A BatchInvariance.
+
+    Raises:
+      ValueError: sizes that are none, too few rows, results of another number of rows.
+      TypeError: fn cannot be called, or gives no floats.
+
+    Source: docs/batch-invariance.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> draws = np.random.default_rng(0)
+      >>> w, x = draws.standard_normal((1024, 32)), draws.standard_normal((64, 1024))
+      >>> rule = lambda m, n, k: fp.schedules.cublas(split_k=4) if m <= 20 else None
+      >>> found = fp.analysis.batch_invariance(fp.analysis.ScheduledProduct(w, "hopper_bf16_f32", rule), x)
+      >>> found.causes, found.thresholds
+      (('size',), (21,))
+      >>> fixed = fp.analysis.ScheduledProduct(w, "hopper_bf16_f32", fp.schedules.cublas(split_k=4))
+      >>> fp.analysis.batch_invariance(fixed, x).invariant
+      True
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of a batch; got {shown(fn)}.")
+    sizes = _checked_sizes(batches)
+    require_integer("rows", rows, 1)
+    require_integer("seed", seed, 0)
+    runner = _Runner(fn, x, rows, seed)
+    references = [runner.result(row, sizes[0], 0) for row in range(rows)]
+    found: list[dict[str, Any]] = []
+    last, group, thresholds = references, 0, []
+    for number, size in enumerate(sizes):
+        results = [runner.result(row, size, 0) for row in range(rows)]
+        if not _same(results, last):
+            group += 1
+            thresholds.append(runner.threshold(sizes[number - 1], size, last) if bisect else size)
+            last = results
+        moved = [
+            _differing(runner.result(row, size, place), results[row])
+            for row in range(rows)
+            for place in {size // 2, size - 1} - {0}
+        ]
+        beside = [_differing(runner.result(row, size, 0, other=True), results[row]) for row in range(rows)]
+        again = [_differing(runner.result(row, size, 0), results[row]) for row in range(rows)]
+        found.append(
+            {
+                "batch": size,
+                "differing": float(np.mean([_differing(a, b) for a, b in zip(results, references, strict=True)])),
+                "relative": _relative(results, references),
+                "by_position": max(moved, default=0.0),
+                "by_neighbours": max(beside) if size > 1 else 0.0,
+                "by_repetition": max(again),
+                "group": group,
+                "description": runner.describe(size),
+            }
+        )
+    elements = sum(one.size for one in references)
+    return BatchInvariance(tuple(BatchRow(**one) for one in found), tuple(thresholds), elements)
+
+
+class _Runner:
+    """Makes batches and takes single rows out of results."""
+
+    def __init__(self, fn: Callable[[Any], Any], x: Any, rows: int, seed: int) -> None:
+        self._fn, self._tensors = fn, is_torch(x)
+        self._x = without_gradient(x) if self._tensors else float_array(x)[0]
+        if len(self._x.shape) < 1 or len(self._x) < rows + 1:
+            raise ValueError(
+                f"x must have the {rows} watched rows and one or more neighbours; got shape {tuple(self._x.shape)}."
+            )
+        self._rows = rows
+        draws = np.random.default_rng(seed)
+        self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
+
+    def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
+        """Return the result of a row at a place of a batch; other: with other neighbours."""
+        beside = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
+        batch = self._x[beside] if not self._tensors else self._x[_indices(beside)]
+        results, _ = float_array(as_array(without_gradient(self._fn(batch))), "the result")
+        if not results.shape or len(results) != size:
+            raise ValueError(f"fn must give a result for each of {size} rows; got shape {results.shape}.")
+        return np.array(results[place])
+
+    def threshold(self, low: int, high: int, results: list[Array]) -> int:
+        """Return the smallest size above `low` whose bits differ from `results`."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _same([self.result(row, middle, 0) for row in range(self._rows)], results):
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def describe(self, size: int) -> str:
+        """Return how a product of that size is added, where the function says so."""
+        describe = getattr(self._fn, "describe", None)
+        return str(describe(size)) if callable(describe) else ""
+
+
+def _indices(places: Array) -> Any:
+    from fpsim.display.optional import load
+
+    return load("torch", "batches of tensors").from_numpy(places)
+
+
+def _checked_sizes(batches: Any) -> list[int]:
+    sizes = [batches] if is_integer(batches) else list(batches) if isinstance(batches, (list, tuple, range)) else []
+    if not sizes or any(not is_integer(size) or size < 1 for size in sizes):
+        raise ValueError(f"batches must be positive integers, the numbers of rows; got {shown(batches)}.")
+    return sorted({int(size) for size in sizes})
+
+
+def _differing(a: Array, b: Array) -> float:
+    """Return the share of elements whose bits differ; NaN equals NaN."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return 1.0
+    differ = words(np.ascontiguousarray(a)) != words(np.ascontiguousarray(b))
+    both_nan = (a != a) & (b != b)
+    return float((differ & ~both_nan).mean()) if a.size else 0.0
+
+
+def _same(a: list[Array], b: list[Array]) -> bool:
+    return all(_differing(x, y) == 0 for x, y in zip(a, b, strict=True))
+
+
+def _relative(a: list[Array], b: list[Array]) -> float:
+    x, y = (np.concatenate([one.astype(np.float64).reshape(-1) for one in many]) for many in (a, b))
+    known = np.isfinite(x) & np.isfinite(y)
+    norm = float(np.linalg.norm(y[known]))
+    return float(np.linalg.norm(x[known] - y[known])) / norm if norm else 0.0

@@ -1,0 +1,178 @@
+"""`fp.analysis.decoding`: how fast two decoders of one prompt part, and a decoder to try products in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.invariance.results import DecodingReport, DecodingRow
+from fpsim.arrays import Array, as_array, float_array, without_gradient
+from fpsim.casts.cast import quantize
+from fpsim.errors import require_integer, require_word, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import format as find_format
+
+Step = Callable[[Array], Any]
+
+
+def decoding(
+    first: Step, second: Step, prompt: Sequence[int], *, steps: int = 64, follow: str = "first"
+) -> DecodingReport:
+    """Decode one prompt by two decoders, and measure how their next tokens differ with the length.
+
+    Args:
+      first, second: functions of all tokens so far, an int64 array (length,), that give the logits (vocabulary,) of
+        the next one: a `fp.analysis.RandomDecoder`, a model of any stack.
+      prompt: tokens to begin with.
+      steps: tokens to decode.
+      follow: "first": both read the tokens that the first one chooses, so that differences are those of arithmetic
+        alone; "own": each reads its own.
+
+    Returns:
+      A DecodingReport. Tokens are chosen greedily, the lowest of equal ones.
+
+    Raises:
+      ValueError: no prompt, or logits of other shapes.
+      TypeError: something that cannot be called, or gives no floats.
+
+    Source: docs/batch-invariance.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> split = fp.analysis.ScheduledProduct(None, "hopper_bf16_f32", fp.schedules.cublas(split_k=4))
+      >>> chain = fp.analysis.ScheduledProduct(None, "hopper_bf16_f32")
+      >>> found = fp.analysis.decoding(*(fp.analysis.RandomDecoder(p) for p in (chain, split)), [1, 2, 3], steps=8)
+      >>> found.mean_kl > 0, len(found.rows), found.rows[0].length
+      (True, 8, 3)
+    """
+    for name, step in (("first", first), ("second", second)):
+        if not callable(step):
+            raise TypeError(f"{name} must be a function of tokens that gives logits; got {shown(step)}.")
+    require_integer("steps", steps, 1)
+    require_word("follow", follow, ("first", "own"))
+    tokens = np.asarray(prompt)
+    if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
+        raise ValueError(f"prompt must be one or more tokens, integers; got {shown(prompt)}.")
+    mine, others = tokens.astype(np.int64), tokens.astype(np.int64)
+    rows = []
+    for _ in range(steps):
+        p, q = _log_softmax(first(mine), "first"), _log_softmax(second(others), "second")
+        if p.shape != q.shape:
+            raise ValueError(f"logits must have one shape; got {p.shape} and {q.shape}.")
+        chosen, other = int(np.argmax(p)), int(np.argmax(q))
+        with np.errstate(invalid="ignore"):
+            terms = np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q))
+            apart = float(np.nanmax(np.abs(p - q)))
+        rows.append(
+            DecodingRow(len(mine), chosen, other, float(p[chosen]), float(q[chosen]), float(terms.sum()), apart)
+        )
+        mine = np.append(mine, chosen)
+        others = np.append(others, chosen if follow == "first" else other)
+    return DecodingReport(tuple(rows), follow, len(tokens))
+
+
+def _log_softmax(logits: Any, name: str) -> Array:
+    """Return log-probabilities in float64."""
+    array, _ = float_array(as_array(without_gradient(logits)), f"the logits of {name}")
+    if array.ndim != 1 or array.size < 2:
+        raise ValueError(f"{name} must give logits of shape (vocabulary,); got {array.shape}.")
+    values = array.astype(np.float64)
+    shifted = values - values.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+class RandomDecoder:
+    """A transformer with random weights that decodes token by token, with a cache of keys and values.
+
+    It shows what orders of addition do to logits: weights and what layers give have a format, and every product with
+    weights is made by a function. Attention and norms are in float32.
+
+    Args:
+      product: a function (x (m, k), w (k, n)) -> (m, n): a `fp.analysis.ScheduledProduct` without w, or np.matmul.
+      batch: requests that are decoded together, copies of this one: the m of products.
+      fmt: the format of weights and of what layers give.
+      vocabulary, width, heads, layers: sizes; heads divide width.
+      seed: of the weights.
+
+    Raises:
+      ValueError: sizes that do not fit.
+      TypeError: product cannot be called.
+
+    Example:
+      >>> import fpsim as fp
+      >>> decoder = fp.analysis.RandomDecoder(np.matmul)
+      >>> decoder(np.array([1, 2, 3])).shape
+      (256,)
+    """
+
+    def __init__(
+        self, product: Callable[[Array, Array], Any], *, batch: int = 1, fmt: FormatLike = "bf16",
+        vocabulary: int = 256, width: int = 256, heads: int = 4, layers: int = 4, seed: int = 0,
+    ) -> None:  # fmt: skip
+        if not callable(product):
+            raise TypeError(f"product must be a function of x and w; got {shown(product)}.")
+        sizes = {"batch": batch, "vocabulary": vocabulary, "width": width, "heads": heads, "layers": layers}
+        for name, size in sizes.items():
+            require_integer(name, size, 2 if name == "vocabulary" else 1)
+        if width % heads:
+            raise ValueError(f"heads must divide width; got {heads} and {width}.")
+        self._product, self._batch, self._fmt, self._heads = product, int(batch), find_format(fmt), int(heads)
+        draws = np.random.default_rng(seed)
+
+        def matrix(rows: int, columns: int) -> Array:
+            drawn = draws.standard_normal((rows, columns)) * (2.0 / np.sqrt(rows))
+            return np.asarray(quantize(drawn.astype(np.float32), self._fmt))
+
+        self._embedding = matrix(vocabulary, width) * np.float32(np.sqrt(vocabulary) / 2)
+        self._blocks = [
+            (matrix(width, 3 * width), matrix(width, width), matrix(width, 4 * width), matrix(4 * width, width))
+            for _ in range(layers)
+        ]
+        self._head = matrix(width, vocabulary)
+        self._tokens = np.zeros(0, np.int64)
+        self._caches: list[list[tuple[Array, Array]]] = [[] for _ in range(layers)]
+        self._logits = np.zeros(vocabulary, np.float32)
+
+    def __call__(self, tokens: Any) -> Array:
+        """Return the logits of the next token; tokens that continue those of the last call are read alone."""
+        read = np.asarray(tokens, np.int64)
+        known = len(self._tokens)
+        if len(read) < known or not np.array_equal(read[:known], self._tokens):
+            known, self._caches = 0, [[] for _ in self._blocks]
+        for token in read[known:]:
+            self._logits = self._next(int(token))
+        self._tokens = read.copy()
+        return self._logits
+
+    def _next(self, token: int) -> Array:
+        """Return the logits after one more token."""
+        x = self._embedding[token]
+        for (qkv, out, up, down), cache in zip(self._blocks, self._caches, strict=True):
+            q, k, v = np.split(self._times(_normed(x), qkv), 3)
+            cache.append((k, v))
+            x = self._round(x + self._times(self._attended(q, cache), out))
+            hidden = self._times(_normed(x), up)
+            x = self._round(x + self._times(np.maximum(hidden, 0), down))
+        return self._times(_normed(x), self._head)
+
+    def _times(self, x: Array, w: Array) -> Array:
+        batch = np.repeat(self._round(x)[None], self._batch, axis=0)
+        return self._round(np.asarray(self._product(batch, w), np.float32)[0])
+
+    def _round(self, x: Array) -> Array:
+        return np.asarray(quantize(x.astype(np.float32), self._fmt))
+
+    def _attended(self, q: Array, cache: list[tuple[Array, Array]]) -> Array:
+        keys, values = (np.stack([pair[i] for pair in cache]) for i in (0, 1))  # (length, width)
+        result = np.empty_like(q)
+        for head in np.split(np.arange(len(q)), self._heads):
+            scores = keys[:, head].astype(np.float64) @ q[head] / np.sqrt(len(head))
+            weights = np.exp(scores - scores.max())
+            result[head] = (weights / weights.sum()) @ values[:, head]
+        return result
+
+
+def _normed(x: Array) -> Array:
+    return np.asarray(x / np.sqrt(np.mean(np.square(x.astype(np.float64))) + 1e-6), np.float32)

@@ -1,0 +1,328 @@
+"""`fp.analysis.compare_runs`: two recordings side by side, from files of any stack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.measures.exponent_range import RangeReport
+from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.models.rows import RecordedRow
+from fpsim.analysis.systems.invariance.run_report import RunComparison, TensorDifference, TokenChange
+from fpsim.analysis.systems.invariance.tensor_log import TensorLog, name_of_file
+from fpsim.arrays import Array, float_array, words
+from fpsim.errors import nearest, require_word, shown
+from fpsim.scaling.file import ScaledFileError
+
+Key = tuple[int, str, str]
+MOST_CHANGES = 1000
+STATISTICS = "Statistics of some tensors were compared; keep=n of record(), or a TensorLog, keeps elements."
+
+
+class RunTensors(NamedTuple):
+    """What a run has of each tensor, in the order of computing.
+
+    Attributes:
+      name: what reports call it.
+      arrays: elements, where they were kept.
+      rows: statistics.
+      keys: all of them.
+      model: the model's name and digest, or "".
+    """
+
+    name: str
+    arrays: dict[Key, Array]
+    rows: dict[Key, RecordedRow]
+    keys: list[Key]
+    model: str
+
+
+def compare_runs(
+    a: Any, b: Any, *, steps: str = "number", rename: Mapping[str, str] | Callable[[str], str] | None = None,
+    logits: str | None = None, tolerance: float = 0.0,
+) -> RunComparison:  # fmt: skip
+    """Compare two runs, of other processes, machines or stacks, tensor by tensor, from what they recorded.
+
+    Tensors are aligned by step, layer and name; what one run lacks is listed. Elements are compared where both runs
+    kept them, statistics elsewhere.
+
+    Args:
+      a, b: a Recording of `fp.analysis.record`, a `fp.analysis.TensorLog`, the path of a file of either, a path of
+        plain .npz or .safetensors arrays named "step/layer/tensor", or a mapping of (step, layer, tensor) to arrays.
+      steps: "number": steps of one number are compared; "order": the i-th of one run with the i-th of the other.
+      rename: for layers of b: their names in a, as a mapping or a function.
+      logits: the layer whose output is logits, along the last axis; None for the last output that both kept, or else
+        the input of the last linear layer times its weight, without its bias.
+      tolerance: relative differences up to this are none; 0 compares bits.
+
+    Returns:
+      A RunComparison; bool() of it says whether anything differs.
+
+    Raises:
+      TypeError: a run is something else.
+      ValueError: files that hold something else, runs without a tensor in common, an unknown layer.
+
+    Source: docs/batch-invariance.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> logs = [fp.analysis.TensorLog(), fp.analysis.TensorLog()]
+      >>> for log, last in zip(logs, (2.0, 2.5)):
+      ...     log.add(1, "embedding", "output", np.float32([[1, 2]]))
+      ...     log.add(1, "head", "output", np.float32([[1, last], [3, 2.25]]))
+      >>> found = fp.analysis.compare_runs(*logs)
+      >>> print(found)
+      First difference: step 1, head output: 25.0 % of its elements, by 0.11 of its norm.
+      1 of 2 tensors in 1 step differ; most at step 1, by 0.11.
+      KL of the outputs (head output): 0.011 nats; 0 of 2 tokens would change.
+    """
+    require_word("steps", steps, ("number", "order"))
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+        raise ValueError(f"tolerance must be a number >= 0; got {shown(tolerance)}.")
+    first, second = _run(a, "a"), _renamed(_run(b, "b"), rename)
+    if steps == "order":
+        second = _in_order(first, second)
+    common = [key for key in first.keys if key in set(second.keys)]
+    if not common:
+        raise ValueError(_nothing_in_common(first, second))
+    order = {step: number for number, step in enumerate(sorted({key[0] for key in common}))}
+    common.sort(key=lambda key: order[key[0]])  # stable: within a step as the first run computed
+    rows = tuple(_difference(key, first, second, float(tolerance)) for key in common)
+    chosen, pairs = _logits(first, second, common, logits)
+    kl, changes, tokens = _tokens(pairs)
+    notes = [STATISTICS] if any(row.compared == "figures" for row in rows) else []
+    if first.model and second.model and first.model != second.model:
+        notes.append(f"The models are other ones: {first.model} and {second.model}.")
+    return RunComparison(
+        rows, (first.name, second.name), _missing(second, first), _missing(first, second), chosen, kl, tokens,
+        tuple(changes[:MOST_CHANGES]), len(changes), tuple(notes),
+    )  # fmt: skip
+
+
+def _run(x: Any, name: str) -> RunTensors:
+    """Return what a run has."""
+    if isinstance(x, Recording):
+        keys = list(dict.fromkeys([*(row.key for row in x), *x.operands]))
+        return RunTensors(name, x.operands, {row.key: row for row in x}, keys, x.model)
+    if isinstance(x, TensorLog):
+        return RunTensors(name, dict(x.tensors), {}, list(x.tensors), "")
+    if isinstance(x, Mapping):
+        log = TensorLog()
+        for key, values in x.items():
+            if not isinstance(key, tuple) or len(key) != 3:
+                raise TypeError(f"keys of {name} must be (step, layer, tensor); got {shown(key)}.")
+            log.add(*key, values)
+        return RunTensors(name, dict(log.tensors), {}, list(log.tensors), "")
+    if isinstance(x, (str, os.PathLike)):
+        return _run(_opened(x), name)._replace(name=name_of_file(x))
+    raise TypeError(
+        f"{name} must be a Recording, a TensorLog, a path or a mapping of (step, layer, tensor) to arrays; got "
+        f"{shown(x)}."
+    )
+
+
+def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
+    """Return what a file holds: a recording, a log, or the arrays of another program."""
+    reasons = []
+    for load in (Recording.load, TensorLog.load):
+        try:
+            return load(path)
+        except ScaledFileError as problem:
+            reasons.append(str(problem))
+    if not all("without its header" in reason for reason in reasons):  # fpsim wrote it, and it is damaged or other
+        raise ValueError(reasons[-1])
+    return TensorLog.of_file(path)
+
+
+def _renamed(run: RunTensors, rename: Any) -> RunTensors:
+    """Return a run whose layers have other names."""
+    if rename is None:
+        return run
+    if not callable(rename) and not isinstance(rename, Mapping):
+        raise TypeError(f"rename must be a mapping or a function of layers' names; got {shown(rename)}.")
+
+    def new(key: Key) -> Key:
+        layer = rename(key[1]) if callable(rename) else rename.get(key[1], key[1])
+        return key[0], str(layer), key[2]
+
+    return _with_keys(run, new)
+
+
+def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
+    arrays = {new(key): x for key, x in run.arrays.items()}
+    rows = {new(key): row for key, row in run.rows.items()}
+    return run._replace(arrays=arrays, rows=rows, keys=[new(key) for key in run.keys])
+
+
+def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
+    """Return the second run with the numbers of the first one's steps, by their order."""
+    mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
+    extra = max(mine, default=0)
+    numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}
+    return _with_keys(second, lambda key: (numbers[key[0]], key[1], key[2]))
+
+
+def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
+    """Return the sentence that says why no tensor is in both runs."""
+    if not first.keys or not second.keys:
+        empty = first.name if not first.keys else second.name
+        return f"runs to compare must have tensors; {empty} has none."
+    layers = {key[1] for key in first.keys}, {key[1] for key in second.keys}
+    if layers[0] & layers[1]:
+        steps = [sorted({key[0] for key in run.keys}) for run in (first, second)]
+        return (
+            f"the runs have no step in common: {first.name} has {_listed(steps[0])}, {second.name} has "
+            f"{_listed(steps[1])}. Pass steps='order' to compare the i-th with the i-th."
+        )
+    layer = next(key[1] for key in first.keys)
+    near = nearest(layer, layers[1], 0.3)
+    hint = f"; {layer!r} may be {near!r} in {second.name}" if near else ""
+    return (
+        f"the runs have no layer in common{hint}. Pass rename=, a mapping or a function from names in {second.name} to "
+        f"names in {first.name}."
+    )
+
+
+def _listed(steps: list[int]) -> str:
+    return ", ".join(map(str, steps)) if len(steps) < 4 else f"{steps[0]} to {steps[-1]}"
+
+
+def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
+    """Return the tensors of a run that the other one lacks, as texts."""
+    known = set(other.keys)
+    return tuple(f"{step} {layer} {tensor}" for step, layer, tensor in run.keys if (step, layer, tensor) not in known)
+
+
+def _difference(key: Key, first: RunTensors, second: RunTensors, tolerance: float) -> TensorDifference:
+    """Return how one tensor differs."""
+    if key in first.arrays and key in second.arrays:
+        return _of_arrays(key, first.arrays[key], second.arrays[key], tolerance)
+    return _of_figures(key, _figures(key, first), _figures(key, second), tolerance)
+
+
+def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
+    p, q = x.astype(np.float64), y.astype(np.float64)
+    amax = _amax(p), _amax(q)
+    if x.shape != y.shape:
+        return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
+    both_nan = np.isnan(p) & np.isnan(q)
+    if x.dtype == y.dtype:
+        differ = (words(np.ascontiguousarray(x)) != words(np.ascontiguousarray(y))) & ~both_nan
+    else:
+        differ = (p != q) & ~both_nan
+    finite = np.isfinite(p) & np.isfinite(q)
+    norm, apart = float(np.linalg.norm(p[finite])), float(np.linalg.norm((q - p)[finite])) if finite.any() else 0.0
+    relative = apart / norm if norm else (float("inf") if apart else 0.0)
+    same_specials = bool(((p == q) | both_nan | finite).all())
+    differs = bool(differ.any()) and not (tolerance and relative <= tolerance and same_specials)
+    share = float(differ.mean()) if differ.size else 0.0
+    compared = "bits" if x.dtype == y.dtype else "values"
+    return TensorDifference(*key, compared, differs, share, relative, *amax)
+
+
+def _amax(x: Array) -> float:
+    finite = np.abs(x[np.isfinite(x)])
+    return float(finite.max(initial=0.0))
+
+
+class _Figures(NamedTuple):
+    shape: tuple[int, ...]
+    spread: RangeReport
+    row: RecordedRow | None
+
+
+def _figures(key: Key, run: RunTensors) -> _Figures:
+    """Return the statistics of a tensor: those that were recorded, or those of its elements."""
+    if key in run.rows:
+        row = run.rows[key]
+        return _Figures(row.shape, row.range, row)
+    from fpsim.analysis.measures.exponent_range import range as range_of
+
+    x = run.arrays[key]
+    return _Figures(x.shape, range_of(x), None)
+
+
+def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
+    amax = x.spread.amax, y.spread.amax
+    if x.shape != y.shape:
+        return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
+    bins = [dict(each.spread.bins) for each in (x, y)]
+    apart = sum(abs(bins[0].get(p, 0) - bins[1].get(p, 0)) for p in {*bins[0], *bins[1]}) / 2
+    apart += sum(abs(getattr(x.spread, n) - getattr(y.spread, n)) for n in ("zeros", "infinities", "nans")) / 2
+    share = apart / x.spread.count if x.spread.count else 0.0
+    relative = abs(amax[0] - amax[1]) / amax[0] if amax[0] else (float("inf") if amax[1] else 0.0)
+    differs = x.spread != y.spread
+    if x.row is not None and y.row is not None and x.row.calls == y.row.calls:
+        differs |= [e.sums for e in x.row.errors] != [e.sums for e in y.row.errors]
+    differs = differs and not (tolerance and relative <= tolerance and share <= tolerance)
+    return TensorDifference(*key, "figures", bool(differs), float(share), float(relative), *amax)
+
+
+def _logits(
+    first: RunTensors, second: RunTensors, common: list[Key], layer: str | None
+) -> tuple[str, list[tuple[int, Array, Array]]]:
+    """Return what is read as logits, and (step, first, second) of them as float64 (rows, classes)."""
+    runs = first, second
+    if layer is not None and not any(key[1] == layer for key in common):
+        near = nearest(layer, {key[1] for key in common})
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise ValueError(f"logits must name a layer of both runs; got {layer!r}.{hint}")
+    kept = [key for key in common if key in first.arrays and key in second.arrays]
+    outputs = [key for key in kept if key[2] == "output" and layer in (None, key[1])]
+    if outputs:
+        name = outputs[-1][1]
+        pairs = [(key[0], _matrix(first.arrays[key]), _matrix(second.arrays[key])) for key in outputs if key[1] == name]
+        return f"{name or 'the model'} output", [pair for pair in pairs if pair[1].shape == pair[2].shape]
+    linear = [
+        key for key in kept
+        if key[2] == "input" and layer in (None, key[1]) and (key[0], key[1], "weight") in kept
+        and _multiplies(first, key) and _multiplies(second, key)
+    ]  # fmt: skip
+    if not linear:
+        if layer is not None:
+            raise ValueError(
+                f"the runs kept neither outputs of {layer!r} nor its input and weight, of which logits could be made. "
+                "Record with keep=1, or log outputs with a TensorLog."
+            )
+        return "", []
+    name = max(linear, key=lambda key: first.keys.index(key))[1] if layer is None else layer
+    pairs = []
+    for step, of, _ in linear:
+        if of == name:
+            keys = (step, of, "input"), (step, of, "weight")
+            x, y = (_matrix(run.arrays[keys[0]]) @ _matrix(run.arrays[keys[1]]).T for run in runs)
+            if x.shape == y.shape:
+                pairs.append((step, x, y))
+    return f"{name} input x weight, without a bias", pairs
+
+
+def _multiplies(run: RunTensors, key: Key) -> bool:
+    x, w = run.arrays[key], run.arrays[key[0], key[1], "weight"]
+    return w.ndim == 2 and x.ndim >= 1 and x.shape[-1] == w.shape[1]
+
+
+def _matrix(x: Array) -> Array:
+    values = float_array(x)[0].astype(np.float64)
+    return values.reshape(-1, values.shape[-1] if values.ndim else 1)
+
+
+def _tokens(pairs: list[tuple[int, Array, Array]]) -> tuple[float, list[TokenChange], int]:
+    """Return the mean KL, the places whose largest logit is another one, and the number of places."""
+    divergences: list[Array] = []
+    changes: list[TokenChange] = []
+    count = 0
+    for step, x, y in pairs:
+        with np.errstate(all="ignore"):
+            p, q = (z - z.max(axis=-1, keepdims=True) for z in (x, y))
+            p, q = (z - np.log(np.exp(z).sum(axis=-1, keepdims=True)) for z in (p, q))
+            divergences.append(np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q)).sum(axis=-1))
+        mine, others = p.argmax(axis=-1), q.argmax(axis=-1)
+        count += len(mine)
+        for row in np.flatnonzero(mine != others):
+            margin = float(p[row, mine[row]] - p[row, others[row]])
+            changes.append(TokenChange(int(step), int(row), int(mine[row]), int(others[row]), margin))
+    kl = float(np.concatenate(divergences).mean()) if divergences else float("nan")
+    return kl, changes, count

@@ -1,0 +1,93 @@
+"""A layer whose product is added as a library would choose for the size of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array, float_array, without_gradient
+from fpsim.casts.cast import encode
+from fpsim.errors import shown
+from fpsim.formats.named import Format
+from fpsim.matrix_units.catalogue import named_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.schedules.schedule import FLAT, Schedule
+
+Choice = Schedule | None | Callable[[int, int, int], Any]
+
+
+class ScheduledProduct:
+    """x @ w by a matrix unit, with the schedule that a rule chooses for the shape (m, n, k) of the call.
+
+    Args:
+      w: float array (k, n), or None where each call passes its own: `product(x, w)`.
+      unit: a matrix unit of floats, or its name.
+      choose: a schedule, None for one chain over K, or a function (m, n, k) -> schedule, None, or (unit, schedule).
+      out_format: the format of results; None for the unit's own.
+
+    Raises:
+      TypeError: w holds no floats, or choose is something else.
+      ValueError: an unknown unit, or one of integers.
+
+    Example:
+      >>> import fpsim as fp
+      >>> w = np.ones((64, 8), np.float32)
+      >>> split = lambda m, n, k: fp.schedules.cublas(split_k=4) if m <= 16 else None
+      >>> layer = fp.analysis.ScheduledProduct(w, "hopper_bf16_f32", split)
+      >>> layer(np.ones((2, 64))).shape, layer.describe(2), layer.describe(32)
+      ((2, 8), "hopper_bf16_f32, cublas('sm_90', split_k=4)", 'hopper_bf16_f32, one chain')
+    """
+
+    def __init__(
+        self, w: Any = None, unit: MatrixUnit | str = "hopper_bf16_f32", choose: Choice = None, out_format: Any = None
+    ) -> None:
+        self.w = None if w is None else float_array(without_gradient(w), "w")[0]
+        if self.w is not None and self.w.ndim != 2:
+            raise ValueError(f"w must be of shape (k, n); got {self.w.shape}.")
+        self.unit = _float_unit(unit)
+        if choose is not None and not isinstance(choose, Schedule) and not callable(choose):
+            raise TypeError(
+                f"choose must be a schedule, None or a function (m, n, k) -> schedule; got {shown(choose)}."
+            )
+        self.choose, self.out_format = choose, out_format
+
+    def chosen(self, m: int, n: int, k: int) -> tuple[MatrixUnit, Schedule]:
+        """Return the unit and the schedule of a shape."""
+        answer = self.choose(m, n, k) if callable(self.choose) else self.choose
+        unit, schedule = answer if isinstance(answer, tuple) and len(answer) == 2 else (self.unit, answer)
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise TypeError(
+                f"choose must give a schedule, None or (unit, schedule) for {m}, {n}, {k}; got {shown(answer)}."
+            )
+        return _float_unit(unit), FLAT if schedule is None else schedule
+
+    def describe(self, m: int) -> str:
+        """Return the unit and the schedule for a batch of m rows, in words."""
+        k, n = (1, 1) if self.w is None else self.w.shape
+        unit, schedule = self.chosen(m, n, k)
+        return f"{unit.name}, {'one chain' if schedule is FLAT else schedule}"
+
+    def __call__(self, x: Any, w: Any = None) -> Array:
+        """Return the product (m, n) of x (m, k), rounded to the unit's operands first."""
+        right = self.w if w is None else float_array(without_gradient(w), "w")[0]
+        if right is None:
+            raise ValueError("a ScheduledProduct without w takes it in the call: product(x, w).")
+        left, _ = float_array(without_gradient(x))
+        unit, schedule = self.chosen(len(left), right.shape[1], right.shape[0])
+        options = {} if schedule is FLAT else {"schedule": schedule}
+        return np.asarray(
+            matmul(
+                encode(np.ascontiguousarray(left), unit.a.carrier), encode(np.ascontiguousarray(right), unit.b.carrier),
+                accumulate=unit, strict=False, out_format=self.out_format, **options,  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+
+
+def _float_unit(unit: Any) -> MatrixUnit:
+    found = named_unit("unit", unit)
+    if not isinstance(found.a.fmt, Format):
+        raise ValueError(f"unit must add floats, as integers are added exactly; got {found.name}.")
+    return found

@@ -1,0 +1,178 @@
+"""Whole tensors of a run as a file: what recordings of statistics do not hold, from any stack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array, as_array, float_array, format_of, without_gradient, words
+from fpsim.display.optional import load as load_package
+from fpsim.errors import require_integer, require_kind, shown
+from fpsim.files import path_of
+from fpsim.formats.named import DTYPES, NAMED
+from fpsim.scaling.file import ScaledFileError, load, save
+
+KIND = "tensor log"
+PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; others are their bits
+Key = tuple[int, str, str]  # step, layer, tensor
+
+
+class TensorLog:
+    """Tensors by step, layer and name, in the order in which they were added, for `fp.analysis.compare_runs`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> log = fp.analysis.TensorLog()
+      >>> log.add(1, "head", "output", np.float32([[0.5, 2.0]]))
+      >>> log
+      <tensor log: 1 tensor, 1 step>
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[Key, Array] = {}
+
+    def add(self, step: int, layer: str, tensor: str, values: Any) -> None:
+        """Add a copy of a tensor; the same step, layer and tensor again has its name counted up (output, output 2).
+
+        Raises:
+          TypeError: values hold no floats, or names are no texts.
+        """
+        require_integer("step", step, 0)
+        for name, text in (("layer", layer), ("tensor", tensor)):
+            require_kind(name, text, str, "a text")
+        array, _ = float_array(as_array(without_gradient(values)), "values")
+        name, number = tensor, 1
+        while (int(step), layer, name) in self.tensors:
+            number += 1
+            name = f"{tensor} {number}"
+        self.tensors[int(step), layer, name] = np.array(array)
+
+    @contextmanager
+    def watch(self, model: Any, step: int = 1) -> Iterator[TensorLog]:
+        """Log what every module of a torch model gives, in the order of computing, while the block runs.
+
+        The first call of a block is `step`, each further call of the model the next one; the model's own output is
+        layer "".
+
+        Raises:
+          TypeError: model is no torch.nn.Module.
+        """
+        torch = load_package("torch", "watching a model")
+        require_kind("model", model, torch.nn.Module, "a torch.nn.Module")
+        require_integer("step", step, 0)
+        current = [int(step)]
+        handles = []
+
+        def hook(name: str) -> Any:
+            def see(_module: Any, _inputs: Any, output: Any) -> None:
+                for tensor in _floats_in(torch, output):
+                    self.add(current[0], name, "output", tensor.detach())
+                if name == "":
+                    current[0] += 1
+
+            return see
+
+        for name, module in model.named_modules():
+            handles.append(module.register_forward_hook(hook(name)))
+        try:
+            yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tensors into one file, .npz or .safetensors, whole or not at all.
+
+        Raises:
+          ValueError: another ending, or no tensor.
+          OSError: the file cannot be written.
+        """
+        if not self.tensors:
+            raise ValueError("a tensor log to save must hold a tensor; got none. Add some with log.add(...).")
+        arrays, keys = {}, []
+        for number, (key, x) in enumerate(self.tensors.items()):
+            fmt = format_of(x.dtype)
+            assert fmt is not None
+            arrays[f"t{number}"] = x if x.dtype.name in PLAIN else words(x)
+            keys.append([*key, fmt.name])
+        save(path, arrays, {"kind": KIND, "keys": keys})
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> TensorLog:
+        """Return what `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        arrays, header = load(path)
+        if header.get("kind") != KIND:
+            raise ScaledFileError(
+                f"{path}: wanted a tensor log, got a file of something else. Save one with log.save()."
+            )
+        log = TensorLog()
+        for number, (step, layer, tensor, fmt) in enumerate(header["keys"]):
+            x = arrays[f"t{number}"]
+            log.tensors[step, layer, tensor] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
+        return log
+
+    @staticmethod
+    def of_file(path: str | os.PathLike[str]) -> TensorLog:
+        """Return the tensors of a file that another program wrote: .npz or .safetensors with names "step/layer/tensor".
+
+        A name of two parts is a layer and a tensor of step 1, one of one part the output of a layer.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: another ending, or arrays that hold no floats.
+        """
+        where = path_of(path)
+        if where.suffix.lower() == ".npz":
+            with np.load(where, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        elif where.suffix.lower() == ".safetensors":
+            arrays = load_package("safetensors.numpy", "reading .safetensors").load_file(where)
+        else:
+            raise ValueError(f"a file of tensors must end in .npz or .safetensors; got {shown(where.name)}.")
+        log = TensorLog()
+        for name, x in arrays.items():
+            parts = name.split("/")
+            step = int(parts[0]) if len(parts) > 2 and parts[0].isdigit() else 1
+            rest = parts[1:] if len(parts) > 2 and parts[0].isdigit() else parts
+            layer, tensor = ("/".join(rest[:-1]), rest[-1]) if len(rest) > 1 else (rest[0], "output")
+            if format_of(x.dtype) is not None:
+                log.add(step, layer, tensor, x)
+        if not log.tensors:
+            raise ValueError(f"{where}: wanted arrays of floats; got {', '.join(list(arrays)[:3]) or 'none'}.")
+        return log
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        steps = len({key[0] for key in self.tensors})
+        plurals = (f"{len(self)} tensor{'s' * (len(self) != 1)}", f"{steps} step{'s' * (steps != 1)}")
+        return f"<tensor log: {', '.join(plurals)}>"
+
+
+def _floats_in(torch: Any, output: Any) -> Iterator[Any]:
+    """Iterate over the float tensors of a module's output."""
+    if isinstance(output, torch.Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, dict):
+        for each in output.values():
+            yield from _floats_in(torch, each)
+    elif isinstance(output, (tuple, list)):
+        for each in output:
+            yield from _floats_in(torch, each)
+
+
+def name_of_file(path: str | os.PathLike[str]) -> str:
+    """Return what a file is called in reports."""
+    return Path(path).name

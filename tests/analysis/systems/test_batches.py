@@ -1,0 +1,263 @@
+"""Batch invariance and decoding: bits of rows in batches, and how logits part."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+
+A = fp.analysis
+Array = Any
+WRONG: Any = 3
+
+
+def draws(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
+    """Return standard normal arrays."""
+    source = np.random.default_rng(seed)
+    return [source.standard_normal(shape) for shape in shapes]
+
+
+def split_below(limit: int, parts: int = 4) -> Any:
+    """Return a rule that splits K for batches of up to `limit` rows."""
+    return lambda m, n, k: fp.schedules.cublas(split_k=parts) if m <= limit else None
+
+
+# ---- products
+
+
+def test_a_scheduled_product_has_the_bits_of_its_schedule() -> None:
+    x, w = draws((8, 1024), (1024, 16))
+    layer = A.ScheduledProduct(w, "hopper_bf16_f32", split_below(4), out_format="bf16")
+    codes = fp.cast(x, "bf16"), fp.cast(w, "bf16")
+    schedule = fp.schedules.cublas(split_k=4)
+    few = fp.matmul(codes[0][:4], codes[1], accumulate="hopper_bf16_f32", schedule=schedule, out_format="bf16")
+    many = fp.matmul(*codes, accumulate="hopper_bf16_f32", out_format="bf16")
+    fp.testing.assert_bits_equal(layer(x[:4]), few)
+    fp.testing.assert_bits_equal(layer(x), many)
+    fp.testing.assert_bits_equal(A.ScheduledProduct(None, "hopper_bf16_f32", out_format="bf16")(x, w), many)
+    pair = A.ScheduledProduct(w, choose=lambda m, n, k: ("ampere_bf16_f32", None))
+    fp.testing.assert_bits_equal(pair(x), fp.matmul(*codes, accumulate="ampere_bf16_f32"))
+
+
+@pytest.mark.parametrize(
+    "unit", ["volta_f16_f32", "ampere_bf16_f32", "ada_e4m3_f32", "hopper_bf16_f32", "hopper_e4m3_f32"]
+)
+def test_one_chain_of_any_unit_does_not_depend_on_the_batch(unit: str) -> None:
+    x, w = draws((40, 256), (256, 24))
+    found = A.batch_invariance(A.ScheduledProduct(w, unit), x, batches=(1, 3, 32, 33, 64))
+    assert found.invariant
+    assert found.thresholds == ()
+    assert {row.group for row in found.rows} == {0}
+    assert "No bit of 48 elements" in str(found)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 31, 32])
+def test_the_threshold_of_split_k_is_found(limit: int) -> None:
+    x, w = draws((64, 1024), (1024, 32))
+    layer = A.ScheduledProduct(w, "hopper_bf16_f32", split_below(limit))
+    found = A.batch_invariance(layer, x, batches=(1, 2, 31, 32, 64))
+    assert found.causes == ("size",)
+    assert found.thresholds == (limit + 1,)
+    for row in found.rows:
+        split = row.batch <= limit
+        assert ("split_k=4" in row.description) == split
+        assert (row.differing > 0) != split
+    assert f"From {limit + 1} rows on" in str(found)
+    # the issue's sizes, from a rule with two limits
+    two = A.ScheduledProduct(
+        w, choose=lambda m, n, k: fp.schedules.cublas(split_k=8 if m < 32 else 2 if m < 1025 else 1)
+    )
+    found = A.batch_invariance(two, x, batches=(1, 31, 32, 1024, 1025), rows=1)
+    assert found.thresholds == (32, 1025)
+    assert [row.group for row in found.rows] == [0, 0, 1, 1, 2]
+
+
+def test_another_unit_for_small_batches_changes_bits() -> None:
+    x, w = draws((64, 1024), (1024, 32))
+    rule = lambda m, n, k: ("hopper_bf16_f32" if m > 8 else "ampere_bf16_f32", None)  # noqa: E731
+    found = A.batch_invariance(A.ScheduledProduct(w, choose=rule), x, batches=(1, 8, 16))
+    assert found.thresholds == (9,)
+
+
+def test_differences_are_bounded_by_the_sums_rounding() -> None:
+    # facts: expect inequality, bounded by gamma_K
+    x, w = draws((64, 4096), (4096, 64))
+    found = A.batch_invariance(A.ScheduledProduct(w, choose=split_below(4)), x, batches=(1, 64))
+    k, u = 4096, 2.0**-24
+    assert 0 < found.rows[-1].relative < k * u / (1 - k * u) * 10
+
+
+def test_scales_of_the_whole_batch_make_rows_depend_on_neighbours() -> None:
+    x, w = draws((32, 64), (64, 8))
+    x *= np.exp(draws((32, 1), seed=1)[0])
+
+    def by(scaling: fp.Scaling) -> Any:
+        return lambda rows: fp.quantize_scaled(rows.astype(np.float32), "int8", scaling) @ w.astype(np.float32)
+
+    found = A.batch_invariance(by(fp.scalings.TENSOR), x, batches=(4, 8))
+    assert "neighbours" in found.causes
+    assert found.rows[0].by_neighbours > 0
+    # einsum adds each row alone
+    alone = lambda rows: np.einsum("mk,kn->mn", fp.quantize_scaled(rows.astype(np.float32), "int8", fp.scalings.ROW), w)  # noqa: E731
+    assert A.batch_invariance(alone, x, batches=(1, 4, 8)).invariant
+
+
+def test_positions_and_repetition_are_told_apart() -> None:
+    x = draws((16, 4))[0].astype(np.float32)
+    by_place = A.batch_invariance(
+        lambda rows: rows * np.arange(1, len(rows) + 1, dtype=np.float32)[:, None], x, batches=(1, 4)
+    )
+    assert by_place.causes == ("position",)
+    assert by_place.rows[1].by_position == 1
+    # a sum over the batch in any order of rows: the neighbours count, their places do not
+    total = lambda rows: rows * 0 + np.sort(rows, axis=0).sum(axis=0)  # noqa: E731
+    assert A.batch_invariance(total, x, batches=(4,)).causes == ("neighbours",)
+    calls = []
+
+    def noisy(rows: Array) -> Array:
+        calls.append(1)
+        return rows + np.float32(len(calls))
+
+    assert "repetition" in A.batch_invariance(noisy, x, batches=(1, 4)).causes
+
+
+def test_models_of_torch_are_given_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.ReLU()
+    x = torch.randn(8, 5)
+    found = A.batch_invariance(model, x, batches=(1, 4))
+    assert found.invariant
+    assert found.elements == 10
+
+
+# ---- decoding
+
+
+def decoders(fmt: str, **sizes: int) -> tuple[Any, Any]:
+    """Return two decoders with the same weights, whose products add K in one chain and in four slices."""
+    unit = {"bf16": "hopper_bf16_f32", "fp16": "hopper_f16_f32"}[fmt]
+    products = A.ScheduledProduct(None, unit), A.ScheduledProduct(None, unit, fp.schedules.cublas(split_k=4))
+    first, second = (A.RandomDecoder(product, fmt=fmt, **sizes) for product in products)
+    return first, second
+
+
+def test_a_cache_gives_the_logits_of_reading_all_tokens_again() -> None:
+    cached, fresh = (A.RandomDecoder(np.matmul, width=32, layers=2) for _ in range(2))
+    tokens = np.array([5, 1, 200, 7])
+    for length in range(1, 5):
+        step = cached(tokens[:length])
+    fp.testing.assert_bits_equal(step, fresh(tokens))
+    fp.testing.assert_bits_equal(cached(tokens[:2]), A.RandomDecoder(np.matmul, width=32, layers=2)(tokens[:2]))
+
+
+def test_the_same_decoder_twice_does_not_part() -> None:
+    products = [A.ScheduledProduct(None, choose=split_below(4)) for _ in range(2)]
+    first, second = (A.RandomDecoder(p, batch=4, layers=1) for p in products)
+    found = A.decoding(first, second, [1, 2], steps=6)
+    assert found.mean_kl == 0
+    assert found.first_change is None
+    assert found.changed_tokens == 0
+
+
+def test_a_batch_beyond_the_threshold_parts_logits() -> None:
+    alone, crowded = (A.RandomDecoder(A.ScheduledProduct(None, choose=split_below(4)), batch=n) for n in (1, 8))
+    found = A.decoding(alone, crowded, [1, 2, 3], steps=24)
+    assert found.rows[-1].kl > 0
+    assert found.mean_logprob_difference > 1e-4
+    first, last = (np.mean([row.kl for row in part]) for part in (found.rows[:6], found.rows[-6:]))
+    assert last > first  # the cache keeps what differed
+
+
+def test_bf16_parts_several_times_faster_than_fp16() -> None:
+    # arXiv 2510.26788: up to 24 times the mismatch; the three bits alone predict 8
+    apart = {
+        fmt: A.decoding(*decoders(fmt), prompt=[1, 2, 3], steps=32).mean_logprob_difference for fmt in ("bf16", "fp16")
+    }
+    assert 3 < apart["bf16"] / apart["fp16"] < 24
+
+
+def test_kl_and_log_probabilities_are_those_of_softmax() -> None:
+    p, q = np.array([0.0, math.log(3.0), 0.0]), np.array([0.0, 0.0, math.log(2.0)])
+    found = A.decoding(lambda t: p, lambda t: q, [0], steps=2, follow="own").rows[0]
+    exact = [np.array([1, 3, 1]) / 5, np.array([1, 1, 2]) / 4]
+    assert found.kl == pytest.approx(float((exact[0] * np.log(exact[0] / exact[1])).sum()))
+    assert (found.token_first, found.token_second) == (1, 2)
+    assert found.logprob_first == pytest.approx(math.log(3 / 5))
+    assert found.logprob_second == pytest.approx(math.log(1 / 4))
+    assert found.logit_difference == pytest.approx(math.log(5 / 2))
+
+
+def test_followers_read_the_tokens_that_they_are_told_to() -> None:
+    read: dict[str, list[Any]] = {"first": [], "own": []}
+
+    def always(token: int, log: list[Any]) -> Any:
+        def step(tokens: Array) -> Array:
+            log.append(tokens.tolist())
+            return np.eye(4)[token]
+
+        return step
+
+    for follow, log in read.items():
+        A.decoding(always(1, []), always(2, log), [0], steps=3, follow=follow)
+    assert read == {"first": [[0], [0, 1], [0, 1, 1]], "own": [[0], [0, 2], [0, 2, 2]]}
+
+
+# ---- reports and bad input
+
+
+def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib").use("Agg")
+    x, w = draws((16, 1024), (1024, 8))
+    batches = A.batch_invariance(A.ScheduledProduct(w, choose=split_below(4)), x, batches=(1, 8))
+    batches.save(tmp_path / "b.json")
+    assert A.BatchInvariance.load(tmp_path / "b.json") == batches
+    steps = A.decoding(lambda t: np.eye(3)[0], lambda t: np.eye(3)[1] / 2, [0], steps=2)
+    steps.save(tmp_path / "d.json")
+    assert A.DecodingReport.load(tmp_path / "d.json") == steps
+    for report in (batches, steps):
+        report.plot()
+        assert len(report.to_frame()) == 2
+        assert "<table>" in report._repr_html_()
+    assert "the first token changes at step 0" in str(steps)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: A.batch_invariance(WRONG, np.ones((4, 2))), TypeError, "fn must be a function"),
+        (lambda: A.batch_invariance(np.sin, np.ones((4, 2)), batches=()), ValueError, "batches must be positive"),
+        (lambda: A.batch_invariance(np.sin, np.ones((4, 2)), batches=(0,)), ValueError, "batches must be positive"),
+        (lambda: A.batch_invariance(np.sin, np.ones((2, 2))), ValueError, "one or more neighbours"),
+        (lambda: A.batch_invariance(lambda x: x[:1], np.ones((9, 2)), batches=(1, 2)), ValueError, "each of 2 rows"),
+        (
+            lambda: A.batch_invariance(lambda x: x.astype(int), np.ones((9, 2))),
+            TypeError,
+            "the result must be an array",
+        ),
+        (lambda: A.ScheduledProduct(np.ones(3)), ValueError, r"shape \(k, n\)"),
+        (lambda: A.ScheduledProduct(None, "hopper_bf16"), ValueError, "unit"),
+        (lambda: A.ScheduledProduct(None, choose=WRONG), TypeError, "choose must be a schedule"),
+        (
+            lambda: A.ScheduledProduct(np.ones((2, 2)), choose=lambda m, n, k: 4)(np.ones((1, 2))),
+            TypeError,
+            "choose must",
+        ),
+        (lambda: A.ScheduledProduct()(np.ones((1, 2))), ValueError, "takes it in the call"),
+        (lambda: A.decoding(WRONG, np.sin, [1]), TypeError, "first must be a function"),
+        (lambda: A.decoding(lambda t: np.ones(3), lambda t: np.ones(4), [1]), ValueError, "one shape"),
+        (lambda: A.decoding(lambda t: np.ones((1, 3)), lambda t: np.ones(3), [1]), ValueError, r"\(vocabulary,\)"),
+        (lambda: A.decoding(np.sin, np.sin, []), ValueError, "prompt must be"),
+        (lambda: A.decoding(np.sin, np.sin, [1], follow="second"), ValueError, "follow must be one of"),
+        (lambda: A.RandomDecoder(np.matmul, heads=3, width=64), ValueError, "heads must divide width"),
+        (lambda: A.RandomDecoder(WRONG), TypeError, "product must be a function"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

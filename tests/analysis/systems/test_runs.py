@@ -1,0 +1,262 @@
+"""Two runs side by side: recordings, logs and files of other programs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fpsim as fp
+
+torch = pytest.importorskip("torch")
+A = fp.analysis
+WRONG: Any = 3
+
+
+def model_of(seed: int = 0) -> Any:
+    """Return a small model."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+
+
+def recorded(scale: float = 1.0, steps: int = 3, start: int = 1, keep: int = 3, layer: str = "2") -> Any:
+    """Record a training whose weights of one layer are changed after the first step."""
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.manual_seed(1)
+    batches = [torch.randn(64, 32) for _ in range(steps)]
+    with A.record(model, keep=keep, start=start) as run:
+        for number, x in enumerate(batches):
+            if number == 1:
+                with torch.no_grad():
+                    dict(model.named_modules())[layer].weight *= scale
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    return run
+
+
+# ---- recordings
+
+
+def test_equal_recordings_have_no_difference() -> None:
+    found = A.compare_runs(recorded(), recorded())
+    assert not found
+    assert found.first is None
+    assert found.kl == 0
+    assert found.changed == 0
+    assert "differs" in str(found)
+    assert {row.compared for row in found.rows} == {"bits", "figures"}  # outputs have statistics alone
+    assert len(found.rows) == 3 * 10
+
+
+def test_the_first_tensor_that_differs_is_the_changed_weight() -> None:
+    found = A.compare_runs(recorded(), recorded(1 + 2.0**-12))
+    assert found
+    assert found.first is not None
+    assert (found.first.step, found.first.layer, found.first.tensor) == (2, "2", "weight")
+    assert found.first.compared == "bits"
+    assert found.first.relative == pytest.approx(2.0**-12, rel=1e-3)
+    assert found.first.differing == 1
+    growth = {step: relative for step, relative, _ in found.growth}
+    assert growth[1] == 0
+    assert growth[2] > 0
+    assert growth[3] > 0
+    assert found.logits.startswith("2 input x weight")
+    assert found.tokens == 3 * 64
+    assert found.kl > 0
+
+
+def test_statistics_alone_find_the_same_place() -> None:
+    found = A.compare_runs(recorded(keep=0), recorded(1.5, keep=0))
+    assert found.first is not None
+    assert (found.first.step, found.first.layer, found.first.tensor) == (2, "2", "weight")
+    assert found.first.compared == "figures"
+    assert found.first.amax_second == pytest.approx(1.5 * found.first.amax_first)
+    assert found.first.relative == pytest.approx(0.5)
+    assert math.isnan(found.kl)
+    assert "Statistics of some tensors" in str(found)
+
+
+def test_recordings_of_unequal_lengths_are_aligned_by_step(tmp_path: Path) -> None:
+    long, short = recorded(steps=3), recorded(steps=2)
+    long.save(tmp_path / "long.npz")
+    short.save(tmp_path / "short.npz")
+    found = A.compare_runs(tmp_path / "long.npz", str(tmp_path / "short.npz"))
+    assert not found
+    assert {row.step for row in found.rows} == {1, 2}
+    assert all(each.startswith("3 ") for each in found.missing_second)
+    assert len(found.missing_second) == 10
+    assert found.missing_first == ()
+    assert found.names == ("long.npz", "short.npz")
+    assert "short.npz lacks 3 0 input" in str(found)
+    back = A.compare_runs(short, long)
+    assert len(back.missing_first) == 10
+    assert "a lacks 3 0 input" in str(back)
+    late = recorded(steps=2, start=11)
+    with pytest.raises(ValueError, match=r"no step in common: a has 1, 2, 3, b has 11, 12\. Pass steps='order'"):
+        A.compare_runs(long, late)
+    assert not A.compare_runs(long, late, steps="order")
+
+
+def test_layers_of_another_stack_are_renamed() -> None:
+    run = recorded(steps=1)
+    other = {(s, f"model.layers.{layer}", t): x for (s, layer, t), x in run.operands.items()}
+    with pytest.raises(ValueError, match=r"no layer in common; '0' may be|no layer in common\. Pass rename="):
+        A.compare_runs(run, other)
+    assert not A.compare_runs(run, other, rename=lambda name: name.removeprefix("model.layers."))
+    assert not A.compare_runs(run, other, rename={"model.layers.0": "0", "model.layers.2": "2"})
+
+
+# ---- logs
+
+
+def test_a_log_watches_every_module_in_its_order(tmp_path: Path) -> None:
+    logs = []
+    for change in (0.0, 1.0):
+        model = model_of()
+        with torch.no_grad():
+            model[2].weight[3, 5] += change
+        log = A.TensorLog()
+        torch.manual_seed(1)
+        with log.watch(model):
+            for _ in range(2):
+                model(torch.randn(8, 32))
+        logs.append(log)
+    assert list(logs[0].tensors) == [(s, layer, "output") for s in (1, 2) for layer in ("0", "1", "2", "")]
+    found = A.compare_runs(*logs)
+    assert found.first is not None
+    assert (found.first.step, found.first.layer) == (1, "2")
+    assert found.first.differing == pytest.approx((np.abs(logs[0].tensors[1, "1", "output"][:, 5]) > 0).mean() / 16)
+    assert found.logits == "the model output"
+    x, y = (np.concatenate([log.tensors[s, "", "output"] for s in (1, 2)]).astype(np.float64) for log in logs)
+    log_p, log_q = (np.asarray(torch.log_softmax(torch.from_numpy(z), -1)) for z in (x, y))
+    assert found.kl == pytest.approx(float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean()), rel=1e-9)
+    changed = np.flatnonzero(x.argmax(-1) != y.argmax(-1))
+    assert found.changed == len(changed) > 0
+    assert [(c.step - 1) * 8 + c.row for c in found.changes] == changed.tolist()
+    place = changed[0]
+    assert found.changes[0].first == x[place].argmax()
+    assert found.changes[0].margin == pytest.approx(x[place].max() - x[place, y[place].argmax()])
+    logs[1].save(tmp_path / "b.safetensors")
+    assert A.compare_runs(logs[0], tmp_path / "b.safetensors").rows == found.rows
+
+
+def test_dtypes_keep_their_bits_in_files_and_are_compared_by_value() -> None:
+    x = fp.cast(np.random.default_rng(0).standard_normal((3, 4)), "bf16")
+    same = A.compare_runs({(1, "l", "output"): x}, {(1, "l", "output"): x.astype(np.float32)})
+    assert not same
+    assert same.rows[0].compared == "values"
+    zero = np.zeros((1, 2), np.float32)
+    signs = A.compare_runs({(1, "l", "output"): zero}, {(1, "l", "output"): -zero})
+    assert signs
+    assert signs.rows[0].relative == 0
+    assert not A.compare_runs({(1, "l", "output"): zero}, {(1, "l", "output"): -zero}, tolerance=1e-6)
+    nan = np.full((1, 2), np.nan, np.float32)
+    assert not A.compare_runs({(1, "l", "output"): nan}, {(1, "l", "output"): nan})
+    assert A.compare_runs({(1, "l", "output"): nan}, {(1, "l", "output"): zero}, tolerance=1.0)
+
+
+def test_logs_come_back_from_files_bit_for_bit(tmp_path: Path) -> None:
+    log = A.TensorLog()
+    for number, dtype in enumerate((ml_dtypes.bfloat16, np.float16, np.float64, ml_dtypes.float8_e4m3fn)):
+        log.add(number, "l", "output", np.arange(6).reshape(2, 3).astype(dtype))
+    log.add(0, "l", "output", np.ones(2, np.float32))
+    assert list(log.tensors)[-1] == (0, "l", "output 2")
+    log.save(tmp_path / "log.npz")
+    again = A.TensorLog.load(tmp_path / "log.npz")
+    assert list(again.tensors) == list(log.tensors)
+    for key, x in log.tensors.items():
+        fp.testing.assert_bits_equal(again.tensors[key], x)
+    assert repr(again) == "<tensor log: 5 tensors, 4 steps>"
+
+
+def test_plain_arrays_of_other_programs_are_read(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    arrays: dict[str, Any] = {"1/layers.0/output": x, "2/layers.0/output": 2 * x, "codes": np.arange(3)}
+    np.savez(tmp_path / "a.npz", **arrays)
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    save_file({"1/layers.0/output": x, "2/layers.0/output": 2 * x + 1}, tmp_path / "b.safetensors")
+    found = A.compare_runs(tmp_path / "a.npz", tmp_path / "b.safetensors")
+    assert found.first is not None
+    assert (found.first.step, found.first.layer, found.first.tensor) == (2, "layers.0", "output")
+
+
+# ---- published figure
+
+
+def test_a_rollout_that_quantises_another_copy_of_the_weights_is_seen_and_mended() -> None:
+    # xtuner 2044: trainer quantises the FP32 master, rollout the BF16 export: KL 8.69e-3, far less once aligned
+    torch.manual_seed(0)
+    head, x = torch.randn(64, 128) / 4, torch.randn(256, 128)
+    scaling = fp.Scaling(block=(1, 32))
+
+    def run(weight: Any) -> Any:
+        stored = torch.from_numpy(fp.quantize_scaled(weight.float().numpy(), "e2m1", scaling))
+        return {(1, "head", "output"): (x @ stored.T).numpy()}
+
+    master, export = run(head), run(head.to(torch.bfloat16))
+    apart = A.compare_runs(master, export)
+    assert apart.kl > 1e-5
+    assert not A.compare_runs(export, run(head.to(torch.bfloat16).float()))
+
+
+# ---- reports and bad input
+
+
+def test_comparisons_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib").use("Agg")
+    found = A.compare_runs(recorded(), recorded(1.5))
+    found.save(tmp_path / "c.json")
+    again = A.RunComparison.load(tmp_path / "c.json")
+    assert again.rows == found.rows
+    assert str(again) == str(found)
+    assert len(found.to_frame()) == len(found.rows)
+    assert found.to_frame(by="step").step.tolist() == [1, 2, 3]
+    assert len(found.to_frame(by="token")) == found.changed
+    found.plot()
+    assert "<table>" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda path: A.compare_runs(3, {}), TypeError, "a must be a Recording"),
+        (lambda path: A.compare_runs({}, {}), ValueError, "must have tensors; a has none"),
+        (lambda path: A.compare_runs({"x": np.ones(2)}, {}), TypeError, "keys of a must be"),
+        (lambda path: A.compare_runs(path / "none.npz", {}), FileNotFoundError, "none.npz"),
+        (lambda path: A.compare_runs(path / "cut.npz", {}), ValueError, "damaged"),
+        (lambda path: A.compare_runs(path / "run.txt", {}), ValueError, r"must end in \.npz"),
+        (
+            lambda path: A.compare_runs(path / "scaled.npz", {}),
+            ValueError,
+            "wanted a tensor log, got a file",
+        ),
+        (lambda path: A.compare_runs({}, {}, steps="index"), ValueError, "steps must be one of number, order"),
+        (lambda path: A.compare_runs({}, {}, tolerance=-1), ValueError, "tolerance must be a number >= 0"),
+        (lambda path: A.compare_runs({}, {}, rename=WRONG), TypeError, "rename must be a mapping"),
+        (lambda path: A.TensorLog().save(path / "x.npz"), ValueError, "must hold a tensor"),
+        (lambda path: A.TensorLog().add(1, "l", "output", np.arange(3)), TypeError, "values must be an array"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_a_sentence(
+    call: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    log = A.TensorLog()
+    log.add(1, "l", "output", np.ones((2, 2), np.float32))
+    log.save(tmp_path / "cut.npz")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:200])
+    fp.encode_scaled(np.ones((2, 2), np.float32), "e4m3", fp.scalings.TENSOR).save(tmp_path / "scaled.npz")
+    with pytest.raises(error, match=message):
+        call(tmp_path)
+
+
+def test_unknown_layers_of_logits_get_the_nearest_name() -> None:
+    runs = [{(1, "head", "output"): np.ones((2, 3), np.float32)} for _ in range(2)]
+    with pytest.raises(ValueError, match="Did you mean 'head'"):
+        A.compare_runs(*runs, logits="heads")
