@@ -144,7 +144,7 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
         kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
         if len(arrays) > 1 and re.fullmatch(r"u?int\d+|bool|long|short", kind):
             left_out = f"{name} left out, it holds {kind} and not floats"
-            codes = _codes(str(name), x) if kind in CODES else None
+            codes = integer_tensor(str(name), x) if kind in CODES else None
             if codes is None:
                 notes.append(left_out)
             else:
@@ -166,8 +166,8 @@ def _place_of(x: Any) -> Any:
     return object()
 
 
-def _codes(name: str, x: Any) -> Tensor:
-    """Return a tensor of integers in memory, which may be codes."""
+def integer_tensor(name: str, x: Any) -> Tensor:
+    """Return a NumPy or torch tensor of integers in memory, which may be codes."""
     if type(x).__module__.partition(".")[0] == "torch":
         from fpsim.analysis.tensors.torch_file import torch_tensor
 

@@ -7,7 +7,7 @@ from fpsim.cli.app import command
 from fpsim.cli.checking import check, conformance
 from fpsim.cli.diagnose import diagnose
 from fpsim.cli.formats import explain, formats
-from fpsim.cli.layouts import verify
+from fpsim.cli.layouts import export, verify
 from fpsim.cli.probe import probe
 from fpsim.cli.recipes import recipes
 from fpsim.cli.study import study
@@ -20,6 +20,7 @@ command()(recipes)
 command()(formats)
 command()(units)
 command(resumes=True)(diagnose)
+command()(export)
 command()(verify)
 command()(probe)
 command()(validate)

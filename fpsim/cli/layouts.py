@@ -1,4 +1,4 @@
-"""`fpsim verify`: checkpoints and their layouts."""
+"""`fpsim export` and `fpsim verify`: checkpoints and their layouts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,36 @@ from rich.text import Text
 
 from fpsim.cli.exit_codes import BAD_INPUT
 from fpsim.cli.terminal import shown
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="The model: a file, an index of shards, or a folder.")],
+    layout: Annotated[
+        str, typer.Option("--layout", "-l", help="Such as deepseek_fp8, modelopt:nvfp4, gptq or gguf:Q8_0.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder, or a .safetensors or .gguf file.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of layers that stay as they are; repeat for several.", show_default="lm_head"),
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(help="Inputs that share a scale in INT4, GPTQ and AWQ.", show_default="128")
+    ] = None,
+    bits: Annotated[int, typer.Option(help="Bits of GPTQ's codes: 4 or 8.")] = 4,
+    symmetric: Annotated[bool, typer.Option(help="Whether GPTQ's zero points are the middle code.")] = True,
+) -> None:
+    """Write a model as a quantised checkpoint of a library's layout, and say what its weights lose."""
+    from fpsim.torch.exporting import export as run_export
+
+    kept = ("lm_head",) if keep is None else keep
+    report = run_export(
+        checkpoint, layout=layout, out=out, keep=kept, group_size=group_size, bits=bits, symmetric=symmetric
+    )
+    console = Console()
+    first, *lines = str(report).splitlines()
+    console.print(Text(shown(first), style="bold"), soft_wrap=True)
+    for line in lines:
+        console.print(Text(shown(line), style="dim" if line in report.notes else ""), soft_wrap=True)
 
 
 def verify(

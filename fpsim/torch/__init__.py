@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.lazy import face
+from fpsim.torch.exporting import export
 from fpsim.torch.functions import (
     ScaledTensors,
     decode,
@@ -19,8 +21,8 @@ from fpsim.torch.rows import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, RECIPE
 
 __all__ = [
     "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "RECIPES", "TE_DELAYED", "TE_HYBRID", "Delayed",
-    "LinearRecipe", "Product", "QuantLinear", "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize",
-    "quantize", "quantize_linears", "quantize_scaled", "view_as_dtype",
+    "ExportReport", "LinearRecipe", "Product", "QuantLinear", "ScaledTensors", "decode", "encode", "encode_scaled",
+    "export", "fake_quantize", "quantize", "quantize_linears", "quantize_scaled", "view_as_dtype",
 ]  # fmt: skip
 
 __getattr__, __dir__ = face(__name__, __all__)

@@ -40,3 +40,30 @@ def test_verify_ends_with_1_where_something_contradicts_the_layout(tmp_path: Pat
 def test_verify_refuses_what_is_not_there_in_one_line(tmp_path: Path) -> None:
     code, text = run("verify", tmp_path / "no.safetensors")
     assert (code, text.count("\n"), "no such file" in text) == (2, 1, True)
+
+
+def test_export_writes_a_checkpoint_and_says_what_it_loses(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    weight = np.random.default_rng(0).standard_normal((32, 256), np.float32)
+    path = safetensors(tmp_path / "m.safetensors", {"up.weight": weight, "lm_head.weight": weight})
+    code, text = run("export", path, "--layout", "gptq_v2", "--out", tmp_path / "out", "--group-size", 64)
+    assert (code, "gptq_v2, 1 weight quantised, 65.5 kB became" in text) == (0, True)
+    assert "Weights keep 19." in text
+    code, text = run("verify", tmp_path / "out")
+    assert (code, "gptq_v2, 1 quantised weight, nothing contradicts it." in text) == (0, True)
+
+
+def test_export_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    from fpsim.cli.main import main
+
+    path = safetensors(tmp_path / "m.safetensors", {"up.weight": np.ones((32, 256), np.float32)})
+    for arguments, said in (
+        (["export", str(path), "-l", "gptq_v3", "-o", str(tmp_path / "out")], "Did you mean 'gptq_v2'?"),
+        (["export", str(tmp_path / "no"), "-l", "gptq", "-o", str(tmp_path / "out")], "no such file"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(arguments)
+        text = capsys.readouterr().err
+        assert (end.value.code, text.count("\n"), said in text) == (2, 1, True)
+    assert not (tmp_path / "out").exists()

@@ -45,6 +45,7 @@ class CheckpointLayout(NamedTuple):
 
 BYTES = tuple(ELEMENTS)
 FLOAT8 = tuple(name for name in ELEMENTS if name.startswith("float8"))
+TAILS = ("weight", "weight_packed", "qweight", "_weight_qdata", "W_q")  # of codes, in the layer that they belong to
 NVFP4_LEVELS = {".weight_scale": "scale", ".weight_scale_2": "tensor_scale"}
 
 NESTED = {".weight.nested_absmax": "nested_scale", ".weight.nested_quant_map": "nested_table"}
@@ -278,8 +279,9 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
             if one.source not in settings:
                 settings[one.source] = settings_of(Path(one.source).parent) if one.source else {}
             layout, stem, beside = match
-            found.append(_joined(layout, WeightParts(stem + layout.weight, one, beside, settings[one.source],
-                                                     layout.minus_zero)))  # fmt: skip
+            name = f"{stem}{layout.weight}".removeprefix(".")
+            parts = WeightParts(name, one, beside, settings[one.source], layout.minus_zero)
+            found.append(_joined(layout, parts))
             taken |= found[-1].taken
     return found
 
@@ -290,22 +292,31 @@ def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
         weight = layout.join(parts)
     except LayoutError as problem:
         return Recognised(layout, parts, None, str(problem))
-    named = replace(weight, layout=layout.named(parts, weight), exchanged=layout.exchanged)
+    exchanged = layout.exchanged and (layout.join is not fp4_blocks or len(weight.shape) == 3)  # gpt-oss's experts
+    named = replace(weight, layout=layout.named(parts, weight), exchanged=exchanged)
     return Recognised(layout, parts, named, "")
 
 
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:
-    """Return the layout of a tensor of codes, the name without its end, and what lies beside it."""
+    """Return the layout of a tensor of codes, the name without its end, and what lies beside it.
+
+    The tensors of a model that is one layer have no name before their ends: "weight" is read as ".weight".
+    """
+    name = one.name if "." in one.name or not one.name.endswith(TAILS) else f".{one.name}"
     for layout in LAYOUTS:
-        if one.dtype not in layout.dtypes or not one.name.endswith(layout.codes):
+        if one.dtype not in layout.dtypes or not name.endswith(layout.codes):
             continue
-        stem = one.name.removesuffix(layout.codes)
-        wanted = [end for end, key in layout.needed.items() if key == "scale"]
-        if all(stem + end in by_name for end in layout.needed) and all(
-            not layout.scales or by_name[stem + end].dtype in layout.scales for end in wanted
+        stem = name.removesuffix(layout.codes)
+
+        def beside(end: str, stem: str = stem) -> Tensor | None:
+            return by_name.get(f"{stem}{end}".removeprefix("."))
+
+        wanted = [beside(end) for end, key in layout.needed.items() if key == "scale"]
+        if all(beside(end) is not None for end in layout.needed) and all(
+            not layout.scales or (scale is not None and scale.dtype in layout.scales) for scale in wanted
         ):
             ends = {**layout.needed, **layout.more}
-            return layout, stem, {key: by_name[stem + end] for end, key in ends.items() if stem + end in by_name}
+            return layout, stem, {key: part for end, key in ends.items() if (part := beside(end)) is not None}
     return None
 
 

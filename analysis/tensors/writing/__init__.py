@@ -1,0 +1,1 @@
+"""Quantised checkpoints written in the layouts that libraries read."""

@@ -1,0 +1,130 @@
+"""The layouts that can be written: what makes their tensors, which weights they take, what their configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from fpsim.analysis.tensors.writing import e2m1, gguf_blocks, one_byte, packed, tables
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
+from fpsim.errors import nearest, unknown
+
+GGUF = "gguf:"
+EXPERTS = "mxfp4"  # gpt-oss's layout, of matrices and of experts in one tensor
+
+
+class WrittenLayout(NamedTuple):
+    """A layout that can be written.
+
+    `write` returns a weight's tensors. Inputs come in multiples of `inputs` (0: of the group size), outputs in
+    multiples of `outputs`. `shares` says whether gate and up projections, and queries, keys and values, share a
+    scale of the tensor.
+    `takes_inputs` says whether the layout stores a scale of the layer's inputs.
+    """
+
+    write: Callable[[WeightToWrite, LayoutOptions], WrittenWeight]
+    inputs: int = 1
+    outputs: int = 1
+    shares: bool = False
+    takes_inputs: bool = False
+
+
+LAYOUTS_WRITTEN: Mapping[str, WrittenLayout] = {
+    "deepseek_fp8": WrittenLayout(one_byte.deepseek),
+    "deepseek_fp8:ue8m0": WrittenLayout(one_byte.deepseek_ue8m0),
+    "compressed-tensors:fp8_tensor": WrittenLayout(one_byte.compressed_tensor, takes_inputs=True),
+    "compressed-tensors:fp8_channel": WrittenLayout(one_byte.compressed_channel),
+    "compressed-tensors:fp8_block": WrittenLayout(one_byte.compressed_block),
+    "compressed-tensors:int8": WrittenLayout(one_byte.compressed_int8),
+    "compressed-tensors:int4": WrittenLayout(packed.compressed_int4, inputs=0),
+    "compressed-tensors:int4_asym": WrittenLayout(packed.compressed_int4_asym, inputs=0),
+    "compressed-tensors:nvfp4": WrittenLayout(e2m1.compressed_nvfp4, inputs=16, shares=True, takes_inputs=True),
+    "compressed-tensors:mxfp4": WrittenLayout(e2m1.compressed_mxfp4, inputs=32),
+    "compressed-tensors:mxfp8": WrittenLayout(one_byte.compressed_mxfp8, inputs=32),
+    "modelopt:fp8": WrittenLayout(one_byte.modelopt_fp8, takes_inputs=True),
+    "modelopt:fp8_channel": WrittenLayout(one_byte.modelopt_fp8_channel),
+    "modelopt:nvfp4": WrittenLayout(e2m1.modelopt_nvfp4, inputs=16, shares=True, takes_inputs=True),
+    "modelopt:mxfp8": WrittenLayout(one_byte.modelopt_mxfp8, inputs=32),
+    "gptq": WrittenLayout(packed.gptq, inputs=0, outputs=8),
+    "gptq_v2": WrittenLayout(packed.gptq_v2, inputs=0, outputs=8),
+    "awq": WrittenLayout(packed.awq, inputs=0, outputs=8),
+    EXPERTS: WrittenLayout(e2m1.gpt_oss, inputs=32),
+    "torchao:mxfp8": WrittenLayout(one_byte.torchao_mxfp8, inputs=32),
+    "torchao:mxfp4": WrittenLayout(e2m1.torchao_mxfp4, inputs=32),
+    "torchao:nvfp4": WrittenLayout(e2m1.torchao_nvfp4, inputs=16),
+    "bitsandbytes:nf4": WrittenLayout(tables.nf4),
+    f"{GGUF}Q4_0": WrittenLayout(gguf_blocks.q4_0, inputs=32),
+    f"{GGUF}Q5_0": WrittenLayout(gguf_blocks.q5_0, inputs=32),
+    f"{GGUF}Q8_0": WrittenLayout(gguf_blocks.q8_0, inputs=32),
+}
+# Shorter names, and what they stand for.
+SHORT = {
+    "deepseek": "deepseek_fp8", "compressed-tensors": "compressed-tensors:fp8_channel", "modelopt": "modelopt:fp8",
+    "gptq_v1": "gptq", "mxfp8": "torchao:mxfp8", "torchao": "torchao:mxfp8", "nvfp4": "compressed-tensors:nvfp4",
+    "bitsandbytes": "bitsandbytes:nf4", "nf4": "bitsandbytes:nf4", "gguf": f"{GGUF}Q8_0",
+}  # fmt: skip
+
+
+def layout_named(name: object) -> str:
+    """Return the full name of a layout that can be written.
+
+    Raises:
+      ValueError: there is none; the message suggests the nearest.
+
+    Example:
+      >>> layout_named("compressed-tensors"), layout_named("GGUF:q8_0")
+      ('compressed-tensors:fp8_channel', 'gguf:Q8_0')
+      >>> layout_named("gptqv2")  # doctest: +ELLIPSIS
+      Traceback (most recent call last):
+      ValueError: layout must be one of the 26 that docs/layouts.md lists, such as gptq_v2, ...
+    """
+    words = {known.lower(): known for known in LAYOUTS_WRITTEN} | SHORT
+    word = name.lower() if isinstance(name, str) else ""
+    if word in words:
+        return words[word]
+    best = nearest(word, words)
+    meant = [words[best]] if best else []
+    raise unknown("layout", name, list(LAYOUTS_WRITTEN), SHORT, listing="docs/layouts.md", meant=meant)
+
+
+def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
+    """Raise a ValueError unless a layout takes a weight of this shape."""
+    row = LAYOUTS_WRITTEN[layout]
+    n, k = weight.shape[-2:]
+    group = row.inputs or options.group_size or packed.GROUP
+    if k % group or not k:
+        near = [size for size in (128, 64, 32, 16) if k and k % size == 0]
+        instead = f"group_size={near[0]}, or " if near and not row.inputs else ""
+        raise ValueError(
+            f"{layout} has groups of {group} inputs; {weight.name} of shape {weight.shape} has {k}. Pass {instead}"
+            f"keep= with its name to leave it as it is."
+        )
+    outputs = 32 // options.bits if layout.startswith("gptq") else row.outputs
+    if n % outputs:
+        raise ValueError(
+            f"{layout} packs {outputs} outputs into a word; {weight.name} of shape {weight.shape} has {n}. Pass keep= "
+            "with its name to leave it as it is."
+        )
+    if options.bits == 8 and layout.startswith("gptq") and k % 4:
+        raise ValueError(f"{layout} packs 4 inputs into a word; {weight.name} of shape {weight.shape} has {k}.")
+
+
+def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
+    """Return the options of a layout.
+
+    Raises:
+      ValueError: an option that the layout does not have, or a value that it does not take.
+    """
+    if group_size is not None and LAYOUTS_WRITTEN[layout].inputs:
+        raise ValueError(f"group_size is an option of compressed-tensors' INT4, GPTQ and AWQ; got it with {layout!r}.")
+    if group_size is not None and (type(group_size) is not int or group_size < 8 or group_size % 8):
+        raise ValueError(f"group_size must be a multiple of 8, such as 128 or 64; got {group_size!r}.")
+    if bits not in (4, 8) or (bits == 8 and not layout.startswith("gptq")):
+        raise ValueError(
+            f"bits must be 4, or 8 of GPTQ; got {bits!r} with {layout!r}. INT8 is compressed-tensors:int8."
+        )
+    if not isinstance(symmetric, bool):
+        raise ValueError(f"symmetric must be True or False; got {symmetric!r}.")
+    if not symmetric and not layout.startswith("gptq"):
+        raise ValueError(f"symmetric=False is an option of GPTQ; got {layout!r}. int4_asym and awq have zero points.")
+    return LayoutOptions(group_size, bits, symmetric)

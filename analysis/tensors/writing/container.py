@@ -1,0 +1,113 @@
+"""Files of tensors whose places are known before their elements are: .safetensors and .gguf."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.tensors.files import SAFETENSORS_CODES, SAFETENSORS_DTYPES
+from fpsim.arrays import Array
+
+WORDS = {np.dtype(kind): word for word, kind in {**SAFETENSORS_DTYPES, **SAFETENSORS_CODES}.items()}
+HEADER_ALIGNMENT = 8  # bytes
+GGUF_ALIGNMENT = 32
+GGUF_KINDS = {
+    "float32": 0, "float16": 1, "Q4_0": 2, "Q5_0": 6, "Q8_0": 8, "int8": 24, "int32": 26, "int64": 27, "float64": 28,
+    "bfloat16": 30,
+}  # fmt: skip
+GGUF_FILE_TYPES = {"Q4_0": 2, "Q5_0": 8, "Q8_0": 7}  # general.file_type of files that are mostly of a type
+GGUF_NAME = 63  # bytes of a tensor's name that ggml keeps
+U32, STRING = 4, 8  # types of values
+
+
+class PlacedTensor(NamedTuple):
+    """A tensor of a file to be written: its name, what its elements are, and its bytes.
+
+    `kind` is the name of a dtype, or of a GGUF type; `shape` that of its values.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class TensorFile:
+    """A file that is being written: each tensor in pieces, in any order of tensors.
+
+    Args:
+      path: a draft.
+      header: what comes before the elements.
+      tensors: in the order of the file.
+      alignment: bytes that each tensor begins at a multiple of, behind the header.
+    """
+
+    def __init__(self, path: Path, header: bytes, tensors: Sequence[PlacedTensor], alignment: int = 1) -> None:
+        self._file = path.open("wb")
+        self._file.write(header)
+        self._places: dict[str, list[int]] = {}  # name -> the next byte, the last one's end
+        begin = len(header)
+        for one in tensors:
+            self._places[one.name] = [begin, begin + one.nbytes]
+            begin = -(-(begin + one.nbytes - len(header)) // alignment) * alignment + len(header)
+        self._file.truncate(begin)
+
+    def write(self, name: str, piece: Array) -> None:
+        """Write the next elements of a tensor."""
+        place = self._places[name]
+        data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+        assert place[0] + data.size <= place[1], f"{name} has more elements than its shape"
+        self._file.seek(place[0])
+        self._file.write(data.data)
+        place[0] += data.size
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if kind is None:
+            short = [name for name, (now, end) in self._places.items() if now != end]
+            assert not short, f"{short[0]} has fewer elements than its shape"
+
+
+def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, str]) -> bytes:
+    """Return the header of a .safetensors file, with spaces behind it up to a multiple of 8 bytes."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    begin = 0
+    for one in tensors:
+        entries[one.name] = {"dtype": one.kind, "shape": list(one.shape), "data_offsets": [begin, begin + one.nbytes]}
+        begin += one.nbytes
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % HEADER_ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
+    """Return the header of a .gguf file, version 3, little-endian, filled up to where elements begin."""
+    pairs = [
+        _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),
+        _text("general.quantization_version") + struct.pack("<II", U32, 2),
+        _text("general.file_type") + struct.pack("<II", U32, GGUF_FILE_TYPES[kind]),
+    ]
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
+    begin = 0
+    for one in tensors:
+        header += _text(one.name) + struct.pack("<I", len(one.shape))
+        header += struct.pack(f"<{len(one.shape)}Q", *one.shape[::-1])
+        header += struct.pack("<IQ", GGUF_KINDS[one.kind], begin)
+        begin = -(-(begin + one.nbytes) // GGUF_ALIGNMENT) * GGUF_ALIGNMENT
+    return header + bytes(-len(header) % GGUF_ALIGNMENT)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data

@@ -1,0 +1,167 @@
+"""E2M1 codes, two in a byte: NVFP4 of three libraries, MXFP4 of three."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.unpacking import powers
+from fpsim.analysis.tensors.writing.one_byte import E4M3, E8M0, F32, U8, fp8_codes, mx_metadata
+from fpsim.analysis.tensors.writing.scales import block_amax, even_codes, floor_codes
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, like_model
+from fpsim.arrays import Array
+from fpsim.casts.cast import encode
+
+NV, MX = 16, 32  # codes of a block
+TENSOR_TOP = np.float32(2688)  # 448 * 6, which the largest magnitude of a tensor becomes
+ONE = np.float32(1)
+
+
+def e2m1_pairs(values: Array) -> Array:
+    """Return bytes of two E2M1 codes each, the first in the low bits: (rows, K) float32, (rows, K / 2) uint8."""
+    codes = encode(np.ascontiguousarray(values, np.float32), "e2m1", overflow="saturate")
+    return np.asarray(codes[:, ::2] | codes[:, 1::2] << np.uint8(4))
+
+
+def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' NVFP4: g = 2688 / amax divides; s = E4M3(g * amax of a block / 6), 1/8 for zeros.
+
+    The quotient amax / 6 is one of the model's dtype. Source: compressed-tensors 0.20.0; the same bytes.
+    """
+    n, k = weight.shape
+    tensors = {
+        "weight_packed": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // NV)), "weight_global_scale": (F32, (1,)),
+    }  # fmt: skip
+    if weight.input_amax is not None:
+        tensors["input_global_scale"] = (F32, (1,))
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        level = _inverse(weight.amax())
+        for band in weight.bands(1):
+            sixths = like_model(block_amax(band, NV) / np.float32(6), weight.half)
+            scales = _decoded(fp8_codes(level * sixths))
+            scales = np.where(scales == 0, np.float32(0.125), scales)
+            yield "weight_packed", _quotients(band, NV, scales / level)
+            yield "weight_scale", scales.astype(E4M3)
+        yield "weight_global_scale", np.array([level], np.float32)
+        if weight.input_amax is not None:
+            yield "input_global_scale", np.array([_inverse(weight.input_amax)], np.float32)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return ModelOpt's NVFP4: s2 = amax / 2688 multiplies; s = E4M3(amax of a block / (6 s2)), 1 for zeros.
+
+    Source: nvidia-modelopt 0.47.0; the same bytes.
+    """
+    n, k = weight.shape
+    tensors = {"weight": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // NV)), "weight_scale_2": (F32, ())}
+    if weight.input_amax is not None:
+        tensors["input_scale"] = (F32, ())
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        level = _level(weight.amax())
+        for band in weight.bands(1):
+            amax = block_amax(band, NV)
+            wanted = np.clip(amax / (np.float32(6) * level), np.float32(2**-9), np.float32(448))
+            scales = _decoded(fp8_codes(np.where(amax == 0, ONE, wanted)))
+            yield "weight", _quotients(band, NV, scales * level)
+            yield "weight_scale", scales.astype(E4M3)
+        yield "weight_scale_2", np.array(level, np.float32)
+        if weight.input_amax is not None:
+            yield "input_scale", np.array(_level(weight.input_amax), np.float32)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return torchao's NVFP4: p = amax / 2688 multiplies; s = E4M3 of amax / 6 / p within 2^-6 and 448.
+
+    Codes are those of w * ((1 / p) / s). Source: torchao 0.18.0; the same bytes.
+    """
+    n, k = weight.shape
+    tensors = {
+        "_weight_qdata": (U8, (n, k // 2)), "_weight_scale": (E4M3, (n, k // NV)),
+        "_weight_per_tensor_scale": (F32, ()),
+    }  # fmt: skip
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        level = _level(weight.amax())
+        for band in weight.bands(1):
+            wanted = np.clip(block_amax(band, NV) / np.float32(6) / level, np.float32(2**-6), np.float32(448))
+            scales = _decoded(fp8_codes(wanted))
+            factors = (ONE / level) / scales
+            yield (
+                "_weight_qdata",
+                e2m1_pairs((band.reshape(len(band), -1, NV) * factors[..., None]).reshape(band.shape)),
+            )
+            yield "_weight_scale", scales.astype(E4M3)
+        yield "_weight_per_tensor_scale", np.array(level, np.float32)
+
+    data = {
+        "is_swizzled_scales": False, "use_triton_kernel": False, "act_quant_kwargs": None, "block_size": NV,
+        "orig_dtype": {"_type": "torch.dtype", "_data": weight.dtype},
+    }  # fmt: skip
+    metadata = {"_type": "NVFP4Tensor", "_data": data, "_tensor_data_names": ["per_tensor_scale", "qdata", "scale"]}
+    return WrittenWeight(tensors, pieces, json.dumps(metadata))
+
+
+def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' MXFP4; source: compressed-tensors 0.20.0, the same bytes."""
+    return _mxfp4(weight, "weight_packed", "weight_scale", U8, even_codes)
+
+
+def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return torchao's MXFP4 with its default rule of scales; source: torchao 0.18.0, the same bytes."""
+    found = _mxfp4(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
+    return found._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2"))
+
+
+def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return gpt-oss's MXFP4, blocks on an axis of their own: codes (..., N, K/32, 16), scales (..., N, K/32).
+
+    Source: codes and scales of torchao 0.18.0's default rule, as transformers 5.24.0 reads them.
+    """
+    plain = _mxfp4(weight, "_blocks", "_scales", U8, floor_codes)
+    *lead, n, k = weight.shape
+    tensors = {"_blocks": (U8, (*lead, n, k // MX, MX // 2)), "_scales": (U8, (*lead, n, k // MX))}
+    return plain._replace(tensors=tensors)
+
+
+def _mxfp4(
+    weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
+) -> WrittenWeight:
+    """Return E2M1 codes with a power of two for each 32 of a row."""
+    *lead, n, k = weight.shape
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(1):
+            stored = rule(block_amax(band, MX), "e2m1")
+            yield codes, _quotients(band, MX, powers(stored))
+            yield scale, stored.view(dtype)
+
+    return WrittenWeight({codes: (U8, (*lead, n, k // 2)), scale: (dtype, (*lead, n, k // MX))}, pieces)
+
+
+def _quotients(band: Array, width: int, scales: Array) -> Array:
+    """Return the pairs of codes of values divided by the scales of their blocks."""
+    return e2m1_pairs((band.reshape(len(band), -1, width) / scales[..., None]).reshape(band.shape))
+
+
+def _decoded(codes: Array) -> Array:
+    """Return E4M3 codes as float32."""
+    return np.asarray(codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
+
+
+def _level(amax: float) -> np.float32:
+    """Return the multiplier of a tensor; 1 where all of it is zero."""
+    return np.float32(amax) / TENSOR_TOP if amax > 0 else ONE
+
+
+def _inverse(amax: float) -> np.float32:
+    """Return the divisor of a tensor; 1 where all of it is zero."""
+    return TENSOR_TOP / np.float32(amax) if amax > 0 else ONE

@@ -1,0 +1,316 @@
+"""Writes checkpoints in the layouts of libraries: streamed, whole or not at all, read again and measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.analysis.tensors.checkpoint import CheckpointTensors
+from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
+from fpsim.analysis.tensors.tensor import Tensor, dtype_of
+from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, LAYOUTS_WRITTEN, refuse_misfits
+from fpsim.analysis.tensors.writing.configurations import modelopt_file, quantization_config
+from fpsim.analysis.tensors.writing.container import (
+    GGUF_ALIGNMENT,
+    WORDS,
+    PlacedTensor,
+    TensorFile,
+    gguf_header,
+    safetensors_header,
+)
+from fpsim.analysis.tensors.writing.losses import losses
+from fpsim.analysis.tensors.writing.report import ExportReport
+from fpsim.analysis.tensors.writing.weights import (
+    HALVES,
+    LayoutOptions,
+    WeightToWrite,
+    WrittenWeight,
+    amax_of,
+    bands_of,
+)
+from fpsim.arrays import Array
+from fpsim.files import replacing, require_folder
+
+SHARD = 5_000_000_000  # bytes of a shard, as in transformers
+REPORT = "fpsim_export.json"
+PLAIN_TENSOR = '{"_type": "Tensor"}'  # torchao's metadata of tensors that are not quantised
+# Files beside the tensors of a model that go with it.
+COMPANIONS = re.compile(r"(?i)(tokenizer|vocab|merges|special_tokens|added_tokens|generation_config|chat_template|"
+                        r"preprocessor|processor|modeling|configuration).*|.*\.(tiktoken|jinja|model)")  # fmt: skip
+SIBLINGS = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("w1", "w3"))  # read as one matrix by servers
+
+
+class ExportJob(NamedTuple):
+    """Everything that an export needs.
+
+    `tensors` are all of the model; `quantised` the names of those that are quantised, `kept` name -> why it is not.
+    `modules` are the linear layers that stay as they are. `inputs` has the largest magnitude of the inputs of weights,
+    where they were measured. `config` is config.json without its quantisation; `companions` a folder whose tokenizer
+    files go with the model, or None.
+    """
+
+    layout: str
+    options: LayoutOptions
+    tensors: Sequence[Tensor]
+    quantised: Sequence[str]
+    kept: Mapping[str, str]
+    modules: Sequence[str]
+    inputs: Mapping[str, float]
+    config: Mapping[str, Any]
+    companions: Path | None = None
+
+
+def write_checkpoint(
+    job: ExportJob, out: Path, measure: Callable[[CheckpointTensors], dict[str, Any]] | None = None
+) -> ExportReport:
+    """Write a checkpoint into a folder or file, read it again and return what it lost.
+
+    Args:
+      job: what to write.
+      out: a folder; or of a single file, one that ends in .safetensors or .gguf.
+      measure: takes the written checkpoint and returns further fields of the report.
+
+    Raises:
+      ValueError: weights that the layout does not take, NaN or Inf in them, or a folder that holds another model.
+      OSError: the disk is full, and the like; nothing half-written stays.
+    """
+    weights = {one.name: _weight(job, one) for one in job.tensors if one.name in set(job.quantised)}
+    for weight in weights.values():
+        refuse_misfits(job.layout, weight, job.options)
+    names = [one.name for one in job.tensors]
+    files = _planned(job, weights, out)
+    with _drafts(out, files) as drafts:
+        for file, tensors in files.items():
+            _write_tensors(job, drafts / file, tensors, weights)
+        single = _is_file(out)
+        if not single and not job.layout.startswith(GGUF):
+            _write_settings(job, drafts, files)
+        checkpoint = open_checkpoint(drafts if not single else drafts / out.name)
+        more = measure(checkpoint) if measure is not None else {}
+        source = math.fsum(one.size * one.stored_bits for one in job.tensors) / 8
+        stored = sum((drafts / file).stat().st_size for file in files)
+        report = ExportReport(
+            job.layout, str(out), tuple(sorted(path.name for path in drafts.iterdir())),
+            tuple(losses(checkpoint, weights)), {name: job.kept[name] for name in names if name in job.kept}, source,
+            float(stored), notes=_notes(job), **more,
+        )  # fmt: skip
+        if not single:
+            (drafts / REPORT).write_text(report.to_json(), encoding="utf-8")
+    return report
+
+
+def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
+    """Return a tensor as a weight to be written."""
+    turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
+    *lead, rows, columns = one.shape
+    shape = (*lead, columns, rows) if turned else one.shape
+    shared = [one]
+    if LAYOUTS_WRITTEN[job.layout].shares:
+        by_name = {other.name: other for other in job.tensors if other.name in set(job.quantised)}
+        shared = [by_name[name] for name in _siblings(one.name) if name in by_name]
+    dtype = one.dtype if one.dtype in HALVES else "float32"
+    amax = cache(lambda: max(amax_of(other) for other in shared))
+    return WeightToWrite(
+        one.name, tuple(shape), dtype, partial(_finite, one.name, bands_of(one, turned)), amax, job.inputs.get(one.name)
+    )
+
+
+def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
+    """Yield bands of a weight.
+
+    Raises:
+      ValueError: one holds NaN or Inf.
+    """
+    for band in bands(multiple):
+        if not math.isfinite(float(np.sum(band, dtype=np.float64))):
+            raise ValueError(
+                f"weights to export must be finite; {name} holds NaN or Inf. Mend it, or pass keep= with its name to "
+                "leave it as it is."
+            )
+        yield band
+
+
+def _siblings(name: str) -> list[str]:
+    """Return the weights that share a tensor's scale with one, itself included.
+
+    Example:
+      >>> _siblings("l.0.q_proj.weight")
+      ['l.0.q_proj.weight', 'l.0.k_proj.weight', 'l.0.v_proj.weight']
+    """
+    stem, _, end = name.removesuffix(".weight").rpartition(".")
+    for group in SIBLINGS:
+        if end in group:
+            return [f"{stem}.{other}.weight".removeprefix(".") for other in group]
+    return [name]
+
+
+Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
+
+
+def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
+    """Return the tensors of each file: one, or shards of at most SHARD bytes unless a tensor has more."""
+    row = LAYOUTS_WRITTEN[job.layout]
+    parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
+    if _is_file(out):
+        return {out.name: parts}
+    if job.layout.startswith(GGUF):
+        return {"model.gguf": parts}
+    shards: list[list[tuple[Tensor, WrittenWeight | None]]] = [[]]
+    room = SHARD
+    for one, written in parts:
+        size = sum(placed.nbytes for placed in _placed(job, one, written))
+        if shards[-1] and size > room:
+            shards.append([])
+            room = SHARD
+        shards[-1].append((one, written))
+        room -= size
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    return {f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors": shard for i, shard in enumerate(shards)}
+
+
+def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
+    """Return the tensors of a file that hold a tensor of the model."""
+    gguf = job.layout.startswith(GGUF)
+    if written is None:
+        dtype = _kept_dtype(job, one)
+        kind = dtype.name if gguf else WORDS[dtype]
+        shape = one.shape if not one.exchanged else (*one.shape[:-2], one.shape[-1], one.shape[-2])
+        return [PlacedTensor(one.name, kind, shape, math.prod(shape) * dtype.itemsize)]
+    found = []
+    for end, (dtype, shape) in written.tensors.items():
+        size = math.prod(shape) * dtype.itemsize
+        if gguf:
+            found.append(PlacedTensor(one.name, job.layout.removeprefix(GGUF), one.shape, size))
+        else:
+            found.append(PlacedTensor(_prefix(job, one.name, end) + end, WORDS[dtype], shape, size))
+    return found
+
+
+def _prefix(job: ExportJob, name: str, end: str) -> str:
+    """Return what comes before the end of a stored tensor's name."""
+    return name if job.layout == EXPERTS else name.removesuffix("weight")
+
+
+def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
+    """Return the dtype of a tensor that is written as it is: float32 of quantised weights and of GGUF's norms."""
+    if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
+        return np.dtype(np.float32)
+    return dtype_of(one.dtype)
+
+
+def _write_tensors(
+    job: ExportJob,
+    path: Path,
+    parts: Sequence[tuple[Tensor, WrittenWeight | None]],
+    weights: Mapping[str, WeightToWrite],
+) -> None:
+    """Write a file."""
+    gguf = job.layout.startswith(GGUF)
+    placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
+    if gguf:
+        header = gguf_header(placed, str(job.config.get("model_type", "unknown")), job.layout.removeprefix(GGUF))
+    else:
+        described = {one.name: PLAIN_TENSOR if written is None else written.metadata for one, written in parts}
+        named = {"tensor_names": json.dumps(list(described))}
+        header = safetensors_header(placed, described | named if job.layout.startswith("torchao:") else {})
+    with TensorFile(path, header, placed, GGUF_ALIGNMENT if gguf else 1) as file:
+        for one, written in parts:
+            if written is None:
+                dtype = _kept_dtype(job, one)
+                pieces = one.chunks() if not one.exchanged else (band.reshape(-1) for band in bands_of(one, True)(1))
+                for piece in pieces:
+                    file.write(one.name, piece.astype(dtype, copy=False))
+                continue
+            for end, piece in written.pieces():
+                file.write(one.name if gguf else _prefix(job, one.name, end) + end, piece)
+
+
+def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
+    """Write config.json, what ModelOpt has beside it, the index of shards, and the tokenizer's files."""
+    config = {key: value for key, value in job.config.items() if key != "quantization_config"}
+    measured = bool(job.inputs) and set(job.quantised) <= set(job.inputs)
+    config["quantization_config"] = quantization_config(job.layout, job.options, job.modules, measured)
+    (drafts / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    library, _, kind = job.layout.partition(":")
+    if library == "modelopt":
+        text = json.dumps(modelopt_file(kind, job.modules), indent=2) + "\n"
+        (drafts / "hf_quant_config.json").write_text(text, encoding="utf-8")
+    if len(files) > 1:
+        places = {one.name: (file, one.nbytes) for file, parts in files.items() for tensor, written in parts
+                  for one in _placed(job, tensor, written)}  # fmt: skip
+        index = {
+            "metadata": {"total_size": sum(size for _, size in places.values())},
+            "weight_map": {name: file for name, (file, _) in places.items()},
+        }
+        text = json.dumps(index, indent=2) + "\n"
+        (drafts / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+    if job.companions is not None:
+        for path in sorted(job.companions.iterdir()):
+            if path.is_file() and COMPANIONS.fullmatch(path.name):
+                shutil.copyfile(path, drafts / path.name)
+
+
+def _notes(job: ExportJob) -> tuple[str, ...]:
+    """Return what readers of the file should know."""
+    found = []
+    if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
+        found.append(
+            f"{job.layout} stores a scale of each layer's inputs where they were measured: pass batch= for them. "
+            "Without, the configuration says dynamic scales, or weights alone."
+        )
+    missing = [name for name in job.quantised if job.inputs and name not in job.inputs]
+    if missing:
+        found.append(
+            f"{missing[0]} saw no inputs in the batch, and neither did {len(missing) - 1} more weights; their input "
+            "scales are missing."
+        )
+    if job.layout.startswith(GGUF):
+        found.append("Tensors keep their names; llama.cpp wants its own, and permutes queries and keys of some models.")
+    return tuple(found)
+
+
+def _is_file(out: Path) -> bool:
+    return out.suffix in (".safetensors", ".gguf")
+
+
+@contextmanager
+def _drafts(out: Path, files: Planned) -> Iterator[Path]:
+    """A folder to write to, whose files take the place of `out` at the end, together; or vanish.
+
+    Raises:
+      ValueError: the folder holds another model.
+    """
+    if _is_file(out):
+        folder = require_folder(out.parent)
+        room = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=folder))
+        try:
+            yield room
+            os.replace(room / out.name, out)
+        finally:
+            shutil.rmtree(room, ignore_errors=True)
+        return
+    folder = require_folder(out)
+    models = [path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".gguf", ".bin", ".pt")]
+    earlier: tuple[str, ...] = ()
+    if (folder / REPORT).exists():
+        earlier = (*ExportReport.load(folder / REPORT).files, REPORT)
+    others = sorted(set(models) - set(earlier))
+    if others:
+        raise ValueError(
+            f"out must be a new or empty folder, or that of an earlier export; {out} holds {others[0]}. Name another."
+        )
+    names = {*earlier, *files, REPORT, "config.json", "hf_quant_config.json", "model.safetensors.index.json"}
+    with replacing(folder, names) as drafts:
+        yield drafts

@@ -1,0 +1,80 @@
+"""Blocks of 32 values of GGUF: Q4_0, Q5_0 and Q8_0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
+from fpsim.arrays import Array
+
+U8 = np.dtype(np.uint8)
+BLOCK = 32
+BYTES = {"Q4_0": 18, "Q5_0": 22, "Q8_0": 34}  # of a block
+
+
+def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return Q4_0: d = the extreme / -8, code = min(trunc(x / d + 8.5), 15); source: ggml 0.13.1, the same bytes."""
+    return _blocks(weight, "Q4_0", _q4_0)
+
+
+def q5_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return Q5_0: d = the extreme / -16, code = min(trunc(x / d + 16.5), 31); source: ggml 0.13.1, the same bytes."""
+    return _blocks(weight, "Q5_0", _q5_0)
+
+
+def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return Q8_0: d = amax / 127, code = x / d, ties away from zero; source: ggml 0.13.1, the same bytes."""
+    return _blocks(weight, "Q8_0", _q8_0)
+
+
+def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Array, ...]]) -> WrittenWeight:
+    """Return blocks of bytes; coded: (blocks, 32) float32 -> the fields of each block as bytes."""
+    n, k = weight.shape
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(1):
+            fields = coded(band.reshape(-1, BLOCK))
+            yield "weight", np.concatenate([field.view(np.uint8) for field in fields], axis=1)
+
+    return WrittenWeight({"weight": (U8, (n, k // BLOCK * BYTES[kind]))}, pieces)
+
+
+def _q8_0(blocks: Array) -> tuple[Array, ...]:
+    amax = np.maximum(blocks.max(1), -blocks.min(1)) + np.float32(0)  # of zeros 0, not -0
+    step = amax / np.float32(127)
+    scaled = blocks * _inverse(step)[:, None]
+    codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
+    return step.astype("<f2")[:, None], codes
+
+
+def _q4_0(blocks: Array) -> tuple[Array, ...]:
+    step, codes = _offset(blocks, 8)
+    return step, _halves(codes)
+
+
+def _q5_0(blocks: Array) -> tuple[Array, ...]:
+    step, codes = _offset(blocks, 16)
+    fifth = np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
+    return step, fifth, _halves(codes & np.uint8(15))
+
+
+def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
+    """Return steps as float16 and codes: the value of the largest magnitude becomes the code 0."""
+    place = np.argmax(np.abs(blocks), axis=1)[:, None]
+    extreme = np.take_along_axis(blocks, place, axis=1)[:, 0] + np.float32(0)  # of zeros 0, so that the step is -0
+    step = extreme / np.float32(-middle)
+    shifted = np.trunc(blocks * _inverse(step)[:, None] + np.float32(middle + 0.5))
+    return step.astype("<f2")[:, None], np.minimum(shifted, 2 * middle - 1).astype(np.uint8)
+
+
+def _halves(codes: Array) -> Array:
+    """Return bytes whose low nibbles are the first half of a block, and whose high nibbles the second."""
+    return np.asarray(codes[:, : BLOCK // 2] | codes[:, BLOCK // 2 :] << np.uint8(4))
+
+
+def _inverse(step: Array) -> Array:
+    """Return 1 / step, and 0 for blocks of zeros."""
+    with np.errstate(divide="ignore"):
+        return np.where(step == 0, np.float32(0), np.float32(1) / step)

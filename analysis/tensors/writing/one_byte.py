@@ -1,0 +1,236 @@
+"""FP8 and INT8 codes with scales of the tensor, of rows, of blocks, and of MX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.unpacking import powers
+from fpsim.analysis.tensors.writing.scales import block_amax, ceil_codes, even_codes, floor_codes, with_eps
+from fpsim.analysis.tensors.writing.weights import (
+    LayoutOptions,
+    WeightToWrite,
+    WrittenWeight,
+    filled,
+    like_model,
+)
+from fpsim.arrays import Array
+from fpsim.casts.cast import encode
+
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
+F32, U8, I8 = np.dtype(np.float32), np.dtype(np.uint8), np.dtype(np.int8)
+TOP = np.float32(448)
+SIDE = 128  # rows and columns of a block
+MX = 32
+INT8_STEPS = np.float32(127.5)
+
+
+def fp8_codes(values: Array) -> Array:
+    """Return E4M3 codes of float32 values, those beyond the range saturated."""
+    return encode(np.ascontiguousarray(values, np.float32), "e4m3", overflow="saturate")
+
+
+def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
+
+    Source: transformers 5.24.0, integrations/finegrained_fp8.py; the same bytes.
+    """
+
+    def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
+        with np.errstate(divide="ignore"):
+            scales = np.where(amax > 0, np.float32(1) / amax * TOP, np.float32(1))
+        return blocks * scales[:, None, :, None], np.float32(1) / scales
+
+    return _blocks(weight, "weight_scale_inv", F32, quantised)
+
+
+def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return DeepSeek's blocks with scales that are powers of two: 2^ceil(log2(amax / 448)), in E8M0.
+
+    Source: transformers 5.24.0; the same bytes.
+    """
+
+    def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
+        codes = np.where(amax > 0, ceil_codes(amax, "e4m3"), np.uint8(127)).astype(np.uint8)
+        return blocks * (np.float32(1) / powers(codes))[:, None, :, None], codes.view(E8M0)
+
+    return _blocks(weight, "weight_scale_inv", E8M0, quantised)
+
+
+def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
+
+    Source: compressed-tensors 0.20.0; the same bytes.
+    """
+    half = weight.half
+
+    def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
+        scales = with_eps(like_model(amax / TOP, half), half)
+        return like_model(blocks / scales[:, None, :, None], half), scales.astype(weight.scale_dtype)
+
+    return _blocks(weight, "weight_scale", weight.scale_dtype, quantised)
+
+
+def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' FP8 rows: s = amax / 448 in the model's dtype, code = w / s.
+
+    Source: compressed-tensors 0.20.0; the same bytes.
+    """
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(1):
+            scales = with_eps(like_model(block_amax(band, band.shape[1]) / TOP, weight.half), weight.half)
+            yield "weight", fp8_codes(like_model(band / scales, weight.half)).view(E4M3)
+            yield "weight_scale", scales.astype(weight.scale_dtype)
+
+    shape = weight.shape
+    return WrittenWeight({"weight": (E4M3, shape), "weight_scale": (weight.scale_dtype, (shape[0], 1))}, pieces)
+
+
+def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
+
+    Source: compressed-tensors 0.20.0; the same bytes.
+    """
+    half = weight.half
+    tensors = {"weight": (E4M3, weight.shape), "weight_scale": (weight.scale_dtype, (1,))}
+    if weight.input_amax is not None:
+        tensors["input_scale"] = (weight.scale_dtype, (1,))
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        scale = with_eps(like_model(np.array([weight.amax()], np.float32) / TOP, half), half)
+        for band in weight.bands(1):
+            yield "weight", fp8_codes(like_model(band / scale, half)).view(E4M3)
+        yield "weight_scale", scale.astype(weight.scale_dtype)
+        if weight.input_amax is not None:
+            yield "input_scale", (np.array([weight.input_amax], np.float32) / TOP).astype(weight.scale_dtype)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' INT8 rows: s = amax / 127.5 in the model's dtype, codes of -128 to 127.
+
+    Source: compressed-tensors 0.20.0; the same bytes.
+    """
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(1):
+            scales = with_eps(like_model(block_amax(band, band.shape[1]) / INT8_STEPS, weight.half), weight.half)
+            quotients = np.rint(like_model(band / scales, weight.half))
+            yield "weight", np.clip(quotients, -128, 127).astype(np.int8)
+            yield "weight_scale", scales.astype(weight.scale_dtype)
+
+    shape = weight.shape
+    return WrittenWeight({"weight": (I8, shape), "weight_scale": (weight.scale_dtype, (shape[0], 1))}, pieces)
+
+
+def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return ModelOpt's FP8: s = amax / 448 in float32; w / s is rounded to the model's dtype, then to E4M3.
+
+    Source: nvidia-modelopt 0.47.0; the same bytes.
+    """
+    tensors = {"weight": (E4M3, weight.shape), "weight_scale": (F32, ())}
+    if weight.input_amax is not None:
+        tensors["input_scale"] = (F32, ())
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        scale = np.float32(weight.amax()) / TOP
+        divisor = scale if scale > 0 else np.float32(1)
+        for band in weight.bands(1):
+            yield "weight", fp8_codes(like_model(band / divisor, weight.half)).view(E4M3)
+        yield "weight_scale", np.array(divisor, np.float32)
+        if weight.input_amax is not None:
+            yield "input_scale", np.array(np.float32(weight.input_amax) / TOP, np.float32)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return ModelOpt's FP8 rows: s = amax / 448 in float32, 1 for rows of zeros, one rounding.
+
+    Source: nvidia-modelopt 0.47.0; the same bytes.
+    """
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(1):
+            amax = block_amax(band, band.shape[1])[:, 0]
+            scales = np.where(amax > 0, amax / TOP, np.float32(1))
+            yield "weight", fp8_codes(band / scales[:, None]).view(E4M3)
+            yield "weight_scale", scales
+
+    return WrittenWeight({"weight": (E4M3, weight.shape), "weight_scale": (F32, weight.shape[:1])}, pieces)
+
+
+def compressed_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' MXFP8; source: compressed-tensors 0.20.0, the same bytes."""
+    return _mxfp8(weight, "weight", "weight_scale", U8, even_codes)
+
+
+def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return ModelOpt's MXFP8; source: nvidia-modelopt 0.47.0, the same bytes."""
+    return _mxfp8(weight, "weight", "weight_scale", U8, ceil_codes)
+
+
+def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return torchao's MXFP8 with its default rule of scales; source: torchao 0.18.0, the same bytes."""
+    found = _mxfp8(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
+    return found._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
+
+
+def mx_metadata(dtype: str, element: str) -> str:
+    """Return what torchao's files say of an MX weight whose inputs are quantised in the same way when it is used."""
+    common = {
+        "elem_dtype": {"_type": "torch.dtype", "_data": element}, "block_size": MX,
+        "kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}, "is_swizzled_scales": False,
+    }  # fmt: skip
+    inputs = {**common, "scaling_mode": {"_type": "ScaleCalculationMode", "_data": "FLOOR"}}
+    data = {
+        **common, "orig_dtype": {"_type": "torch.dtype", "_data": dtype},
+        "act_quant_kwargs": {"_type": "QuantizeTensorToMXKwargs", "_data": inputs},
+    }  # fmt: skip
+    return json.dumps({"_type": "MXTensor", "_data": data, "_tensor_data_names": ["qdata", "scale"]})
+
+
+def _mxfp8(
+    weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
+) -> WrittenWeight:
+    """Return E4M3 codes with a power of two for each 32 of a row."""
+    n, k = weight.shape
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(1):
+            stored = rule(block_amax(band, MX), "e4m3")
+            quotients = band.reshape(len(band), -1, MX) / powers(stored)[..., None]
+            yield codes, fp8_codes(quotients.reshape(band.shape)).view(E4M3)
+            yield scale, stored.view(dtype)
+
+    return WrittenWeight({codes: (E4M3, (n, k)), scale: (dtype, (n, k // MX))}, pieces)
+
+
+def _blocks(
+    weight: WeightToWrite,
+    end: str,
+    dtype: np.dtype[np.generic],
+    quantised: Callable[[Array, Array], tuple[Array, Array]],
+) -> WrittenWeight:
+    """Return E4M3 codes with a scale for each block of 128 x 128; blocks at the edges are shorter.
+
+    quantised: (blocks of (rows, 128, columns, 128), their amax) -> what is rounded, and the scales to store.
+    """
+    n, k = weight.shape
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(SIDE):
+            padded = filled(band, SIDE, SIDE)
+            blocks = padded.reshape(len(padded) // SIDE, SIDE, -1, SIDE)
+            values, scales = quantised(blocks, np.maximum(blocks.max((1, 3)), -blocks.min((1, 3))))
+            rows = values.reshape(padded.shape)[: len(band), :k]
+            yield "weight", fp8_codes(rows).view(E4M3)
+            yield end, scales
+
+    return WrittenWeight({"weight": (E4M3, (n, k)), end: (dtype, (-(-n // SIDE), -(-k // SIDE)))}, pieces)

@@ -1,0 +1,195 @@
+"""Integers of few bits in words of 32: compressed-tensors' rows, GPTQ's and AWQ's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.unpacking import WORD
+from fpsim.analysis.tensors.writing.scales import with_eps
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, WeightToWrite, WrittenWeight, like_model
+from fpsim.arrays import Array
+
+I32, I64, F16 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float16)
+GROUP = 128  # codes of a group, unless another number is wished
+AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # of a word, in the order of its nibbles
+LOWEST_RANGE = np.float32(np.float16(1e-5))  # of a group of AWQ
+
+
+def words_of(codes: Array, bits: int) -> Array:
+    """Return codes along the last axis in words of 32 bits, the first in the lowest bits; bits are 4 or 8.
+
+    Example:
+      >>> [hex(word) for word in words_of(np.arange(8, dtype=np.uint8)[None], 4)[0]]
+      ['0x76543210']
+    """
+    fields = np.ascontiguousarray(codes, np.uint8)
+    packed = fields if bits == 8 else fields[..., ::2] | fields[..., 1::2] << np.uint8(4)
+    return np.ascontiguousarray(packed).view("<i4").astype(np.int32, copy=False)
+
+
+def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' INT4 in groups of a row: s = amax / 7.5 in the model's dtype, codes of -8 to 7.
+
+    Source: compressed-tensors 0.20.0; the same bytes.
+    """
+    (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
+    tensors: Stored = {
+        "weight_packed": (I32, (n, -(-k * 4 // WORD))), "weight_scale": (weight.scale_dtype, (n, k // group)),
+        "weight_shape": (I64, (2,)),
+    }  # fmt: skip
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(1):
+            groups = band.reshape(len(band), -1, group)
+            amax = np.maximum(groups.max(-1), -groups.min(-1))
+            scales = with_eps(like_model(amax / np.float32(7.5), half), half)
+            codes = np.clip(np.rint(like_model(groups / scales[..., None], half)), -8, 7) + np.float32(8)
+            yield "weight_packed", words_of(_whole_words(codes.reshape(band.shape)), 4)
+            yield "weight_scale", scales.astype(weight.scale_dtype)
+        yield "weight_shape", np.array([n, k], np.int64)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return compressed-tensors' INT4 with zero points, which are packed along the outputs.
+
+    s = (max - min) / 15 with 0 inside the range, z = RNE(-8 - min / s). Source: compressed-tensors 0.20.0; the same
+    bytes.
+    """
+    (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
+    tensors: Stored = {
+        "weight_packed": (I32, (n, -(-k * 4 // WORD))), "weight_scale": (weight.scale_dtype, (n, k // group)),
+        "weight_zero_point": (I32, (-(-n * 4 // WORD), k // group)), "weight_shape": (I64, (2,)),
+    }  # fmt: skip
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        for band in weight.bands(8):
+            groups = band.reshape(len(band), -1, group)
+            low, high = np.minimum(groups.min(-1), 0), np.maximum(groups.max(-1), 0)
+            scales = like_model(like_model(high - low, half) / np.float32(15), half)
+            empty = scales == 0
+            scales = with_eps(scales, half)
+            zeros = np.clip(np.rint(like_model(np.float32(-8) - like_model(low / scales, half), half)), -8, 7)
+            zeros = np.where(empty, np.float32(0), zeros)
+            shifted = like_model(like_model(groups / scales[..., None], half) + zeros[..., None], half)
+            codes = np.clip(np.rint(shifted), -8, 7) + np.float32(8)
+            yield "weight_packed", words_of(_whole_words(codes.reshape(band.shape)), 4)
+            yield "weight_scale", scales.astype(weight.scale_dtype)
+            columns = _whole_words(np.ascontiguousarray((zeros + np.float32(8)).T))
+            yield "weight_zero_point", np.ascontiguousarray(words_of(columns, 4).T)
+        yield "weight_shape", np.array([n, k], np.int64)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return GPTQ's first version, which stores zero points less one, as whole words."""
+    return _gptq(weight, options, version=1)
+
+
+def gptq_v2(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return GPTQ's second version, which stores zero points as they are."""
+    return _gptq(weight, options, version=2)
+
+
+def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
+    """Return codes along the inputs, (K bits/32, N), with scales and zero points of groups of inputs, in their order.
+
+    s = (max - min) / levels with 0 inside the range, z = RNE(-min / s); symmetric: s = 2 amax / levels, z the middle. A
+    group of zeros has the range -1 to 1. Codes are rounded with the float32 scale, which is stored in FP16.
+
+    Source: gptqmodel 7.7.0; the same bytes, except that it halves the scale of symmetric groups without negatives, and
+    so clips them.
+    """
+    (n, k), group, bits = weight.shape, options.group_size or GROUP, options.bits
+    groups, levels, each = k // group, np.float32((1 << bits) - 1), WORD // bits
+    tensors: Stored = {
+        "qweight": (I32, (k // each, n)), "qzeros": (I32, (groups, n // each)), "scales": (F16, (groups, n)),
+        "g_idx": (I32, (k,)),
+    }  # fmt: skip
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        words, scales16 = np.empty((n, k // each), np.int32), np.empty((n, groups), np.float16)
+        zero_points = np.empty((n, groups), np.uint8)
+        first = 0
+        for band in weight.bands(1):
+            blocks = band.reshape(len(band), groups, group)
+            low, high = np.minimum(blocks.min(-1), 0), np.maximum(blocks.max(-1), 0)
+            if options.symmetric:
+                low, high = -np.maximum(-low, high), np.maximum(-low, high)
+            empty = (low == 0) & (high == 0)
+            low, high = np.where(empty, np.float32(-1), low), np.where(empty, np.float32(1), high)
+            scales = (high - low) / levels
+            middle = np.float32(1 << bits - 1)
+            zeros = np.full_like(scales, middle) if options.symmetric else np.rint(-low / scales)
+            shifted = blocks + (scales * zeros)[..., None]
+            codes = np.clip(np.rint(shifted / scales[..., None]), 0, levels)
+            rows = slice(first, first + len(band))
+            words[rows] = words_of(codes.reshape(band.shape).astype(np.uint8), bits)
+            scales16[rows], zero_points[rows] = scales, zeros
+            first += len(band)
+        yield "qweight", np.ascontiguousarray(words.T)
+        stored = words_of(np.ascontiguousarray(zero_points.T), bits)
+        if version == 1:  # as a whole word, so that a zero point of 0 borrows from the next
+            ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
+            with np.errstate(over="ignore"):
+                stored = (stored.view(np.uint32) - ones).view(np.int32)
+        yield "qzeros", stored
+        yield "scales", np.ascontiguousarray(scales16.T)
+        yield "g_idx", (np.arange(k) // group).astype(np.int32)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return AWQ's layout, packed along the outputs in its order of nibbles; everything is computed in float16.
+
+    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
+
+    Source: autoawq 0.2.9; the same bytes. Its search for scales of inputs is no part of the layout.
+    """
+    (n, k), group = weight.shape, options.group_size or GROUP
+    groups = k // group
+    tensors: Stored = {"qweight": (I32, (k, n // 8)), "qzeros": (I32, (groups, n // 8)), "scales": (F16, (groups, n))}
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        words = np.empty((k, n // 8), np.int32)
+        zero_words, scales16 = np.empty((groups, n // 8), np.int32), np.empty((groups, n), np.float16)
+        first = 0
+        for band in weight.bands(8):
+            blocks = _half(band).reshape(len(band), groups, group)
+            low, high = blocks.min(-1), blocks.max(-1)
+            scales = _half(np.maximum(_half(high - low), LOWEST_RANGE) / np.float32(15))
+            zeros = np.clip(-np.rint(_half(low / scales)), 0, 15)
+            codes = np.clip(np.rint(_half(blocks / scales[..., None])) + zeros[..., None], 0, 15)
+            columns = slice(first // 8, (first + len(band)) // 8)
+            words[:, columns] = _awq_words(codes.astype(np.uint8).reshape(band.shape).T)
+            zero_words[:, columns] = _awq_words(zeros.T)
+            scales16[:, first : first + len(band)] = scales.T
+            first += len(band)
+        yield "qweight", words
+        yield "qzeros", zero_words
+        yield "scales", scales16
+
+    return WrittenWeight(tensors, pieces)
+
+
+def _half(values: Array) -> Array:
+    """Return float32 values rounded to float16: NumPy's own operations of float16 give the same, and take longer."""
+    return values.astype(np.float16).astype(np.float32)
+
+
+def _awq_words(codes: Array) -> Array:
+    """Return codes along the outputs in words, in AWQ's order: (rows, N) codes, (rows, N / 8) int32."""
+    fields = np.ascontiguousarray(codes.astype(np.uint8))
+    return words_of(fields.reshape(len(fields), -1, 8)[..., AWQ_COLUMNS].reshape(fields.shape), 4)
+
+
+def _whole_words(codes: Array) -> Array:
+    """Return codes of 4 bits as bytes, with zeros behind them, so that they fill words."""
+    lacking = -codes.shape[-1] % 8
+    fields = codes.astype(np.uint8)
+    return np.pad(fields, ((0, 0), (0, lacking))) if lacking else fields

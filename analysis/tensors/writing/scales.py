@@ -1,0 +1,87 @@
+"""Scales by the rules of libraries, each checked on bytes that its library wrote (tests/data/README.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.unpacking import TILE_COLUMNS, TILE_ROWS
+from fpsim.arrays import Array
+
+E8M0_BIAS = 127
+E8M0_LARGEST = 254
+# Exponent of the largest power of two in a format, which the rules "floor" and "even" take off.
+EXPONENTS = {"e2m1": 2, "e4m3": 8}
+LARGEST = {"e2m1": 6.0, "e4m3": 448.0}
+
+
+def floor_codes(amax: Array, fmt: str) -> Array:
+    """Return E8M0 codes of floor(log2(amax)) - the format's largest exponent: torchao's `to_mx`, and ggml.
+
+    Example:
+      >>> floor_codes(np.float32([6, 7.9, 0]), "e2m1").tolist()
+      [127, 127, 0]
+    """
+    return _biased(np.frexp(amax)[1] - 1 - EXPONENTS[fmt], amax)
+
+
+def ceil_codes(amax: Array, fmt: str) -> Array:
+    """Return E8M0 codes of ceil(log2(amax / the format's maximum)): transformers, ModelOpt, torchao's inference.
+
+    Example:
+      >>> ceil_codes(np.float32([448, 449, 0]), "e4m3").tolist()
+      [127, 128, 0]
+    """
+    fraction, exponent = np.frexp(amax / np.float32(LARGEST[fmt]))
+    return _biased(np.where(fraction == 0.5, exponent - 1, exponent), amax)
+
+
+def even_codes(amax: Array, fmt: str) -> Array:
+    """Return E8M0 codes of amax rounded to one mantissa bit, less the largest exponent: compressed-tensors, both MX.
+
+    Example:
+      >>> even_codes(np.float32([6.9, 7, 0]), "e2m1").tolist()
+      [127, 128, 0]
+    """
+    rounded = amax.astype(np.float32).view(np.int32) + np.int32(1 << 21)
+    return _biased((rounded >> 23) - E8M0_BIAS - EXPONENTS[fmt], amax)
+
+
+def _biased(exponents: Array, amax: Array) -> Array:
+    """Return E8M0 codes of exponents; 0 for blocks of zeros, the code of NaN where amax is not finite."""
+    codes = np.clip(exponents + E8M0_BIAS, 0, E8M0_LARGEST)
+    return np.where(np.isfinite(amax), np.where(amax == 0, 0, codes), 255).astype(np.uint8)
+
+
+def block_amax(values: Array, width: int) -> Array:
+    """Return the largest magnitude of each block of `width` neighbours of a row: (rows, K / width)."""
+    blocks = values.reshape(len(values), -1, width)
+    return np.asarray(np.maximum(blocks.max(-1), -blocks.min(-1)) + np.float32(0))  # 0 of blocks of zeros, not -0
+
+
+def swizzled(scales: Array) -> Array:
+    """Return scales in tiles of 128 rows by 4 columns, filled with 0: the reverse of `unswizzled`.
+
+    Example:
+      >>> swizzled(np.arange(512, dtype=np.uint8).reshape(128, 4))[:3].tolist()
+      [[0, 1, 2, 3, 128, 129, 130, 131, 0, 1, 2, 3, 128, 129, 130, 131], [4, 5, 6, 7, 132, 133, 134, 135, 4, 5, 6, 7, \
+132, 133, 134, 135], [8, 9, 10, 11, 136, 137, 138, 139, 8, 9, 10, 11, 136, 137, 138, 139]]
+    """
+    rows, columns = scales.shape
+    high, wide = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)
+    padded = np.zeros((high * TILE_ROWS, wide * TILE_COLUMNS), scales.dtype)
+    padded[:rows, :columns] = scales
+    tiles = padded.reshape(high, 4, 32, wide, TILE_COLUMNS).transpose(0, 3, 2, 1, 4)
+    return np.ascontiguousarray(tiles.reshape(high * 32, wide * 16))
+
+
+def with_eps(scales: Array, half: Any) -> Array:
+    """Return scales with the machine epsilon of their dtype in the place of 0, as compressed-tensors has it.
+
+    Args:
+      scales: float32.
+      half: their dtype if it has 16 bits; None for float32.
+    """
+    mantissa = {"bfloat16": 7, "float16": 10}.get("" if half is None else np.dtype(half).name, 23)
+    return np.where(scales == 0, np.float32(2.0**-mantissa), scales)

@@ -1,0 +1,126 @@
+"""Weights to be written: their rows as float32, a band at a time, and what a layout makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from fpsim.analysis.tensors.layouts.parts import whole
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.arrays import Array
+
+BAND = 1 << 22  # elements of a band
+HALVES = ("bfloat16", "float16")  # dtypes of models in which libraries compute scales and quotients
+
+
+Stored = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # end of a tensor's name -> dtype, shape
+
+
+class WeightToWrite(NamedTuple):
+    """A matrix with a row for each output, or several of them.
+
+    `name` is the weight's in the model; `shape` (..., N, K); `dtype` that of the model: "float32", "bfloat16" or
+    "float16". `bands(multiple)` yields float32 bands (rows, K), of a multiple of that many rows unless a matrix ends.
+    `amax` returns the largest magnitude of all that share a scale of the tensor; `input_amax` is that of the layer's
+    inputs, or None where they were not measured.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bands: Callable[[int], Iterator[Array]]
+    amax: Callable[[], float]
+    input_amax: float | None = None
+
+    @property
+    def prefix(self) -> str:
+        """The weight's name without "weight"."""
+        return self.name.removesuffix("weight")
+
+    @property
+    def half(self) -> Any:
+        """The dtype of the model if it has 16 bits; else None."""
+        return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype)) if self.dtype in HALVES else None
+
+    @property
+    def scale_dtype(self) -> np.dtype[Any]:
+        """The dtype of scales where a library keeps them in the model's."""
+        return np.dtype(np.float32) if self.half is None else self.half
+
+
+class LayoutOptions(NamedTuple):
+    """What a layout leaves open: codes of a group, bits of a code, whether codes are symmetric about zero."""
+
+    group_size: int | None = None
+    bits: int = 4
+    symmetric: bool = True
+
+
+class WrittenWeight(NamedTuple):
+    """The tensors that hold a weight, and what yields their elements.
+
+    `tensors`: end of the name, behind the weight's prefix -> (dtype, shape). `pieces()` yields (end, array), the pieces
+    of each tensor in their order. `metadata` is what the file says of the weight.
+    """
+
+    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    pieces: Callable[[], Iterator[tuple[str, Array]]]
+    metadata: str = ""
+
+
+def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
+    """Return what yields the rows of a tensor as float32; turned: its last two axes are exchanged first."""
+    shape = tensor.shape
+    rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
+
+    def straight(multiple: int) -> Iterator[Array]:
+        at_once = max(BAND // max(columns, 1) // multiple, 1) * multiple
+        if len(shape) > 2 or at_once >= rows:  # bands end where matrices end
+            at_once = min(at_once, rows)
+            while rows % at_once:
+                at_once -= multiple if at_once > multiple else 1
+        for piece in tensor.chunks(at_once * columns):
+            yield np.ascontiguousarray(piece.reshape(-1, columns), np.float32)
+
+    def exchanged(multiple: int) -> Iterator[Array]:
+        if len(shape) == 2:
+            matrices: Iterator[Array] = iter([whole(tensor)])
+        else:
+            matrices = (piece.reshape(columns, rows) for piece in tensor.chunks(rows * columns))
+        at_once = max(BAND // max(columns, 1) // multiple, 1) * multiple
+        for matrix in matrices:
+            for first in range(0, rows, at_once):
+                yield np.ascontiguousarray(matrix[:, first : first + at_once].T, np.float32)
+
+    return exchanged if turned else straight
+
+
+def amax_of(tensor: Tensor) -> float:
+    """Return the largest magnitude of a tensor; NaN where it holds one."""
+    largest = [float(np.max(np.abs(np.asarray(piece, np.float32)))) for piece in tensor.chunks(BAND) if piece.size]
+    return math.nan if any(math.isnan(one) for one in largest) else max(largest, default=0.0)
+
+
+def filled(values: Array, rows: int, columns: int) -> Array:
+    """Return a matrix with zeros behind it, so that its sides are multiples of `rows` and `columns`.
+
+    Example:
+      >>> filled(np.ones((3, 5), np.float32), 2, 4).shape
+      (4, 8)
+    """
+    n, k = values.shape
+    wanted = -(-n // rows) * rows, -(-k // columns) * columns
+    if wanted == (n, k):
+        return values
+    padded = np.zeros(wanted, values.dtype)
+    padded[:n, :k] = values
+    return padded
+
+
+def like_model(values: Array, half: Any) -> Array:
+    """Return float32 values rounded to the model's dtype where that has 16 bits."""
+    return values if half is None else values.astype(half).astype(np.float32)

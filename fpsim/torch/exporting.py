@@ -1,0 +1,353 @@
+"""Exports models and tensors in the layouts of quantised checkpoints, and measures what they lose."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.tensors.checkpoint import CheckpointTensors
+from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
+from fpsim.analysis.tensors.opening import from_mapping, integer_tensor
+from fpsim.analysis.tensors.roles import with_roles
+from fpsim.analysis.tensors.tensor import CODES, Tensor
+from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, checked_options, layout_named
+from fpsim.analysis.tensors.writing.container import GGUF_KINDS, GGUF_NAME
+from fpsim.analysis.tensors.writing.export import ExportJob, write_checkpoint
+from fpsim.analysis.tensors.writing.report import ExportReport
+from fpsim.errors import shown
+from fpsim.files import path_of
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+def export(
+    model_or_tensors: Any,
+    *,
+    layout: str,
+    out: str | Path,
+    keep: str | Sequence[str] = ("lm_head",),
+    group_size: int | None = None,
+    bits: int = 4,
+    symmetric: bool = True,
+    batch: Any = None,
+    config: Mapping[str, Any] | None = None,
+) -> ExportReport:
+    """Write a model as a quantised checkpoint of a library's layout, read it again, and measure what it lost.
+
+    Weights are rounded to nearest by the rule of the library that owns the layout, with the bytes that it would write;
+    its reader returns the values that `fp.analysis.open(out)` returns. Elements are streamed, so that memory stays
+    within 1 GiB beside the largest tensor. The files appear together at the end, or not at all.
+
+    Args:
+      model_or_tensors: a torch.nn.Module, of which the weights of linear layers are quantised; a mapping of names to
+        arrays or tensors, or the path of a checkpoint of any layout that `fp.analysis.open` reads, of which
+        matrices are, by name and shape.
+      layout: such as "deepseek_fp8", "compressed-tensors:nvfp4", "modelopt:fp8", "gptq", "gptq_v2", "awq", "mxfp4"
+        (gpt-oss), "torchao:mxfp8", "bitsandbytes:nf4", "gguf:Q8_0"; docs/layouts.md has them all.
+      out: a folder, made where it is missing; or a file that ends in .safetensors or .gguf, without configuration.
+      keep: shell patterns of layers or tensors that stay as they are; embeddings, norms, biases and routers do anyway.
+      group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ and AWQ; None for 128.
+      bits: of GPTQ's codes, 4 or 8.
+      symmetric: whether GPTQ's zero points are the middle code.
+      batch: inputs of the model (a tensor, a tuple of arguments or a dict of keywords): its outputs before and after
+        are compared, and layouts with scales of inputs get them.
+      config: what config.json has beside its quantisation; None for the model's own, or the checkpoint's.
+
+    Returns:
+      An ExportReport: `.sqnr_db`, `.worst`, `.weights`, `.output_error`, `.stored_bytes`, `.notes`; print it.
+
+    Raises:
+      ValueError: an unknown layout, the nearest is named; weights whose shape it does not take; NaN or Inf in them; no
+        weight to quantise; a folder that holds another model.
+      TypeError: neither a model, nor a mapping, nor a path.
+      OSError: the files cannot be written; nothing half-written stays.
+
+    Example:
+      >>> import tempfile, torch
+      >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     report = fp.torch.export(model, layout="deepseek_fp8", out=folder, batch=torch.ones(4, 64))
+      ...     weights = fp.analysis.open(folder)
+      ...     print(report.layout, sorted(weights), 25 < report.sqnr_db < 40, report.output_error < 0.1)
+      deepseek_fp8 ['0.bias', '0.weight', '2.bias', '2.weight'] True True
+    """
+    full = layout_named(layout)
+    options = checked_options(full, group_size, bits, symmetric)
+    patterns = [keep] if isinstance(keep, str) else list(keep)
+    target = path_of(out, "out")
+    wanted = ".gguf" if full.startswith(GGUF) else ".safetensors"
+    if target.suffix in {".gguf", ".safetensors"} - {wanted}:
+        raise ValueError(f"{full} is written into a folder or a {wanted} file; got {shown(str(target))}.")
+    model = model_or_tensors if _is_module(model_or_tensors) else None
+    if batch is not None and model is None:
+        raise TypeError("batch needs a torch.nn.Module to call; got tensors. Pass the model, or no batch.")
+    companions, found = None, dict(config or {})
+    if isinstance(model_or_tensors, (str, os.PathLike)):
+        checkpoint = open_checkpoint(path_of(model_or_tensors))
+        companions, found = _beside(path_of(model_or_tensors), target, found, config is None)
+        model_or_tensors = checkpoint
+    tensors, notes = _tensors(model_or_tensors)
+    if full.startswith(GGUF):
+        notes += [f"{one.name} left out, GGUF has no type for {one.dtype}." for one in tensors if _typeless(one)]
+        tensors = [one for one in tensors if not _typeless(one)]
+    if model is not None and config is None:
+        found = _config_of(model)
+    linear = None if model is None else _linear_names(model)
+    quantised, kept = _chosen(tensors, linear, patterns, full)
+    if not quantised:
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(kept.items())[:3])
+        raise ValueError(f"there is no weight to quantise in {full}: {reasons or 'no matrix of floats'}.")
+    _refuse_names(full, quantised, [one.name for one in tensors])
+    modules = [name.removesuffix(".weight") for name, why in kept.items() if why.startswith(("keep", "a router"))
+               and name.endswith(".weight")]  # fmt: skip
+    run = _Run(model, batch, quantised) if model is not None and batch is not None else None
+    job = ExportJob(full, options, tensors, quantised, kept, modules, run.inputs if run else {}, found, companions)
+    report = write_checkpoint(job, target, run.losses if run else None)
+    return replace(report, notes=(*report.notes, *notes))
+
+
+def _is_module(model: Any) -> bool:
+    if type(model).__module__.partition(".")[0] in ("builtins", "numpy"):
+        return False
+    import torch
+
+    return isinstance(model, torch.nn.Module)
+
+
+def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
+    """Return the tensors of a model, a mapping or a checkpoint, and a note for each left out."""
+    if isinstance(source, CheckpointTensors):
+        return [source.tensor(name) for name in source], list(source.notes)
+    if _is_module(source):
+        source = source.state_dict()
+    if not isinstance(source, Mapping):
+        raise TypeError(
+            f"export takes a torch.nn.Module, a mapping of names to tensors or a path; got {shown(source)}."
+        )
+    if not source:
+        raise ValueError("export takes tensors; got an empty mapping.")
+    floats, notes = from_mapping(source)
+    tensors = {one.name: one for one in floats}
+    for name, x in source.items():  # integers that are no codes are buffers, which go with the model
+        left_out = f"{name} left out, it holds "
+        kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
+        if kind in CODES and any(note.startswith(left_out) for note in notes):
+            tensors[str(name)] = integer_tensor(str(name), x)
+            notes = tuple(note for note in notes if not note.startswith(left_out))
+    return [tensors[name] for name in map(str, source) if name in tensors] or list(floats), list(notes)
+
+
+def _typeless(one: Tensor) -> bool:
+    """Return whether GGUF has no type for a tensor that is not quantised."""
+    return not one.layout and one.dtype not in GGUF_KINDS
+
+
+def _linear_names(model: Any) -> set[str]:
+    """Return the names of the weights of linear layers."""
+    import torch
+
+    return {
+        f"{name}.weight".removeprefix(".")
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+
+
+def _chosen(
+    tensors: Sequence[Tensor], linear: set[str] | None, keep: Sequence[str], layout: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the weights to quantise, and why each other tensor stays as it is.
+
+    Raises:
+      ValueError: a pattern that is no text, or matches nothing although it was passed.
+    """
+    quantised: list[str] = []
+    kept: dict[str, str] = {}
+    used: set[str] = set()
+    axes = (2, 3) if layout == EXPERTS else (2,)
+    for one in with_roles(tensors):
+        module = one.name.removesuffix(".weight")
+        matches = [pattern for pattern in keep if _matches(pattern, module, one.name)]
+        used |= set(matches)
+        if len(one.shape) not in axes or not (one.dtype in FLOATS or one.layout):
+            kept[one.name] = "no matrix of floats"
+        elif matches:
+            kept[one.name] = f"keep={matches[0]!r}"
+        elif one.role == "router":
+            kept[one.name] = "a router"
+        elif linear is not None and len(one.shape) == 2 and one.name not in linear:
+            kept[one.name] = "no weight of a linear layer"
+        elif linear is None and one.role != "matrix":
+            kept[one.name] = f"a tensor of the role {one.role}"
+        else:
+            quantised.append(one.name)
+    unused = [pattern for pattern in keep if pattern not in used and pattern != "lm_head"]
+    if unused:
+        names = ", ".join(one.name for one in tensors[:3])
+        raise ValueError(f"keep must name layers or tensors; {unused[0]!r} matches none of {names}, ...")
+    return quantised, kept
+
+
+def _matches(pattern: Any, module: str, name: str) -> bool:
+    """Return whether a pattern names a layer, a tensor, or the last part of a layer's name.
+
+    Raises:
+      TypeError: it is no text.
+    """
+    if not isinstance(pattern, str):
+        raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")
+    return any(fnmatchcase(word, pattern) for word in (module, name, module.rpartition(".")[2]))
+
+
+def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -> None:
+    """Raise a ValueError for names that a layout has no place for."""
+    if layout.startswith(GGUF):
+        long = [name for name in names if len(name.encode()) > GGUF_NAME]
+        if long:
+            raise ValueError(f"GGUF keeps names of at most {GGUF_NAME} bytes; got {long[0]!r}. Rename it.")
+        return
+    odd = [name for name in quantised if name != "weight" and not name.endswith(".weight")]
+    if odd and layout != EXPERTS:
+        raise ValueError(
+            f"{layout} names the tensors of a weight after its layer, such as 'up.weight'; got {odd[0]!r}. "
+            "Rename it, or pass keep= with its name."
+        )
+
+
+def _config_of(model: Any) -> dict[str, Any]:
+    """Return the configuration of a model of transformers; {} of others."""
+    config = getattr(model, "config", None)
+    to_dict = getattr(config, "to_dict", None)
+    return dict(to_dict()) if callable(to_dict) else {}
+
+
+def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
+    """Return the folder of a checkpoint, and its config.json unless another one was passed."""
+    folder = path if path.is_dir() else path.parent
+    if out.resolve() == folder.resolve() or out.resolve() == path.resolve():
+        raise ValueError(f"out must be another folder than the checkpoint's; got {shown(str(out))}.")
+    file = folder / "config.json"
+    if read and file.is_file():
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            raise ValueError(f"{file} is no JSON. Mend it, or pass config=.") from None
+        config = content if isinstance(content, dict) else {}
+    return folder, config
+
+
+class _Run:
+    """A model's outputs and the magnitudes of its layers' inputs on a batch, before and after the export."""
+
+    def __init__(self, model: Any, batch: Any, quantised: Sequence[str]) -> None:
+        import torch
+
+        self._model, self._batch = model, batch
+        modules = dict(model.named_modules())
+        self._layers = {name: modules[name.removesuffix("weight").removesuffix(".")] for name in quantised
+                        if name.removesuffix("weight").removesuffix(".") in modules}  # fmt: skip
+        self.inputs: dict[str, float] = {}
+        handles = []
+        for name, layer in self._layers.items():
+
+            def see(module: Any, arguments: Any, name: str = name) -> None:
+                for x in arguments[:1]:
+                    if isinstance(x, torch.Tensor) and x.numel():
+                        largest = float(x.detach().abs().max())
+                        self.inputs[name] = max(self.inputs.get(name, 0.0), largest)
+
+            handles.append(layer.register_forward_pre_hook(see))
+        try:
+            self._outputs = self._called()
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
+        """Return how far outputs change with the weights of a checkpoint, a layer of which is loaded at a time."""
+        with _weights_from(checkpoint, self._layers):
+            after = self._called()
+        difference = np.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in zip(after, self._outputs, strict=True)))
+        norm = np.sqrt(sum(float(np.sum(b**2)) for b in self._outputs))
+        kl = [_kl(b, a) for a, b in zip(after, self._outputs, strict=True) if a.ndim and a.shape[-1] > 1]
+        return {"output_error": float(difference / norm) if norm else float(difference),
+                "output_kl": kl[0] if kl else None}  # fmt: skip
+
+    def _called(self) -> list[np.ndarray[Any, Any]]:
+        """Return the floats that the model gives, in evaluation, as float64."""
+        import torch
+
+        training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                if isinstance(self._batch, Mapping):
+                    result = self._model(**self._batch)
+                elif isinstance(self._batch, (tuple, list)):
+                    result = self._model(*self._batch)
+                else:
+                    result = self._model(self._batch)
+        finally:
+            self._model.train(training)
+        found = [x.detach().double().cpu().numpy() for x in _floats(result)]
+        if not found:
+            raise ValueError("the model must give tensors of floats on the batch; it gave none.")
+        return found
+
+
+def _floats(result: Any) -> Iterator[Any]:
+    """Yield the tensors of floats in what a model gives."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        if result.is_floating_point():
+            yield result
+    elif isinstance(result, Mapping):
+        for value in result.values():
+            yield from _floats(value)
+    elif isinstance(result, (list, tuple)):
+        for value in result:
+            yield from _floats(value)
+    elif hasattr(result, "logits"):
+        yield result.logits
+
+
+@contextmanager
+def _weights_from(checkpoint: CheckpointTensors, layers: Mapping[str, Any]) -> Iterator[None]:
+    """Let layers multiply with a checkpoint's weights, which are loaded while a layer runs."""
+    import torch
+
+    handles = []
+    held: dict[str, Any] = {}
+    for name, layer in layers.items():
+
+        def load(module: Any, arguments: Any, name: str = name) -> None:
+            held[name] = module.weight.data
+            module.weight.data = torch.from_numpy(checkpoint[name]).to(module.weight)
+
+        def restore(module: Any, arguments: Any, result: Any, name: str = name) -> None:
+            module.weight.data = held.pop(name)
+
+        handles += [layer.register_forward_pre_hook(load), layer.register_forward_hook(restore, always_call=True)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, data in held.items():
+            layers[name].weight.data = data
+
+
+def _kl(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:
+    """Return the mean KL divergence of softmax(before) from softmax(after) over the last axis, in nats."""
+    logs = [x - x.max(-1, keepdims=True) for x in (before, after)]
+    logs = [x - np.log(np.sum(np.exp(x), -1, keepdims=True)) for x in logs]
+    return max(float(np.mean(np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), -1))), 0.0)
