@@ -141,6 +141,9 @@ def float_blocks(parts: WeightParts) -> Tensor:
     if len(codes.shape) == 2 and is_swizzled(shape, codes.shape[0], codes.shape[1] // MX_BLOCK):
         shape, tiled = (codes.shape[0], codes.shape[1] // MX_BLOCK), True
     blocks = blocks_of(codes.shape, shape, configured_block(parts.settings))
+    if "zero_point" in parts.beside and parts.beside["zero_point"].size != math.prod(blocks.scales):
+        of_zeros = parts.beside["zero_point"].shape
+        raise LayoutError(f"its zero points of shape {of_zeros} fit no scales of shape {stored.shape}")
     fmt, dtype = FORMAT_OF.get(dtype_of(codes.dtype)), dtype_of(stored.dtype)
 
     def load() -> Decoder:

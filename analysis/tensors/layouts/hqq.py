@@ -26,6 +26,8 @@ def hqq_groups(parts: WeightParts) -> Tensor:
 
     Source: hqq 0.2.8, whose files are read with the same bits.
     """
+    if parts.beside["shape"].dtype not in ("int32", "int64"):
+        raise LayoutError(f"its shape holds {parts.beside['shape'].dtype}; wanted int64")
     shape = tuple(int(n) for n in parts.array("shape").reshape(-1))
     size = math.prod(shape)
     packing = parts.text("packing") if "packing" in parts.beside else ""

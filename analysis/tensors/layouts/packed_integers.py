@@ -26,6 +26,7 @@ def packed_rows(parts: WeightParts) -> Tensor:
     Source: compressed-tensors, whose files are read with the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
+    _refuse_floats(parts, "shape", "zero_point", "group")
     shape = tuple(int(n) for n in parts.array("shape").reshape(-1))
     if len(shape) != 2 or len(codes.shape) != 2 or len(stored.shape) != 2 or min(shape) < 1:
         raise LayoutError(f"it has the shape {shape}, codes of shape {codes.shape} and scales of shape {stored.shape}")
@@ -69,6 +70,7 @@ def packed_columns(parts: WeightParts) -> Tensor:
     Source: gptqmodel and autoawq, whose files are read with the same bits.
     """
     codes, stored, packed = parts.codes, parts.beside["scale"], parts.beside["zero_point"]
+    _refuse_floats(parts, "zero_point", "group")
     if any(len(one.shape) != 2 or not one.size for one in (codes, stored, packed)):
         raise LayoutError(f"its codes have the shape {codes.shape} and its scales {stored.shape}; wanted matrices")
     groups, n = stored.shape
@@ -134,7 +136,9 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
             raise LayoutError(f"its {k} inputs are no whole number of {groups} groups")
         return np.arange(k) // (k // groups)
     group_of = parts.array("group").reshape(-1)
-    if group_of.size != k or group_of.min() < 0 or group_of.max() >= groups:
+    if group_of.size != k or not k:
+        raise LayoutError(f"its g_idx has {group_of.size} entries; it has {k} inputs")
+    if group_of.min() < 0 or group_of.max() >= groups:
         raise LayoutError(f"its g_idx names groups from {group_of.min()} to {group_of.max()}; it has {groups}")
     return group_of
 
@@ -164,6 +168,15 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
     }
     version = min(centred, key=centred.__getitem__)
     return version, zeros[version]
+
+
+def _refuse_floats(parts: WeightParts, *keys: str) -> None:
+    """Raise a LayoutError where one of the tensors beside the codes does not hold integers; words have 32 bits."""
+    for key in keys:
+        dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")
+        if key in parts.beside and parts.beside[key].dtype not in dtypes:
+            one = parts.beside[key]
+            raise LayoutError(f"its {one.name.rpartition('.')[2]} holds {one.dtype}; wanted {dtypes[0]}")
 
 
 def _floats(parts: WeightParts, key: str) -> Array:

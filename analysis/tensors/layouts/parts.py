@@ -62,9 +62,11 @@ class WeightParts:
           LayoutError: it holds no UTF-8.
         """
         try:
-            return self.array(key).astype(np.uint8).tobytes().decode()
+            if self.beside[key].dtype == "uint8":
+                return self.array(key).tobytes().decode()
         except UnicodeDecodeError:
-            raise LayoutError(f"its {key} is no text") from None
+            pass
+        raise LayoutError(f"its {key} is no text in UTF-8, one byte an element")
 
     def number(self, key: str) -> float:
         """Return the one value of a tensor.
@@ -111,7 +113,7 @@ class WeightParts:
 
         def bands() -> Iterator[Array]:
             decode, first = load(), 0
-            for part in codes.chunks(at_once * width):
+            for part in codes.chunks(at_once * max(width, 1)):
                 band = part.reshape(-1, width)
                 yield np.ascontiguousarray(decode(band, first), np.float32).reshape(-1)
                 first += len(band)

@@ -277,12 +277,12 @@ def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
     parts, name = one.parts, one.parts.name
     try:
         saved = json.loads(metadata.get(name, "{}"))
-        data = saved.get("_data", {}) if isinstance(saved, dict) else {}
-        tensors = saved.get("_tensor_data_names", []) if isinstance(saved, dict) else []
+        saved = saved if isinstance(saved, dict) else {}
+        data, tensors = saved.get("_data"), saved.get("_tensor_data_names")
     except (ValueError, RecursionError):
         yield Finding(name, "metadata", f"{name}: the metadata of its file are no JSON.")
         return
-    if not data:
+    if not isinstance(data, dict) or not isinstance(tensors, list):
         yield Finding(
             name, "metadata", f"{name}: the metadata of its file do not name its class; torchao cannot load it."
         )

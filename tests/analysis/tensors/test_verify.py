@@ -246,11 +246,12 @@ CORRUPTIONS: dict[str, Corruption] = {
     "gpt-oss: no scales": Corruption("mxfp4_gpt_oss", without("_scales"), "gate_up_proj_scales is missing"),
     "torchao mxfp8: flag": Corruption(
         "torchao_mxfp8", None, "is_swizzled_scales is true",
-        {WEIGHT: '{"_data": {"block_size": 32, "is_swizzled_scales": true}}'},
+        {WEIGHT: '{"_data": {"block_size": 32, "is_swizzled_scales": true}, "_tensor_data_names": []}'},
     ),
     "torchao mxfp8 swizzled: flag": Corruption(
-        "torchao_mxfp8_swizzled", None, "is_swizzled_scales is false, which is a shape of (64, 8), and its scales have "
-        "(32, 32), in tiles of 128 x 4", {WEIGHT: '{"_data": {"block_size": 32, "is_swizzled_scales": false}}'},
+        "torchao_mxfp8_swizzled", None,
+        "is_swizzled_scales is false, which is a shape of (64, 8), and its scales have (32, 32), in tiles of 128 x 4",
+        {WEIGHT: '{"_data": {"block_size": 32, "is_swizzled_scales": false}, "_tensor_data_names": []}'},
     ),
     "torchao mxfp4: metadata": Corruption("torchao_mxfp4", None, "do not name its class", {WEIGHT: "{}"}),
     "torchao nvfp4: inverted": Corruption(
