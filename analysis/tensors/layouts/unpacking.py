@@ -31,6 +31,9 @@ def fields(words: Array, bits: int, count: int) -> Array:
       >>> fields(np.int32([[0x76543210]]), 4, 8).tolist()
       [[0, 1, 2, 3, 4, 5, 6, 7]]
     """
+    if bits in (4, 8):  # no field crosses a byte
+        stored = np.ascontiguousarray(words).view(np.uint32).astype("<u4", copy=False).view(np.uint8)
+        return (stored if bits == 8 else nibbles(stored))[..., :count]
     rows = np.ascontiguousarray(words).view(np.uint32).astype(np.uint64)
     following = np.concatenate([rows[..., 1:], np.zeros_like(rows[..., :1])], axis=-1)
     pairs = rows | following << np.uint64(WORD)

@@ -162,7 +162,7 @@ DAMAGED: dict[str, tuple[str, dict[str, Any], str]] = {
     "zero points of other groups": ("hqq_int4_axis1", {"zero": np.ones((2, 1), "f4")}, "fit no groups"),
     "a g_idx of floats": ("gptq_v2_asym", {"g_idx": np.zeros(256, "f4")}, "its g_idx holds float32; wanted int32"),
     "an empty g_idx": ("gptq_v2_asym", {"g_idx": np.zeros(0, "i4")}, "its g_idx has 0 entries; it has 256 inputs"),
-    "a state of floats": ("bnb_nf4", {"weight.quant_state.bitsandbytes__nf4": np.ones(9, "f4")}, "is no text in UTF-8"),
+    "a state of floats": ("bnb_nf4", {"weight.quant_state.bitsandbytes__nf4": np.ones(9, "f4")}, "is no JSON"),
     "zero points of other blocks": (
         "torchao_int8",
         {"_weight_zero_point": np.ones((8, 1), "i1")},
