@@ -14,6 +14,7 @@ from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbeha
 Places = npt.NDArray[np.intp]
 PROBED = 8192  # inputs that a grid is looked for with
 LEVELS = 5  # positive results that a grid has at least
+FEWEST_BINADES = 4  # times the smallest normal value: the format's own values up to there are no longer evenly spaced
 EXACT = 2.0**-18  # relative, of results that are products in float32
 
 
@@ -55,16 +56,43 @@ def uniform_grid(box: CalledQuantizer) -> str | None:
     fmt = box.fmt
     if fmt.exponent_bits == 1 or fmt.mantissa_bits == 0:
         return None  # whose own values are evenly spaced, or all powers of two
-    size = min(fmt.max, 2.0**60) / 2
     try:
-        while size >= 64 * fmt.smallest_normal:
+        size = _limit(box, min(fmt.max, 2.0**60))
+        while size >= FEWEST_BINADES * fmt.smallest_normal:
             first, second = _step(box, size), _step(box, size / 4)
+            if first is not None and second is None and _on_grid(box, size / 4, first):
+                second = first
             if first is not None and second is not None:
                 return _grid_words(size, first, second, fmt)
             size /= 8
     except QuantizerMisbehaved:
         pass
     return None
+
+
+def _limit(box: CalledQuantizer, size: float) -> float:
+    """Return the largest result for values of up to a size, where that is less, or else the size."""
+    results = np.abs(box.call(_uniform(size)).words.view(np.float64))
+    largest = float(results[np.isfinite(results)].max(initial=0.0))
+    return largest if 0 < largest < size else size
+
+
+def _uniform(size: float) -> npt.NDArray[np.float32]:
+    """Return uniform values of both signs up to a size, which is the first."""
+    drawn = np.random.default_rng(0).uniform(-1, 1, PROBED)
+    drawn[0] = 1
+    return (drawn * size).astype(np.float32)
+
+
+def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
+    """Return whether results for values of up to a size are multiples of a step, next to their inputs."""
+    x = _uniform(size)
+    got = box.call(x.copy()).words.view(np.float64)
+    if not np.isfinite(got).all():
+        return False
+    return bool((np.abs(got - np.rint(got / step) * step) <= EXACT * np.abs(got)).all()) and bool(
+        (np.abs(got - x) <= 1.001 * step).all()
+    )
 
 
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
@@ -80,9 +108,7 @@ def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | 
 
 def _step(box: CalledQuantizer, size: float) -> float | None:
     """Return the distance of results that are evenly spaced and next to inputs of up to a size, or None."""
-    drawn = np.random.default_rng(0).uniform(-1, 1, PROBED)
-    drawn[0] = 1
-    x = (drawn * size).astype(np.float32)
+    x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     sizes = np.unique(np.abs(got))
     if not np.isfinite(sizes).all() or sizes.size < LEVELS:

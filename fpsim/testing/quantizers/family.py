@@ -111,12 +111,17 @@ def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
             yield deviation(
                 f"gives values of {fmt}, which it does not round to {model.fmt}", unrounded=True, through=through
             )
-    bits = model.fmt.mantissa_bits
-    for rule in ("toward_zero", "nearest_away", "nearest_even"):
+    for bits, rule in itertools.product(_widths(model.fmt), ("toward_zero", "nearest_away", "nearest_even")):
         name = f"{bits + 1} significand bits"
         through = Through(name, FractionGrid(bits, source.min_exponent), rule)  # as masks of the source's bits do
         words = _through_words(name, rule, False, False).removesuffix(" first")
         yield deviation(f"{words}, with the exponents of its input", unrounded=True, through=through)
+
+
+def _widths(fmt: Format) -> tuple[int, ...]:
+    """Return how many mantissa bits masks keep: those of a format, or one or two more or less by mistake."""
+    bits = fmt.mantissa_bits
+    return tuple(width for width in (bits, bits + 1, bits - 1, bits + 2, bits - 2) if width >= 0)
 
 
 def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict[str, Any]]:

@@ -236,6 +236,32 @@ def test_a_uniform_grid_is_not_taken_for_a_float(fn: Quantizer, fmt: str, words:
     assert not found.exact
 
 
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2", "e2m1", "e3m2", "bf16"])
+@pytest.mark.parametrize("levels", [7, 31])
+def test_integers_in_the_place_of_narrow_floats_are_a_uniform_grid(fmt: str, levels: int) -> None:
+    """INT4 for FP4, and grids so coarse that a quarter of the range has two levels."""
+    largest = np.float32(min(fp.format(fmt).max, 100.0))
+
+    def fixed(x: Array) -> Array:
+        return np.clip(np.rint(x * (np.float32(levels) / largest)), -levels, levels) * (largest / np.float32(levels))
+
+    def by_amax(x: Array) -> Array:
+        amax = np.float32(np.abs(x[np.isfinite(x)]).max(initial=0)) or np.float32(1)
+        return np.clip(np.rint(x / amax * np.float32(levels)), -levels, levels) / np.float32(levels) * amax
+
+    with np.errstate(all="ignore"):
+        step = f"{float(largest) / levels:.9f}"[:6].rstrip("0").rstrip(".")
+        assert causes(fixed, fmt).startswith(f"rounds to a uniform grid in steps of {step}")
+        assert causes(by_amax, fmt) == f"rounds to a uniform grid in steps of amax/{levels}, not to {fmt.upper()}"
+
+
+@pytest.mark.parametrize(("bits", "fmt"), [(4, "e4m3"), (2, "e4m3"), (3, "e5m2"), (8, "bf16"), (9, "fp16")])
+def test_masks_of_a_bit_more_or_less_are_named(bits: int, fmt: str) -> None:
+    for added, does in ((0, "truncates"), (1 << (22 - bits), "rounds (ties away)")):
+        words = f"{does} to {bits + 1} significand bits, with the exponents of its input"
+        assert causes(masked(bits, added), fmt).startswith(words)
+
+
 # ---- identities
 
 
