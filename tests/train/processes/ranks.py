@@ -15,7 +15,7 @@ import fpsim as fp
 from fpsim.files import write_whole
 from fpsim.sums.accumulators import Accumulator
 from fpsim.train.parallel import Ranks
-from tests.train.processes.shared_training import trained
+from tests.train.processes.shared_training import AGAIN, trained
 
 # name -> format, accumulator, MiB of a bucket
 WAYS: dict[str, tuple[fp.Format | None, Accumulator | None, float]] = {
@@ -66,7 +66,8 @@ def main(folder: Path, recipes: list[str]) -> None:
         amax = np.array([ranks.rank, -ranks.rank, np.nan if ranks.rank else 1], np.float32)
         largest = ranks.all_reduce_max({"amax": amax, "empty": amax[:0], "one": np.array(ranks.rank)})
         for recipe in recipes:
-            found |= {f"{recipe}/{name}": x for name, x in trained(recipe, ranks, accumulate=1).items()}
+            left = trained(recipe, ranks, accumulate=1, recompute=1.0 if recipe == AGAIN else 0.0)
+            found |= {f"{recipe}/{name}": x for name, x in left.items()}
         np.savez(folder / f"{ranks.rank}.npz", **(found | largest))
 
 

@@ -8,10 +8,15 @@ import fpsim as fp
 from fpsim.torch.operators import array_of
 
 
-def trained(recipe: str, ranks: fp.train.Ranks, accumulate: int, **changes: Any) -> dict[str, Any]:
+AGAIN = "FP8_DELAYED"  # of which several processes compute activations again
+
+
+def trained(
+    recipe: str, ranks: fp.train.Ranks, accumulate: int, recompute: float = 0.0, **changes: Any
+) -> dict[str, Any]:
     """The weights and losses of two steps, whose gradients travel in BF16."""
     chosen = fp.train.recipes.ROWS[recipe].replace(reduction="bf16", **changes)
-    settings = fp.train.Settings(steps=2, batch=8, context=16, accumulate=accumulate, measure=0)
+    settings = fp.train.Settings(steps=2, batch=8, context=16, accumulate=accumulate, measure=0, recompute=recompute)
     trainer = fp.train.Trainer(chosen, settings, ranks)
     losses = [trainer.step()["loss"] for _ in range(2)]
     return {name: array_of(weight.detach()) for name, weight in trainer.weights.items()} | {"losses": losses}

@@ -122,7 +122,7 @@ def check_training(recipe: str, ranks: list[dict[str, Any]], **changes: Any) -> 
 
 @pytest.mark.parametrize("recipe", TRAINED)
 def test_two_processes_train_with_the_bits_of_two_micro_batches(recipe: str, ranks: list[dict[str, Any]]) -> None:
-    # stochastic draws, gradients that travel in BF16, delayed scales and AdamW included
+    # stochastic draws, gradients that travel in BF16, delayed scales, AdamW and activations computed again included
     check_training(recipe, ranks)
 
 
