@@ -7,7 +7,6 @@ from typing import Any
 import fpsim as fp
 from fpsim.torch.operators import array_of
 
-
 AGAIN = "FP8_DELAYED"  # of which several processes compute activations again
 
 
