@@ -15,7 +15,8 @@ from fpsim.torch.products import multiply
 from fpsim.torch.replay import ProductReplay, cut_whole
 from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
 from fpsim.train.activations.offloading import Offload
-from fpsim.train.activations.recomputation import cut_evenly, recompute_of, recomputed_multiplications
+from fpsim.train.activations.recomputation import apply_recompute, cut_evenly, recompute_of, recomputed_multiplications
+from fpsim.train.model import Config, Transformer
 from tests.kit.sweeps import in_turn
 
 DRAWN = recipes.NVFP4.replace(linear=fp.torch.NVFP4.replace(rounding="stochastic", name=""))
@@ -201,6 +202,23 @@ def test_the_ledger_counts_what_is_kept_with_whole_blocks_computed_again(share: 
     later = sum(row.bytes for row in found.rows if "computed again" in row.part)
     assert found.of("activations") - later == kept_bytes(trainer)
     assert found.recomputed == 2 * share
+
+
+@in_turn("share", [0.0, 0.5, 1.0])
+def test_the_ledger_is_within_2_percent_of_torchs_mem_tracker_after_a_forward_pass(share: float) -> None:
+    tracked = pytest.importorskip("torch.distributed._tools.mem_tracker")
+    model = Transformer(Config(96, layers=4), seed=0)
+    apply_recompute(model, Recompute(share))
+    codes = torch.from_numpy(np.random.default_rng(0).integers(0, 96, (8, 64)))
+    tracker = tracked.MemTracker()
+    tracker.track_external(model)
+    with tracker:
+        loss = torch.nn.functional.cross_entropy(model(codes).reshape(-1, 96), codes.reshape(-1))
+        alive = tracker.get_tracker_snapshot("current")[torch.device("cpu")]["Total"]
+    assert loss.requires_grad
+    found = fp.analysis.ledger(model, "FP32", tokens=512, checkpointing=1 - share)
+    later = sum(row.bytes for row in found.rows if "computed again" in row.part)
+    assert found.of("parameters") + found.of("activations") - later == pytest.approx(alive, rel=0.02)
 
 
 def test_slices_keep_nothing_of_swiglu() -> None:
