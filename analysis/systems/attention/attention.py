@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.systems.attention.computing import Head, Traced, attend, cached, exact_attention
+from fpsim.analysis.systems.attention.computing import Head, Traced, attend, cached, exact_attention, operands
 from fpsim.analysis.systems.attention.recipe import AttentionRecipe, KVCache, recipe_of
 from fpsim.analysis.systems.attention.results import (
     AttentionFigures,
@@ -123,7 +123,7 @@ class _Sums:
         """Add one head."""
         recipe, (exact, weights) = self.recipe, reference
         error = result.output.astype(np.float64) - exact
-        rounded = [np.asarray(quantize(x, recipe.inputs), np.float64) for x in (head.q, *_stored(head, recipe.cache))]
+        rounded = [x.values.astype(np.float64) * x.scale for x in operands(head, recipe)]
         by_inputs = exact_attention(head._replace(q=rounded[0], k=rounded[1], v=rounded[2]))[0]
         known = np.isfinite(error)
         self.squares += float((exact[known] ** 2).sum())

@@ -9,16 +9,18 @@ import numpy.typing as npt
 
 from fpsim.analysis.systems.attention.recipe import AttentionRecipe, KVCache
 from fpsim.arithmetic.functions import add, divide, multiply, subtract
-from fpsim.arrays import Array
+from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import sum as sum_of
-from fpsim.scaling.scaled import quantize_scaled
+from fpsim.scaling.recipes import TENSOR
+from fpsim.scaling.scaled import encode_scaled, quantize_scaled
 from fpsim.sums.accumulators import Sequential
 
 Doubles = npt.NDArray[np.float64]
+MOST_SCALED = 8  # bits of a format that needs a scale; at the top of BF16 sums would overflow
 
 
 class Head(NamedTuple):
@@ -112,21 +114,47 @@ def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
     return np.asarray(quantize_scaled(floats, cache.fmt, scaling))
 
 
-def attend(head: Head, recipe: AttentionRecipe) -> Traced:
-    """Return the attention of one head with every rounding of a recipe."""
+class AttentionOperand(NamedTuple):
+    """One of q, k and v as products read it: values that the input format holds, and the scale that multiplies them."""
+
+    values: Array
+    scale: np.float32
+
+
+def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand]:
+    """Return q, k and v after the cache, rounded to the input format, of the whole head with one scale or none."""
     keys, values = head.k, head.v
     if recipe.cache is not None:
         keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)
         values = cached(values, recipe.cache, recipe.cache.scales)
+    q, k, v = (_operand(x, recipe) for x in (head.q, keys, values))
+    return q, k, v
+
+
+def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
+    assert isinstance(recipe.inputs, Format)
+    if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:
+        return AttentionOperand(np.asarray(quantize(x, recipe.inputs)), np.float32(1))
+    found = encode_scaled(x.astype(np.float32), recipe.inputs, TENSOR)
+    codes = words(np.asarray(found.codes))
+    return AttentionOperand(
+        decode(codes, recipe.inputs, np.float32), np.float32(np.asarray(found.scales).reshape(-1)[0])
+    )
+
+
+def attend(head: Head, recipe: AttentionRecipe) -> Traced:
+    """Return the attention of one head with every rounding of a recipe."""
+    q, k, v = operands(head, recipe)
     scores = Float(recipe.scores)  # type: ignore[arg-type]
-    raw = scores.round(_product(head.q, keys.T, recipe.inputs, recipe.inputs, recipe))
-    scaled = scores.multiply(raw, np.array([[head.scale]], np.float32))
+    raw = scores.round(_product(q.values, k.values.T, recipe.inputs, recipe.inputs, recipe))
+    factor = np.float32(head.scale) * q.scale * k.scale  # float32, in this order
+    scaled = scores.multiply(raw, np.array([[factor]], np.float32))
     exact = head.q @ head.k.T  # (queries, keys)
     overflowed = ~np.isfinite(scaled) & np.isfinite(exact)
     if head.mask is not None:
         scaled = scores.round(scaled + head.mask) if np.isfinite(head.mask).any() else scaled
         scaled = np.where(np.isneginf(head.mask), np.float32(-np.inf), scaled)
-    traced = _plain(scaled, values, recipe) if recipe.block is None else _flash(scaled, values, recipe)
+    traced = _plain(scaled, v, recipe) if recipe.block is None else _flash(scaled, v, recipe)
     output, weights, sums = traced
     largest = float(np.abs(exact).max(initial=0.0))
     return Traced(output, scaled, overflowed, weights, sums, largest)
@@ -142,7 +170,7 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
     return np.asarray(product, np.float32)
 
 
-def _plain(scores: Array, values: Array, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
+def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Return outputs, weights and ones: softmax first, then the product with values."""
     softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     shifted = softmax.subtract(scores, _finite(scores.max(axis=-1, keepdims=True)))
@@ -151,20 +179,20 @@ def _plain(scores: Array, values: Array, recipe: AttentionRecipe) -> tuple[Array
     quotients = softmax.divide(exponentials, sums[:, None])
     weights = Float(recipe.probabilities).round(quotients * scale)  # type: ignore[arg-type]
     mixed = Float(recipe.unnormalised).round(  # type: ignore[arg-type]
-        _product(weights, values, recipe.probabilities, recipe.inputs, recipe)
+        _product(weights, v.values, recipe.probabilities, recipe.inputs, recipe)
     )
-    output = Float(recipe.output).round(mixed / scale)  # type: ignore[arg-type]
+    output = Float(recipe.output).round(mixed / scale * v.scale)  # type: ignore[arg-type]
     return output, weights / scale, np.ones(len(scores), np.float32)
 
 
-def _flash(scores: Array, values: Array, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
+def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Return outputs, weights relative to the last maximum, and sums: blocks of keys with a running maximum."""
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     queries, keys = scores.shape
     assert recipe.block is not None
     top = np.full((queries, 1), -np.inf, np.float32)
-    sums, mixed = np.zeros((queries, 1), np.float32), np.zeros((queries, values.shape[1]), np.float32)
+    sums, mixed = np.zeros((queries, 1), np.float32), np.zeros((queries, v.values.shape[1]), np.float32)
     weights = np.zeros(scores.shape, np.float32)
     for start in range(0, keys, recipe.block):
         part = slice(start, min(start + recipe.block, keys))
@@ -175,11 +203,11 @@ def _flash(scores: Array, values: Array, recipe: AttentionRecipe) -> tuple[Array
         weights[:, :start] *= decay  # what the earlier ones count for now
         block = rounded.round(exponentials * scale)
         weights[:, part] = block / scale
-        product = running.round(_product(block, values[part], recipe.probabilities, recipe.inputs, recipe))
+        product = running.round(_product(block, v.values[part], recipe.probabilities, recipe.inputs, recipe))
         mixed = product if start == 0 else running.add(running.multiply(mixed, decay), product)
         top = higher
     with np.errstate(invalid="ignore", divide="ignore"):
-        output = Float(recipe.output).round(softmax.divide(mixed, sums) / scale)  # type: ignore[arg-type]
+        output = Float(recipe.output).round(softmax.divide(mixed, sums) / scale * v.scale)  # type: ignore[arg-type]
     return output, weights, sums[:, 0]
 
 

@@ -85,6 +85,9 @@ class AttentionRecipe:
 
     Attributes:
       inputs: of q, k and v.
+      scaled_inputs: whether q, k and v of each head are divided by a scale first, so that the largest is the largest of
+        the format, as FP8 needs it (formats of up to 8 bits); scores and outputs are multiplied by the scales in
+        float32.
       scores: of q.k, which is rounded to it before and after it is multiplied by the scale.
       softmax: of differences to the maximum, exponentials, their sum, and quotients.
       probabilities: of the operand of the product with v.
@@ -113,6 +116,7 @@ class AttentionRecipe:
     probability_scale: float = 1.0
     block: int | None = None
     cache: KVCache | None = None
+    scaled_inputs: bool = False
 
     def __post_init__(self) -> None:
         for name in PARTS:
@@ -126,6 +130,8 @@ class AttentionRecipe:
         scale = self.probability_scale
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not scale > 0 or _fraction(scale) != 0.5:
             raise ValueError(f"probability_scale must be a power of two, such as 256.0; got {shown(scale)}.")
+        if not isinstance(self.scaled_inputs, bool):
+            raise TypeError(f"scaled_inputs must be True or False; got {shown(self.scaled_inputs)}.")
         if self.cache is not None and not isinstance(self.cache, KVCache):
             raise TypeError(f"cache must be a fp.analysis.KVCache or None; got {shown(self.cache)}.")
 
@@ -174,7 +180,7 @@ RECIPES = {
     "fp16": AttentionRecipe("fp16", "fp16", "fp32", "fp16", "fp16", "fp16"),
     "bf16_flash": AttentionRecipe(block=128),
     "fp16_flash": AttentionRecipe("fp16", "fp32", "fp32", "fp16", "fp32", "fp16", block=128),
-    "fp8_flash": AttentionRecipe("e4m3", "fp32", "fp32", "e4m3", "fp32", "bf16", block=128),
+    "fp8_flash": AttentionRecipe("e4m3", "fp32", "fp32", "e4m3", "fp32", "bf16", block=128, scaled_inputs=True),
 }
 
 

@@ -38,7 +38,13 @@ def chain(a: Array, b: Array, fmt: str = "fp32") -> float:
 def looped(q: Array, k: Array, v: Array, recipe: Any, scale: float) -> Array:
     """Return the attention of one head, one query, one key and one channel at a time."""
     n = recipe
-    q, k, v = (np.vectorize(lambda x: to(x, n.inputs))(x) for x in (q, k, v))
+    scales = [1.0, 1.0, 1.0]
+    if n.scaled_inputs:
+        scales = [float(np.float32(np.abs(x).max().astype(np.float32) / np.float32(n.inputs.max))) for x in (q, k, v)]
+    q, k, v = (
+        np.vectorize(lambda x, s=s: to(np.float32(x) / s, n.inputs))(x) for x, s in zip((q, k, v), scales, strict=True)
+    )
+    scale = float(np.float32(scale) * np.float32(scales[0]) * np.float32(scales[1]))
     block = n.block or len(k)
     result = np.zeros((len(q), v.shape[1]))
     for i in range(len(q)):
@@ -52,7 +58,7 @@ def looped(q: Array, k: Array, v: Array, recipe: Any, scale: float) -> Array:
             weights = [to(to(e / total, n.softmax) * n.probability_scale, n.probabilities) for e in exps]
             for c in range(v.shape[1]):
                 mixed[c] = to(chain(weights, v[:, c]), n.unnormalised)
-                result[i, c] = to(mixed[c] / n.probability_scale, n.output)
+                result[i, c] = to(to(mixed[c] / n.probability_scale * scales[2], "fp32"), n.output)
             continue
         for start in range(0, len(k), block):
             part = scores[start : start + block]
@@ -69,7 +75,8 @@ def looped(q: Array, k: Array, v: Array, recipe: Any, scale: float) -> Array:
                 mixed[c] = product if not start else to(to(mixed[c] * decay, n.unnormalised) + product, n.unnormalised)
             top = higher
         for c in range(v.shape[1]):
-            result[i, c] = to(to(mixed[c] / total, n.softmax) / n.probability_scale, n.output)
+            quotient = to(mixed[c] / total, n.softmax) / n.probability_scale
+            result[i, c] = to(to(quotient * scales[2], "fp32"), n.output)
     return result
 
 
@@ -92,6 +99,18 @@ def test_outputs_are_those_of_plain_loops(name: str, changes: dict[str, Any]) ->
     got = A.attention(q, k, v, name, **changes)
     want = looped(q, k, v, recipe, float(np.float32(1 / math.sqrt(8))))
     fp.testing.assert_bits_equal(got.output, want.astype(np.float32))
+
+
+def test_scaled_inputs_hold_values_of_any_size() -> None:
+    q, k, v = draws((2, 16, 32), (2, 24, 32), (2, 24, 8))
+    plain = A.attention(q, k, v, "fp8_flash")
+    large = A.attention(2.0**12 * q, k, 2.0**14 * v, "fp8_flash", scale=2.0**-12 / math.sqrt(32))
+    fp.testing.assert_bits_equal(large.output, 2.0**14 * plain.output)
+    raw = A.attention(2.0**12 * q, k, 2.0**14 * v, "fp8_flash", scaled_inputs=False)
+    assert np.isnan(raw.output).any()
+    fp.testing.assert_bits_equal(
+        A.attention(q, k, v, "fp32", scaled_inputs=True).output, A.attention(q, k, v, "fp32").output
+    )
 
 
 def vars_of(name: str) -> dict[str, Any]:

@@ -538,3 +538,28 @@ def test_thousands_of_ranks_are_reduced_in_little_memory() -> None:
         assert got.shape == (10000, 4096)
         assert got.base is not None
         assert got.base.nbytes <= 4096 * 2
+
+
+def random_algorithm(source: Any, ranks: int) -> Any:
+    """Return an algorithm of one level with settings drawn at random."""
+    name = source.choice(["ring", "tree", "double", "halving", "direct"])
+    if name != "ring":
+        return {"tree": C.ReductionTree(), "double": C.ReductionTree("double_binary"), "direct": C.Direct(),
+                "halving": C.RecursiveHalving(fold=True)}[name]  # fmt: skip
+    channels = int(source.integers(1, 4))
+    rings = tuple(tuple(source.permutation(ranks).tolist()) for _ in range(channels))
+    return C.Ring(channels, source.choice([None, 1, 2, 5]), int(source.integers(5)), source.choice([0, 1]) * rings)
+
+
+def test_every_setting_adds_in_the_order_that_it_states() -> None:
+    source = np.random.default_rng(0)
+    for case in range(150):
+        node, nodes, n = (int(x) for x in source.integers(1, [5, 6, 30]))
+        ranks, fmt = node * nodes, "bf16"
+        flat = random_algorithm(source, ranks)
+        levels = C.TwoLevel(node, random_algorithm(source, node), random_algorithm(source, nodes))
+        algorithm = levels if source.random() < 0.4 else flat
+        x = draws(ranks, n, fmt, case)
+        got = C.all_reduce(x, fmt, algorithm=algorithm)[0]
+        want = np.concatenate([followed(algorithm.order(element, n, ranks), x, element) for element in range(n)])
+        fp.testing.assert_bits_equal(got, want)
