@@ -1,7 +1,7 @@
 """Tensors of .gguf files: the header is walked in place, floats come as stored, quantised blocks as their values.
 
 The layout is that of ggml's docs/gguf.md. fpsim reads headers itself, since a file is untrusted and the gguf package
-maps it and believes its counts; that package decodes the quantised blocks, a chunk at a time.
+maps it and believes its counts. Blocks of the kinds K and IQ are decoded by that package, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from fpsim.analysis.tensors.layouts.gguf_blocks import BLOCK, KINDS
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
@@ -44,12 +45,12 @@ class _Entry(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """A quantised type: its name, how many elements a block has, how many bytes, and its number in the gguf package."""
+    """A quantised type: its name, how many elements a block has, how many bytes, and what decodes bytes of blocks."""
 
     name: str
     elements: int
     bytes: int
-    kind: Any
+    decode: Callable[[Array], Array]
 
 
 def read_gguf(path: Path) -> Found:
@@ -80,7 +81,7 @@ def read_gguf(path: Path) -> Found:
         else:
             blocks = None if entry.kind in FLOATS else _blocks(entry.kind)
             bits = None if blocks is None else 8 * blocks.bytes / blocks.elements
-            layout = "" if blocks is None else f"gguf:{blocks.kind.name}"
+            layout = "" if blocks is None else f"gguf:{blocks.name}"
             word = _word(entry.kind)
             tensors.append(Tensor(entry.name, entry.shape, word, read, str(path), bits=bits, layout=layout))
     last = 0
@@ -202,16 +203,20 @@ def _size(entry: _Entry, path: Path) -> int | None:
 
 
 def _blocks(kind: int) -> _Blocks | None:
-    """What the gguf package knows of a type."""
+    """Return a quantised type; None where neither fpsim nor an installed gguf package knows it."""
+    if kind in KINDS:
+        known = KINDS[kind]
+        return _Blocks(known.name, BLOCK, known.bytes, known.decode)
     if importlib.util.find_spec("gguf") is None:
         return None
     gguf = load("gguf", "quantised tensors of .gguf files")
     try:
-        known = gguf.GGMLQuantizationType(kind)
-        elements, size = gguf.GGML_QUANT_SIZES[known]
+        number = gguf.GGMLQuantizationType(kind)
+        elements, size = gguf.GGML_QUANT_SIZES[number]
     except (ValueError, KeyError):
         return None
-    return _Blocks(known.name.lower(), elements, size, known)
+    # one long row, which gguf decodes in one go
+    return _Blocks(number.name, elements, size, lambda data: gguf.quants.dequantize(data.reshape(1, -1), number))
 
 
 def _word(kind: int) -> str:
@@ -219,7 +224,7 @@ def _word(kind: int) -> str:
     if kind in FLOATS:
         return str(np.dtype(FLOATS[kind]).name)
     blocks = _blocks(kind)
-    return f"ggml type {kind}" if blocks is None else blocks.name
+    return f"ggml type {kind}" if blocks is None else blocks.name.lower()
 
 
 def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
@@ -240,11 +245,11 @@ def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iter
             )
         return f"it holds {_word(entry.kind)}, which the installed gguf does not know"
     if header.order == ">":
-        return f"it holds {blocks.name} in a big-endian file"
+        return f"it holds {blocks.name.lower()} in a big-endian file"
     try:
         _decoded(bytes(blocks.bytes), blocks)
     except Exception as problem:  # NotImplementedError, and whatever a later gguf raises
-        return f"it holds {blocks.name}, which the installed gguf does not decode ({one_line(problem)})"
+        return f"it holds {blocks.name.lower()}, which the installed gguf does not decode ({one_line(problem)})"
 
     def read(size: int) -> Iterator[Array]:
         return _in_size(_values(path, begin, count // blocks.elements, blocks, size), size)
@@ -270,10 +275,9 @@ def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> I
 
 
 def _decoded(data: bytes, blocks: _Blocks) -> Array:
-    """The values of whole blocks; one long row, which gguf decodes in one go."""
-    gguf = load("gguf", "quantised tensors of .gguf files")
+    """The values of whole blocks."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
-        values = gguf.quants.dequantize(np.frombuffer(data, np.uint8).reshape(1, -1), blocks.kind)
+        values = blocks.decode(np.frombuffer(data, np.uint8).reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)
 
 

@@ -110,14 +110,14 @@ def test_every_type_of_gguf_is_decoded_or_left_out_with_a_reason(tmp_path: Path)
 
 
 def test_quantised_tensors_without_gguf_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "m.gguf", {"w": VALUES, "v": VALUES}, {"w": "Q8_0"})
+    path = write(tmp_path / "m.gguf", {"w": VALUES, "q": VALUES, "v": VALUES}, {"w": "TQ1_0", "q": "Q8_0"})
     from fpsim.analysis.tensors import gguf_file
 
     monkeypatch.setattr(gguf_file.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
     tensors, notes = read_file(path)
-    assert [tensor.name for tensor in tensors] == ["v"]
+    assert [tensor.name for tensor in tensors] == ["q", "v"]  # fpsim knows the blocks of Q8_0 itself
     assert notes == [
-        f"{path}: w left out, it holds ggml type 8, and quantised types need gguf, which is not installed: "
+        f"{path}: w left out, it holds ggml type 34, and quantised types need gguf, which is not installed: "
         "pip install gguf"
     ]
 

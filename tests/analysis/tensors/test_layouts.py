@@ -14,6 +14,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.tensors.files import SAFETENSORS_CODES, SAFETENSORS_DTYPES, read_file
 from fpsim.analysis.tensors.layouts.float_blocks import blocks_of
+from fpsim.analysis.tensors.layouts.gguf_blocks import KINDS
 from fpsim.analysis.tensors.layouts.parts import LayoutError
 from fpsim.analysis.tensors.layouts.unpacking import fields
 from fpsim.analysis.tensors.opening import from_mapping, open_tensors
@@ -64,6 +65,17 @@ def test_chunks_of_any_size_are_the_same_values(layout: str, tmp_path: Path) -> 
     tensors = {one.name: one for one in read_file(file_of(layout, tmp_path))[0]}
     for name in ROWS[layout]["values"]:
         assert digest(np.concatenate(list(tensors[name].chunks(77)))) == digest(values(tensors[name]))
+
+
+def test_legacy_blocks_of_gguf_are_read_as_the_gguf_package_reads_them() -> None:
+    """Any bytes, Inf and NaN as steps too."""
+    gguf = pytest.importorskip("gguf")
+    rng = np.random.default_rng(0)
+    for number, kind in KINDS.items():
+        blocks = rng.integers(0, 256, (2000, kind.bytes), np.uint8)
+        with np.errstate(all="ignore"):
+            wanted = gguf.quants.dequantize(blocks.reshape(1, -1), gguf.GGMLQuantizationType(number)).reshape(-1, 32)
+            assert digest(kind.decode(blocks)) == digest(wanted), kind.name
 
 
 BITS = {

@@ -1,0 +1,67 @@
+"""Values of GGUF's blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, which need no other package.
+
+A block of bytes begins with a step as float16, and of the kinds _1 with a smallest value; then, of five bits, come the
+fifth bits of all elements as a word. The low nibbles are the elements 0 to 15, the high ones 16 to 31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+
+BLOCK = 32  # elements
+
+
+class BlockKind(NamedTuple):
+    """A type of GGUF: its name, the bytes of a block, and what returns the float32 values of (blocks, bytes)."""
+
+    name: str
+    bytes: int
+    decode: Callable[[Array], Array]
+
+
+def _offset_nibbles(blocks: Array) -> Array:
+    return _step(blocks, 0) * (_nibbles(blocks[:, 2:]) - np.float32(8))
+
+
+def _lifted_nibbles(blocks: Array) -> Array:
+    return _step(blocks, 0) * _nibbles(blocks[:, 4:]) + _step(blocks, 2)
+
+
+def _offset_fives(blocks: Array) -> Array:
+    return _step(blocks, 0) * (_fives(blocks[:, 2:]) - np.float32(16))
+
+
+def _lifted_fives(blocks: Array) -> Array:
+    return _step(blocks, 0) * _fives(blocks[:, 4:]) + _step(blocks, 2)
+
+
+def _bytes(blocks: Array) -> Array:
+    return _step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
+
+
+def _step(blocks: Array, first: int) -> Array:
+    """Return the float16 at a byte of each block as float32: (blocks, 1)."""
+    return np.asarray(np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2"), np.float32)
+
+
+def _nibbles(pairs: Array) -> Array:
+    """Return codes of four bits as float32, the low nibbles of all bytes first."""
+    return np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=1).astype(np.float32)
+
+
+def _fives(fields: Array) -> Array:
+    """Return codes of five bits as float32; the fifth bits are the first four bytes."""
+    fifth = np.unpackbits(np.ascontiguousarray(fields[:, :4]), axis=1, bitorder="little")
+    return np.asarray(_nibbles(fields[:, 4:]) + fifth * np.float32(16))
+
+
+# Number of the type in a file -> the type; source: ggml 0.13.1, whose files are read with the same bits.
+KINDS = {
+    2: BlockKind("Q4_0", 18, _offset_nibbles), 3: BlockKind("Q4_1", 20, _lifted_nibbles),
+    6: BlockKind("Q5_0", 22, _offset_fives), 7: BlockKind("Q5_1", 24, _lifted_fives), 8: BlockKind("Q8_0", 34, _bytes),
+}  # fmt: skip
