@@ -179,6 +179,8 @@ def _chosen(
         used |= set(matches)
         if len(one.shape) not in axes or not (one.dtype in FLOATS or one.layout):
             kept[one.name] = "no matrix of floats"
+        elif not one.size:
+            kept[one.name] = "no values"
         elif matches:
             kept[one.name] = f"keep={matches[0]!r}"
         elif one.role == "router":
@@ -252,11 +254,15 @@ class _Run:
 
         self._model, self._batch = model, batch
         modules = dict(model.named_modules())
-        self._layers = {name: modules[name.removesuffix("weight").removesuffix(".")] for name in quantised
-                        if name.removesuffix("weight").removesuffix(".") in modules}  # fmt: skip
+        self._layers: dict[str, list[Any]] = {}  # name of a weight -> every layer that has it
+        for name in quantised:
+            owner = modules.get(name.removesuffix("weight").removesuffix("."))
+            if owner is not None:
+                tied = [one for one in modules.values() if getattr(one, "weight", None) is owner.weight]
+                self._layers[name] = tied
         self.inputs: dict[str, float] = {}
         handles = []
-        for name, layer in self._layers.items():
+        for name, layers in self._layers.items():
 
             def see(module: Any, arguments: Any, name: str = name) -> None:
                 for x in arguments[:1]:
@@ -264,7 +270,7 @@ class _Run:
                         largest = float(x.detach().abs().max())
                         self.inputs[name] = max(self.inputs.get(name, 0.0), largest)
 
-            handles.append(layer.register_forward_pre_hook(see))
+            handles += [layer.register_forward_pre_hook(see) for layer in layers]
         try:
             self._outputs = self._called()
         finally:
@@ -272,8 +278,12 @@ class _Run:
                 handle.remove()
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
-        """Return how far outputs change with the weights of a checkpoint, a layer of which is loaded at a time."""
-        with _weights_from(checkpoint, self._layers):
+        """Return how far outputs change with the weights of a checkpoint.
+
+        A layer's weight is loaded while it runs; that of a layer whose code is not called, such as the output of
+        torch.nn.MultiheadAttention, all the time.
+        """
+        with _weights_from(checkpoint, self._layers, set(self._layers) - set(self.inputs)):
             after = self._called()
         difference = np.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in zip(after, self._outputs, strict=True)))
         norm = np.sqrt(sum(float(np.sum(b**2)) for b in self._outputs))
@@ -321,29 +331,38 @@ def _floats(result: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _weights_from(checkpoint: CheckpointTensors, layers: Mapping[str, Any]) -> Iterator[None]:
-    """Let layers multiply with a checkpoint's weights, which are loaded while a layer runs."""
+def _weights_from(
+    checkpoint: CheckpointTensors, layers: Mapping[str, Sequence[Any]], always: set[str]
+) -> Iterator[None]:
+    """Let layers multiply with a checkpoint's weights: loaded while a layer runs, those of `always` from the start."""
     import torch
 
     handles = []
     held: dict[str, Any] = {}
-    for name, layer in layers.items():
 
-        def load(module: Any, arguments: Any, name: str = name) -> None:
-            held[name] = module.weight.data
-            module.weight.data = torch.from_numpy(checkpoint[name]).to(module.weight)
+    def put(name: str) -> None:
+        weight = layers[name][0].weight
+        held[name] = weight.data
+        weight.data = torch.from_numpy(checkpoint[name]).to(weight)
 
-        def restore(module: Any, arguments: Any, result: Any, name: str = name) -> None:
-            module.weight.data = held.pop(name)
+    def take(name: str) -> None:
+        if name in held:
+            layers[name][0].weight.data = held.pop(name)
 
-        handles += [layer.register_forward_pre_hook(load), layer.register_forward_hook(restore, always_call=True)]
     try:
+        for name, owners in layers.items():
+            if name in always:
+                put(name)
+                continue
+            for layer in owners:
+                handles.append(layer.register_forward_pre_hook(lambda *_, name=name: put(name)))
+                handles.append(layer.register_forward_hook(lambda *_, name=name: take(name), always_call=True))
         yield
     finally:
         for handle in handles:
             handle.remove()
-        for name, data in held.items():
-            layers[name].weight.data = data
+        for name in list(held):
+            take(name)
 
 
 def _kl(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:

@@ -347,6 +347,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "asymmetric codes": ({"a.weight": W}, {"layout": "awq", "symmetric": False}, "symmetric=False is an option"),
     "nothing to quantise": ({"norm.weight": W[0]}, {"layout": "awq"}, "there is no weight to quantise in awq"),
     "a pattern of nothing": ({"a.weight": W}, {"layout": "awq", "keep": "b*"}, "'b*' matches none of a.weight"),
+    "a weight without values": ({"a.weight": W[:0]}, {"layout": "awq"}, "a.weight: no values"),
     "a name without a layer": ({"a": W}, {"layout": "awq"}, "such as 'up.weight'; got 'a'. Rename it"),
     "no tensors": ({}, {"layout": "awq"}, "export takes tensors; got an empty mapping"),
     "no mapping": ([W], {"layout": "awq"}, "export takes a torch.nn.Module, a mapping of names"),
@@ -386,6 +387,34 @@ def test_a_model_of_one_layer_and_tied_weights(tmp_path: Path) -> None:
     model["b"].weight = model["a"].weight
     report = fp.torch.export(model, layout="awq", out=tmp_path / "tied")
     assert report.notes == ("b.weight left out, it is the same memory as a.weight",)
+
+
+def test_weights_of_layers_that_are_not_called_count(tmp_path: Path) -> None:
+    """MultiheadAttention multiplies with the weight of its output projection itself."""
+    torch.manual_seed(0)
+    attention = torch.nn.MultiheadAttention(64, 2, bias=False, batch_first=True)
+    x = torch.randn(2, 5, 64)
+    report = fp.torch.export(attention, layout="compressed-tensors:int4", out=tmp_path, group_size=32, batch=(x, x, x))
+    assert [row.tensor for row in report.weights] == ["out_proj.weight"]
+    with torch.no_grad():
+        attention.eval()
+        first = attention(x, x, x)[0].double()
+        attention.out_proj.weight.data = torch.from_numpy(fp.analysis.open(tmp_path)["out_proj.weight"])
+        second = attention(x, x, x)[0].double()
+    assert report.output_error is not None
+    assert 0.01 < report.output_error <= float((second - first).norm() / first.norm())
+
+
+def test_tied_weights_are_loaded_in_both_layers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False))
+    model[1].weight = model[0].weight
+    x = torch.randn(4, 64)
+    report = fp.torch.export(model, layout="compressed-tensors:int8", out=tmp_path, batch=x)
+    weight = torch.from_numpy(fp.analysis.open(tmp_path)["0.weight"])
+    with torch.no_grad():
+        first, second = model(x).double(), (x @ weight.T @ weight.T).double()
+    assert report.output_error == pytest.approx(float((second - first).norm() / first.norm()), rel=1e-4)
 
 
 def test_reports_are_tabulated_drawn_and_saved(tmp_path: Path) -> None:
