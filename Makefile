@@ -6,11 +6,12 @@ STUDY_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
 
-.PHONY: help setup study test test-ptx test-isa test-slow test-targets test-numba soak fuzz bench scoreboard check format clean
+.PHONY: help setup study claims test test-ptx test-isa test-slow test-targets test-numba soak fuzz bench scoreboard check format clean
 
 help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
 	@echo "make study      study a small transformer's tensors in low precision -> out/study/report.html"
+	@echo "make claims     settle claims about low precision by experiment -> docs/claims.md (minutes; resumes)"
 	@echo "make test       run the tests"
 	@echo "make test-ptx   compile the GPU's kernels to PTX (minutes)"
 	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
@@ -36,6 +37,9 @@ setup: $(VENV)/.installed
 
 study: setup
 	$(VENV)/bin/fpsim study $(STUDY_ARGS)
+
+claims: setup
+	$(VENV)/bin/fpsim claims --page docs/claims.md
 
 # A file's tests stay together, so that the kernels they share are compiled once. xdist would run files with few tests
 # last, which some take minutes for; in their own order (conftest.py) those come first.

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.attention.results import AttentionReport as AttentionReport
     from fpsim.analysis.systems.attention.results import CacheReport as CacheReport
     from fpsim.analysis.systems.attention.results import WeightUnderflow as WeightUnderflow
+    from fpsim.analysis.systems.claims.claims import claims as claims
+    from fpsim.analysis.systems.claims.report import ClaimsReport as ClaimsReport
     from fpsim.analysis.systems.invariance.batches import batch_invariance as batch_invariance
     from fpsim.analysis.systems.invariance.decoding import RandomDecoder as RandomDecoder
     from fpsim.analysis.systems.invariance.decoding import decoding as decoding
@@ -120,6 +122,8 @@ __getattr__, __dir__, __all__ = attach(
         "systems.monitors.listeners": ["to_events", "to_terminal"],
         "systems.monitors.overflow": ["first_overflow"],
         "systems.monitors.page": ["monitors_page"],
+        "systems.claims.claims": ["claims"],
+        "systems.claims.report": ["ClaimsReport"],
         "systems.processes.processes": ["processes"],
         "systems.processes.report": ["ProcessesReport"],
         "systems.accumulation.accumulation": ["accumulation"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fpsim.cli.app import app as app
 from fpsim.cli.app import command
 from fpsim.cli.checking import check, conformance
+from fpsim.cli.claims import claims
 from fpsim.cli.diagnose import diagnose
 from fpsim.cli.formats import explain, formats
 from fpsim.cli.layouts import export, verify
@@ -26,4 +27,5 @@ command()(probe)
 command()(validate)
 command(context_settings={"ignore_unknown_options": True})(explain)  # -1e-4 is a value
 command()(check)
+command(resumes=True)(claims)
 app.add_typer(conformance, name="conformance")

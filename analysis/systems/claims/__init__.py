@@ -1,0 +1,1 @@
+"""Claims of the literature about low precision: each with its source, an experiment, figures and a verdict."""

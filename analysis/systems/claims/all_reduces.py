@@ -1,0 +1,27 @@
+"""All-reduces in BF16 as sums over ranks: a ring and a tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.formats.named import BF16
+from fpsim.products.reduce import sum as total
+from fpsim.sums.accumulators import Pairwise, Sequential
+
+
+def ring(x: Any) -> np.ndarray:
+    """Return the sums over ranks of x (ranks, n), float32, around a ring: each hop is rounded to BF16.
+
+    The elements are shared out to as many parts as there are ranks; part p begins at rank p.
+    """
+    ranks, n = x.shape
+    parts = np.arange(n) * ranks // n
+    order = (np.arange(ranks)[:, None] + parts) % ranks  # (ranks, n)
+    return np.asarray(total(np.take_along_axis(x, order, axis=0), accumulate=Sequential(BF16), axis=0), np.float32)
+
+
+def tree(x: Any) -> np.ndarray:
+    """Return the sums over ranks of x (ranks, n), float32, by a binary tree: each addition is rounded to BF16."""
+    return np.asarray(total(x, accumulate=Pairwise(BF16), axis=0), np.float32)

@@ -1,0 +1,95 @@
+"""A claim as data: a statement, its source, an experiment, and the figures that its verdict rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fpsim.errors import require_word
+
+RIGHT, WRONG, CONDITIONAL = "right", "wrong", "only under these conditions"
+UNSETTLED, OPEN = "cannot be settled here", "not settled yet"
+VERDICTS = (RIGHT, WRONG, CONDITIONAL, UNSETTLED, OPEN)
+MEASURED, ARITHMETIC, DOCUMENT = "measured", "arithmetic", "document"
+KINDS = (MEASURED, ARITHMETIC, DOCUMENT)
+
+Figure = float | int | bool | str
+Figures = dict[str, Figure]
+Expected = Figure | tuple[float, float]
+
+
+def near(value: float, share: float) -> tuple[float, float]:
+    """Return the interval within a relative distance of a value.
+
+    Example:
+      >>> from fpsim.analysis.systems.claims.claim import near
+      >>> near(-8.0, 0.25)
+      (-10.0, -6.0)
+    """
+    width = abs(value) * share
+    return (value - width, value + width)
+
+
+def around(value: float, distance: float) -> tuple[float, float]:
+    """Return the interval within an absolute distance of a value.
+
+    Example:
+      >>> from fpsim.analysis.systems.claims.claim import around
+      >>> around(31.5, 0.5)
+      (31.0, 32.0)
+    """
+    return (value - distance, value + distance)
+
+
+def holds(figure: Figure, expected: Expected) -> bool:
+    """Return whether a figure is the expected one: equal, or within an interval, its ends included.
+
+    Example:
+      >>> from fpsim.analysis.systems.claims.claim import holds
+      >>> holds(65504.0, 65504), holds(0.3, (0.1, 0.2)), holds(float("nan"), (0.0, 1.0))
+      (True, False, False)
+    """
+    if isinstance(expected, tuple):
+        return not isinstance(figure, str) and expected[0] <= figure <= expected[1]
+    return figure == expected
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about low precision, and the experiment that settles it.
+
+    Attributes:
+      number: "1" to "104" for circulating articles, "P1" and so on for published figures, "R1" for reports.
+      name: a short name with hyphens.
+      claim: the statement, in words of this project.
+      source: who makes it.
+      setup: the inputs and the metric of the experiment, or where the documents are that it is compared with.
+      verdict: one of VERDICTS, which the expected figures justify.
+      reason: the sentence that explains the verdict; the conditions of one that holds only under some.
+      kind: "measured" (an experiment), "arithmetic" (cost, speed, energy and sizes: only whether the numbers agree with
+        each other), or "document" (compared with what a publication says).
+      experiment: a function without arguments that returns figures by name; None where there is none.
+      expected: for each figure a value that it equals, or an interval that it lies in.
+
+    Raises:
+      ValueError: an unknown verdict or kind, or a verdict without the experiment or expectations that it needs.
+    """
+
+    number: str
+    name: str
+    claim: str
+    source: str
+    setup: str
+    verdict: str
+    reason: str
+    kind: str = MEASURED
+    experiment: Callable[[], Figures] | None = None
+    expected: Mapping[str, Expected] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_word("verdict", self.verdict, VERDICTS)
+        require_word("kind", self.kind, KINDS)
+        if self.verdict in (RIGHT, WRONG, CONDITIONAL) and self.kind != DOCUMENT and self.experiment is None:
+            raise ValueError(f"a claim that is {self.verdict} must have an experiment; {self.name} has none. Add one.")
+        if (self.experiment is None) != (not self.expected):
+            raise ValueError(f"an experiment and expected figures must come together; {self.name} has one. Add both.")

@@ -1,0 +1,130 @@
+"""Runs the experiments of claims, keeps each finished row at once, and returns the table."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterable
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+from fpsim.analysis.studies.cells import Cells, SweepCell
+from fpsim.analysis.studies.identity import digest
+from fpsim.analysis.studies.workers import Failure, Progress, run_over
+from fpsim.analysis.systems.claims import probes, samples
+from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
+from fpsim.analysis.systems.claims.claim import Claim
+from fpsim.analysis.systems.claims.report import ClaimResult, ClaimsReport
+from fpsim.display.progress import bar
+from fpsim.errors import shown
+
+SECONDS = "seconds"
+
+
+def claims(
+    only: str | int | Iterable[str | int] | None = None,
+    *,
+    out: str | Path | None = None,
+    workers: int | None = 1,
+    progress: Progress | None = None,
+) -> ClaimsReport:
+    """Run the experiments of claims about low precision, and return a table of figures and verdicts.
+
+    Args:
+      only: names or numbers of claims, such as "ring-bf16", 69 or "P8"; None runs all.
+      out: a folder that keeps each finished row at once; the same call goes on with the rest. Rows whose experiments
+        have changed since, and rows that failed, are run again. None keeps nothing.
+      workers: processes; None is one for each core, and 1 runs in this process.
+      progress: called with (share done, text); None draws a bar where stderr is a terminal and rich is installed.
+    Returns:
+      A ClaimsReport with a row for each claim, in the catalogue's order.
+    Raises:
+      ValueError: an unknown claim, or a folder that is not one of claims.
+      TypeError: `only` has neither names nor numbers.
+
+    Source: docs/claims.md lists every claim with its source.
+
+    Example:
+      >>> import fpsim as fp
+      >>> report = fp.analysis.claims(["fp16-range", 12])
+      >>> report["fp16-range"].figures["largest finite value"], report[12].verdict
+      (65504.0, 'right')
+    """
+    chosen = _chosen(only)
+    keys = {claim.name: _key(claim) for claim in chosen}  # of the code that runs, whatever becomes of its files
+    with nullcontext() if out is None else Cells(out, "claims", "", [], kind="claims") as cells:
+        known = {} if cells is None else _known(chosen, keys, cells)
+        missing = [claim for claim in chosen if claim.experiment is not None and claim.name not in known]
+        for result in _run(missing, workers, progress):
+            known[result.name] = result
+            if cells is not None:
+                cells.add(_cell(result, keys[result.name]))
+    return ClaimsReport(tuple(known.get(claim.name, ClaimResult(claim, {})) for claim in chosen))
+
+
+def _chosen(only: Any) -> list[Claim]:
+    """Return the claims to run, each once, in the catalogue's order.
+
+    Raises:
+      ValueError, TypeError: an unknown claim, none, or something else than names and numbers.
+    """
+    if only is None:
+        return list(CLAIMS.values())
+    words = [only] if isinstance(only, (str, int)) else only
+    if not isinstance(words, Iterable):
+        raise TypeError(f"only must be names or numbers of claims; got {shown(only)}. Pass 'ring-bf16', for example.")
+    names = {find_claim(word).name for word in words}
+    if not names:
+        raise ValueError("only must name at least one claim; got none. Leave it out to run all.")
+    return [claim for claim in CLAIMS.values() if claim.name in names]
+
+
+def _key(claim: Claim) -> str:
+    """Return a digest of everything that a stored row depends on."""
+    module = inspect.getmodule(claim.experiment)
+    source = "" if module is None else inspect.getsource(module)
+    return digest(claim.name, source, *map(inspect.getsource, (samples, probes)))
+
+
+def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str, ClaimResult]:
+    """Return the results that a folder holds."""
+    results = {}
+    for claim in chosen:
+        cell = cells.found.get(keys[claim.name])
+        if cell is not None and cell.result is not None:
+            figures = dict(cell.result)
+            results[claim.name] = ClaimResult(claim, figures, float(figures.pop(SECONDS)))
+    return results
+
+
+def _cell(result: ClaimResult, key: str) -> SweepCell:
+    """Return the line that a folder keeps of a result."""
+    point = {"claim": result.name}
+    if result.error:
+        return SweepCell(key, point, None, result.error)
+    return SweepCell(key, point, {**result.figures, SECONDS: result.seconds})
+
+
+def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -> Iterable[ClaimResult]:
+    """Run experiments, and yield results as they are finished."""
+    names = [claim.name for claim in missing]
+    results = run_over(names, _figures, workers=1 if len(names) < 2 else workers)
+    with closing(results), bar("claims") if progress is None else nullcontext(progress) as report:
+        for done, (index, figures) in enumerate(results, 1):
+            claim = missing[index]
+            if isinstance(figures, Failure):
+                yield ClaimResult(claim, {}, error=figures.text)
+            else:
+                yield ClaimResult(claim, figures, figures.pop(SECONDS))
+            report(done / len(names), claim.name)
+
+
+def _figures(name: str) -> dict[str, Any]:
+    """Return the figures of a claim's experiment, as plain numbers and texts, and its seconds."""
+    experiment = CLAIMS[name].experiment
+    if experiment is None:
+        raise ValueError(f"only a claim with an experiment can be run; got {name!r}.")
+    start = time.perf_counter()
+    figures = {key: value.item() if hasattr(value, "item") else value for key, value in experiment().items()}
+    return {**figures, SECONDS: time.perf_counter() - start}

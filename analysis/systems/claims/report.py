@@ -1,0 +1,211 @@
+"""Results of claims: a row for each, with figures and verdict, as table, data frame, Markdown or file."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
+from fpsim.analysis.systems.claims.claim import Claim, Figure, Figures, holds
+from fpsim.analysis.systems.claims.page import markdown_of
+from fpsim.display.optional import frame
+from fpsim.errors import shown
+from fpsim.exact_json import from_json, to_json
+from fpsim.files import path_of, write_whole
+
+VERSION = 1
+DIFFERS, FAILED = "differs here", "failed"
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """A claim with the figures of its experiment.
+
+    Attributes:
+      claim: the row of the catalogue.
+      figures: of the experiment, by name; empty where there is none or it failed.
+      seconds: that the experiment took; 0 without one.
+      error: why the experiment failed, or "".
+    """
+
+    claim: Claim
+    figures: Figures
+    seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def number(self) -> str:
+        """Number of the claim."""
+        return self.claim.number
+
+    @property
+    def name(self) -> str:
+        """Name of the claim."""
+        return self.claim.name
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Names of figures that are missing, not expected, or not what is expected."""
+        expected = self.claim.expected
+        names = dict.fromkeys([*expected, *self.figures])
+        return tuple(
+            name
+            for name in names
+            if name not in expected or name not in self.figures or not holds(self.figures[name], expected[name])
+        )
+
+    @property
+    def verdict(self) -> str:
+        """The claim's verdict where every figure is the expected one, else "differs here" or "failed"."""
+        if self.error:
+            return FAILED
+        return DIFFERS if self.differing else self.claim.verdict
+
+    @property
+    def reason(self) -> str:
+        """The sentence that explains the verdict."""
+        if self.error:
+            return self.error
+        lines = [
+            f"{name} is {_text(self.figures[name]) if name in self.figures else 'missing'}, "
+            f"expected {_expected(self.claim.expected.get(name, 'no such figure'))}"
+            for name in self.differing
+        ]
+        return "; ".join(lines) if lines else self.claim.reason
+
+    @property
+    def text(self) -> str:
+        """The figures as one line."""
+        return "; ".join(f"{name}: {_text(value)}" for name, value in self.figures.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row of the table: number, name, claim, source, kind, setup, figures, verdict, reason, seconds."""
+        claim = self.claim
+        return {
+            "number": claim.number, "name": claim.name, "claim": claim.claim, "source": claim.source,
+            "kind": claim.kind, "setup": claim.setup, "figures": self.text, "verdict": self.verdict,
+            "reason": self.reason, "seconds": self.seconds,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClaimsReport:
+    """The table of claims.
+
+    Attributes:
+      rows: a ClaimResult for each claim, in the catalogue's order.
+    """
+
+    rows: tuple[ClaimResult, ...]
+
+    def __getitem__(self, word: str | int) -> ClaimResult:
+        """Return the row of a claim, by name or number.
+
+        Raises:
+          ValueError: no claim has that name, or the report does not have it.
+        """
+        claim = find_claim(word)
+        for row in self.rows:
+            if row.claim.name == claim.name:
+                return row
+        raise ValueError(f"the report must have the claim; got {shown(word)}, which was left out. Run it with only=.")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[ClaimResult]:
+        return iter(self.rows)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no experiment failed and every figure is the expected one."""
+        return not any(row.error or row.differing for row in self.rows)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of rows with each verdict."""
+        verdicts = [row.verdict for row in self.rows]
+        return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for each claim."""
+        return frame([row.to_dict() for row in self.rows])
+
+    def to_markdown(self) -> str:
+        """Return the page of the table, as in docs/claims.md."""
+        return markdown_of([row.to_dict() for row in self.rows])
+
+    def __str__(self) -> str:
+        """Return a table: a line for each claim, with number, name, verdict and figures."""
+        if not self.rows:
+            return "no claims"
+        width = max(len(row.name) for row in self.rows)
+        lines = [f"{row.number:>4} {row.name:{width}} {row.verdict}: {row.text or row.reason}" for row in self.rows]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        names = ("number", "name", "claim", "figures", "verdict", "reason")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(row.to_dict()[name]))}</td>" for name in names) + "</tr>"
+            for row in self.rows
+        )
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figures to a JSON file, whole or not at all, and return its path."""
+        target = path_of(path)
+        rows = [
+            {"name": row.name, "figures": to_json(row.figures), "seconds": row.seconds, "error": row.error}
+            for row in self.rows
+        ]
+        write_whole(target, json.dumps({"claims": VERSION, "rows": rows}, indent=1) + "\n")
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> ClaimsReport:
+        """Read a report that `save` wrote.
+
+        Raises:
+          ValueError: the file is something else, or has claims that this version does not know.
+        """
+        source = path_of(path)
+        try:
+            content = json.loads(source.read_text(encoding="utf-8"))
+            if content["claims"] != VERSION:
+                raise KeyError(content["claims"])
+            rows = [
+                ClaimResult(CLAIMS[row["name"]], from_json(row["figures"]), float(row["seconds"]), str(row["error"]))
+                for row in content["rows"]
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as reason:
+            raise ValueError(
+                f"path must be a file that ClaimsReport.save of this version wrote; got {shown(str(source))} "
+                f"({type(reason).__name__}: {shown(str(reason))}). Run the claims again."
+            ) from None
+        return cls(tuple(rows))
+
+
+def _text(figure: Figure) -> str:
+    """Return a figure with four significant digits."""
+    if isinstance(figure, bool):
+        return "yes" if figure else "no"
+    if isinstance(figure, float) and figure == int(figure) and abs(figure) < 1e6 if _finite(figure) else False:
+        return f"{int(figure):,}"
+    if isinstance(figure, int):
+        return f"{figure:,}"
+    return f"{figure:.4g}" if isinstance(figure, float) else figure
+
+
+def _finite(figure: Figure) -> bool:
+    """Return whether a figure is a finite float."""
+    return isinstance(figure, float) and figure - figure == 0
+
+
+def _expected(expected: Any) -> str:
+    """Return an expected value or interval as text."""
+    return f"{expected[0]:.4g} to {expected[1]:.4g}" if isinstance(expected, tuple) else str(expected)

@@ -1,0 +1,1 @@
+"""The rows of the table of claims, a file for each theme."""

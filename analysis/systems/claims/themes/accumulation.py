@@ -1,0 +1,141 @@
+"""Claims about accumulation: of gradients, of products, of norms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.systems.claims.claim import (
+    CONDITIONAL,
+    RIGHT,
+    Claim,
+    Figures,
+    near,
+)  # fmt: skip
+from fpsim.analysis.systems.claims.samples import relative_error, wide
+from fpsim.casts.cast import decode, encode, quantize
+from fpsim.formats.named import BF16, E4M3, FP16, FP32
+from fpsim.matrix_units.catalogue import unit
+from fpsim.products.matmul import matmul
+from fpsim.products.reduce import sum as total
+from fpsim.sums.accumulators import Pairwise, Sequential
+
+V3 = "DeepSeek-V3, arXiv:2412.19437"
+HOPPER = "hopper_e4m3_f32"
+
+
+def _product_error(kind: str, terms: int, promote: int | None) -> float:
+    """Return the relative error of a 32 x K x 32 product of E4M3 operands on Hopper's unit."""
+    rng = np.random.default_rng(0)
+    shapes = ((32, terms), (terms, 32))
+    drawn = [rng.standard_normal(shape) if kind == "normal" else rng.random(shape) for shape in shapes]
+    a, b = (encode(x.astype(np.float32), E4M3) for x in drawn)
+    got = matmul(a, b, accumulate=HOPPER, promote=promote)
+    return relative_error(got, wide(decode(a, E4M3)) @ wide(decode(b, E4M3)))
+
+
+def promotion() -> Figures:
+    """Return the error of K = 4096 with and without promotion, and the steps of a promoted run."""
+    return {
+        "instructions of K = 32 in 128 terms": 128 // unit(HOPPER).terms,
+        "error, N(0, 1)": _product_error("normal", 4096, None),
+        "error promoted, N(0, 1)": _product_error("normal", 4096, 128),
+        "error, U[0, 1)": _product_error("uniform", 4096, None),
+        "error promoted, U[0, 1)": _product_error("uniform", 4096, 128),
+    }
+
+
+def gradient_accumulation() -> Figures:
+    """Return the errors of adding 128 gradients that share a mean, in BF16 one after another, in pairs, and in FP32."""
+    rng = np.random.default_rng(0)
+    gradients = (rng.standard_normal(4096) + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32)
+    exact = wide(gradients).sum(axis=0)
+    return {
+        "BF16, one after another": relative_error(total(gradients, accumulate=Sequential(BF16), axis=0), exact),
+        "BF16, in pairs": relative_error(total(gradients, accumulate=Pairwise(BF16), axis=0), exact),
+        "FP32, one after another": relative_error(total(gradients, accumulate=Sequential(FP32), axis=0), exact),
+    }
+
+
+def error_by_length() -> Figures:
+    """Return how errors grow with K without promotion, for signed and for positive operands."""
+    return {
+        f"{name}, K = {terms}": _product_error(kind, terms, None)
+        for kind, name in (("normal", "N(0, 1)"), ("uniform", "U[0, 1)"))
+        for terms in (128, 1024, 4096)
+    }
+
+
+def norm_overflow() -> Figures:
+    """Return whether a sum of squares of 4096 values overflows in FP16, by their root mean square."""
+    figures: Figures = {}
+    for rms in (3.9, 4.1):
+        x = np.full(4096, rms, np.float32)
+        for fmt in (FP16, FP32):
+            squares = quantize(quantize(x, fmt) ** 2, fmt)
+            figures[f"{fmt}, rms {rms}"] = bool(np.isfinite(wide(total(squares, accumulate=Sequential(fmt)))))
+    return figures
+
+
+def linear_products() -> Figures:
+    """Return the formats of a linear layer in the recipe DEEPSEEK_V3, and the ratio of the H100's peaks."""
+    from fpsim.torch.rows import DEEPSEEK_V3
+
+    formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
+    return {
+        "formats of input, weight and gradient": " ".join(str(fmt) for fmt in formats),
+        "peak of FP8 over BF16 (1979 / 989.5)": 1979 / 989.5,
+    }
+
+
+CLAIMS = (
+    Claim(
+        "27", "promotion", "FP8 sums are promoted to FP32 registers periodically.", "S4",
+        f"32 x 4096 x 32 on hopper_e4m3_f32, promoted every 128 terms ({V3}, 3.3.2), Frobenius error", RIGHT,
+        "128 terms are four instructions; without it the error at K = 4096 is 10 times as large for signed operands "
+        "and 100 times for positive ones.",
+        experiment=promotion,
+        expected={
+            "instructions of K = 32 in 128 terms": 4,
+            "error, N(0, 1)": near(1.33e-3, 0.2), "error promoted, N(0, 1)": near(1.3e-4, 0.2),
+            "error, U[0, 1)": near(7.45e-2, 0.2), "error promoted, U[0, 1)": near(5.6e-4, 0.2),
+        },
+    ),
+    Claim(
+        "28", "gradient-accumulation", "Gradients are accumulated in FP32.", "S0, S3",
+        "128 gradients of 4096 elements that share a mean, 127 additions", RIGHT,
+        "In BF16 one after another the sum is off by 1 %; in pairs by less, in FP32 by none of it.",
+        experiment=gradient_accumulation,
+        expected={
+            "BF16, one after another": (5e-3, 2e-2), "BF16, in pairs": (2e-3, 5e-3),
+            "FP32, one after another": (1e-8, 1e-6),
+        },
+    ),
+    Claim(
+        "29", "error-by-length", "FP8's accumulated error diverges for long sequences.", "S2",
+        "32 x K x 32 on hopper_e4m3_f32 without promotion", CONDITIONAL,
+        "It grows with the terms of a product, K, most where they have one sign. A sequence's length is K only in "
+        "weight gradients and attention, and promotion removes the growth.",
+        experiment=error_by_length,
+        expected={
+            "N(0, 1), K = 128": near(1.2e-4, 0.25), "N(0, 1), K = 1024": near(5.4e-4, 0.2),
+            "N(0, 1), K = 4096": near(1.4e-3, 0.2), "U[0, 1), K = 128": near(5.7e-4, 0.2),
+            "U[0, 1), K = 1024": near(1.5e-2, 0.2), "U[0, 1), K = 4096": near(7.4e-2, 0.2),
+        },
+    ),
+    Claim(
+        "30", "norm-overflow", "Normalisation and loss are computed in FP32.", "S3",
+        "sum of squares of 4096 equal values, one after another; finite or not", RIGHT,
+        "In FP16 the sum of squares overflows as soon as 4096 times the mean square exceeds 65504.",
+        experiment=norm_overflow,
+        expected={"FP16, rms 3.9": True, "FP32, rms 3.9": True, "FP16, rms 4.1": False, "FP32, rms 4.1": True},
+    ),
+    Claim(
+        "31", "linear-products",
+        "V3's three products of a linear layer read FP8, give BF16 or FP32, and are twice as fast as BF16 in theory.",
+        "S3", f"the recipe DEEPSEEK_V3 ({V3}, 3.3.1); peaks in TFLOPS of the H100 SXM's datasheet", RIGHT,
+        "The factor is the ratio of peaks; nothing was timed.", experiment=linear_products,
+        expected={
+            "formats of input, weight and gradient": "E4M3 E4M3 E4M3", "peak of FP8 over BF16 (1979 / 989.5)": 2.0,
+        },
+    ),
+)  # fmt: skip

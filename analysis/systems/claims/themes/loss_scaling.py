@@ -1,0 +1,245 @@
+"""Claims about loss scaling and underflow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.measures.scales.loss_scaling import loss_scaling
+from fpsim.analysis.measures.scales.underflow import underflow
+from fpsim.analysis.systems.claims.claim import (
+    CONDITIONAL,
+    RIGHT,
+    UNSETTLED,
+    WRONG,
+    Claim,
+    Figures,
+    near,
+)  # fmt: skip
+from fpsim.analysis.systems.claims.probes import probed
+from fpsim.analysis.systems.claims.samples import normal
+from fpsim.casts.cast import quantize
+from fpsim.formats.named import BF16, FP16
+
+MPT = "Micikevicius et al., arXiv:1710.03740"
+SCALER = "torch.amp.GradScaler"
+STREAM = "300 steps of 4096 gradients, log2 |g| normal around -20, deviation 4, replayed in FP16"
+
+
+def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
+    """Return gradients whose magnitudes are log-normal, a step at a time."""
+    rng = np.random.default_rng(0)
+    signs = [rng.choice([-1.0, 1.0], 4096) for _ in range(steps)]
+    return [(sign * np.exp2(mean + 4 * rng.standard_normal(4096))).astype(np.float32) for sign in signs]
+
+
+def eager_policy() -> Figures:
+    """Return what the circulating function and torch's scaler do to streams with and without overflows."""
+    overflow = [np.full(1, 2.0**10, np.float32)] * 2
+    clean = [np.full(1, 2.0**-20, np.float32)] * 2001
+    dynamic = loss_scaling(clean, ["dynamic"]).scales("dynamic")
+    report = loss_scaling(_gradients(300, -6.0), ["eager", "dynamic"])
+    applied = {row["policy"]: row["applied_overflows"] for row in report.totals}
+    return {
+        "torch's scale after an overflow at step 0": loss_scaling(overflow, ["dynamic"]).scales("dynamic")[1],
+        "torch's scale after 1999 clean steps": dynamic[1999],
+        "torch's scale after 2000": dynamic[2000],
+        "overflows that are applied, circulating": applied["eager"] > 0,
+        "overflows that are applied, torch": applied["dynamic"] > 0,
+        "circulating scale, largest": max(report.scales("eager")),
+    }
+
+
+def underflow_share() -> Figures:
+    """Return how small a scale takes an underflow of 23 % to 3 %."""
+    rng = np.random.default_rng(0)
+    mean = -25 + 4 * 0.739  # 23 % of a normal variable lie 0.739 deviations below its mean
+    gradients = np.exp2(mean + 4 * rng.standard_normal(1 << 20)).astype(np.float32)
+    report = underflow(gradients, FP16, scales=range(17))
+    return {
+        "lost unscaled": report.lost[0],
+        "k for 3 %": next(k for k, lost in enumerate(report.lost) if lost <= 0.03),
+        "lost at 2^16": report.lost[16],
+    }
+
+
+def norm_driven_policy() -> Figures:
+    """Return what the circulating 'EMA' does, beside torch's scaler, to small and to large gradients."""
+    figures: Figures = {}
+    for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):
+        report = loss_scaling(_gradients(300, mean), ["norm_driven"])
+        (row,) = report.totals
+        figures[f"last scale, {name}"] = float(row["last_scale"])
+        figures[f"steps that overflow, {name}"] = float(row["overflowed"])
+        figures[f"gradients lost, {name}"] = float(row["underflow"])
+    return figures
+
+
+def scale_before_backward() -> Figures:
+    """Return what is lost of small gradients without and with a scale of 2^16, and whether unscaling is exact."""
+    gradients = np.concatenate(_gradients(16))
+    report = underflow(gradients, FP16, scales=[0, 16])
+    scaled = quantize(gradients * np.float32(2.0**16), FP16)
+    kept = scaled[(scaled != 0) & np.isfinite(scaled)]
+    return {
+        "lost unscaled": report.lost[0], "lost at 2^16": report.lost[1],
+        "unscaling in float32 is exact": bool(np.all(kept / np.float32(2.0**16) * np.float32(2.0**16) == kept)),
+    }  # fmt: skip
+
+
+def inverted_policy() -> Figures:
+    """Return the underflow and the overflows of the inverted rule, beside torch's."""
+    report = loss_scaling(_gradients(300), ["inverted", "dynamic"])
+    rows = {row["policy"]: row for row in report.totals}
+    return {
+        "gradients lost, inverted": float(rows["inverted"]["underflow"]),
+        "gradients lost, torch": float(rows["dynamic"]["underflow"]),
+    }
+
+
+def too_large_a_scale() -> Figures:
+    """Return shares lost at both ends for a scale that is too small, right, and too large."""
+    gradients = np.concatenate(_gradients(16))
+    report = underflow(gradients, FP16, scales=[0, 16, 40])
+    return {
+        "lost at 2^0": report.lost[0], "Inf at 2^0": report.saturated[0],
+        "lost at 2^40": report.lost[2], "Inf at 2^40": report.saturated[2],
+        "Inf, not a large value": bool(np.isinf(quantize(np.float32(2.0**20), FP16))),
+    }  # fmt: skip
+
+
+def loss_factor() -> Figures:
+    """Return gradient errors of the recipe DEEPSEEK_V3 and of unscaled FP16 as the loss is multiplied."""
+    return {
+        "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,
+        "DEEPSEEK_V3, loss x 2^-12, equal": probed("DEEPSEEK_V3", "loss_2^-12").error == probed("DEEPSEEK_V3").error,
+        "DEEPSEEK_V3, loss x 2^12, equal": probed("DEEPSEEK_V3", "loss_2^12").error == probed("DEEPSEEK_V3").error,
+        "FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
+    }
+
+
+def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
+    """Return the share of logits whose gradient is 0 in FP16, of 64 rows of a batch of 2048."""
+    logits = normal(64, classes).astype(np.float64)
+    probability = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probability /= probability.sum(axis=1, keepdims=True)
+    probability[:, 0] -= 1
+    return float(np.mean(quantize(probability * scale / divisor, FP16) == 0))
+
+
+def mean_over_classes() -> Figures:
+    """Return the share of logit gradients that are 0 in FP16, with the mean over samples and over samples x classes."""
+    figures: Figures = {}
+    for classes in (1000, 32000):
+        figures[f"zeros, {classes} classes, mean over N"] = _logit_zeros(classes, 2048)
+        figures[f"zeros, {classes} classes, mean over N C"] = _logit_zeros(classes, 2048 * classes)
+    figures["zeros, 32000 classes, mean over N C, scale 65536"] = _logit_zeros(32000, 2048 * 32000, 65536.0)
+    return figures
+
+
+def underflow_by_format() -> Figures:
+    """Return what FP16 and BF16 lose of small gradients."""
+    gradients = np.concatenate(_gradients(16))
+    return {f"lost in {fmt}": underflow(gradients, fmt, scales=[0]).lost[0] for fmt in (FP16, BF16)}
+
+
+CLAIMS = (
+    Claim(
+        "32", "eager-loss-scaling",
+        "A function that doubles the scale every step up to 65536, halves it at Inf and clamps gradients is dynamic "
+        "loss scaling.", "S0", f"traces of {SCALER}'s rule; 300 steps of gradients around 2^-6, replayed in FP16",
+        WRONG,
+        "It applies the steps that overflowed, clamped, it never unscales, and it grows at once. torch halves, skips "
+        "the step, and doubles after 2000 clean ones.",
+        experiment=eager_policy,
+        expected={
+            "torch's scale after an overflow at step 0": 32768.0, "torch's scale after 1999 clean steps": 65536.0,
+            "torch's scale after 2000": 131072.0, "overflows that are applied, circulating": True,
+            "overflows that are applied, torch": False, "circulating scale, largest": 65536.0,
+        },
+    ),
+    Claim(
+        "33", "underflow-share", "Loss scaling takes the underflow from 23 % to 3 %.", "S0",
+        "2^20 log-normal gradients, deviation of log2 4, of which 23 % underflow in FP16", CONDITIONAL,
+        "No source or set-up; such data need only 2^5 for 3 %, and 2^16 leaves less than 0.01 %.",
+        experiment=underflow_share,
+        expected={"lost unscaled": near(0.23, 0.01), "k for 3 %": 5, "lost at 2^16": (0.0, 1e-4)},
+    ),
+    Claim(
+        "34", "stability-percentages",
+        "Mixed precision is 98 % as stable as FP32 (S0), stability rises by 40 % (S1), accuracy is 99 % or 99.7 %.",
+        "S0, S1", "-", UNSETTLED,
+        "No metric is defined. One that can be measured is the share of seeds whose final loss is within two standard "
+        "deviations of FP32's, with the rate of skipped steps; fp.train.compare reports both.",
+    ),
+    Claim(
+        "35", "norm-driven-scaling",
+        "scale *= 0.98 ** (1 - norm / threshold) is an exponential moving average that adapts the loss scale.", "S1",
+        "300 steps of 4096 log-normal gradients around 2^-44 and 2^-20, replayed in FP16; the scale is kept within "
+        "2^+-24",
+        WRONG,
+        "It averages nothing, and its sign is inverted: small gradients shrink the scale, so that they vanish, "
+        "others drive it to its upper bound, where nearly every step overflows. Gradients stay scaled.",
+        experiment=norm_driven_policy,
+        expected={
+            "last scale, small gradients": near(32768 * 0.98**300, 0.1), "steps that overflow, small gradients": 0.0,
+            "gradients lost, small gradients": (0.93, 0.99),
+            "last scale, usual gradients": 2.0**24, "steps that overflow, usual gradients": (0.9, 1.0),
+            "gradients lost, usual gradients": (0.0, 1e-3),
+        },
+    ),
+    Claim(
+        "36", "scale-before-backward",
+        "The loss is multiplied by 2^16 before the backward pass, gradients divided after.",
+        f"S3; {MPT} used 8 to 32K", "16 steps of 4096 gradients around 2^-20, deviation of log2 4, in FP16", RIGHT,
+        "The scale moves them into range, and dividing by a power of two in float32 is exact.",
+        experiment=scale_before_backward,
+        expected={
+            "lost unscaled": near(0.107, 0.05), "lost at 2^16": (0.0, 1e-4), "unscaling in float32 is exact": True,
+        },
+    ),
+    Claim(
+        "37", "inverted-scaling", "Dynamic loss scaling raises the scale at Inf or NaN and lowers it in stable phases.",
+        "S3", STREAM, WRONG, "It is the other way round. By this rule nearly all gradients vanish.",
+        experiment=inverted_policy,
+        expected={"gradients lost, inverted": (0.85, 1.0), "gradients lost, torch": (0.0, 1e-3)},
+    ),
+    Claim(
+        "38", "scale-too-large", "Too large a scale makes gradients explode, too small a one makes them vanish.", "S3",
+        "16 steps of 4096 gradients around 2^-20, deviation of log2 4, in FP16", CONDITIONAL,
+        "Too small: underflow. Too large: they become Inf, which a scaler sees; they don't grow from step to step.",
+        experiment=too_large_a_scale,
+        expected={
+            "lost at 2^0": near(0.107, 0.05), "Inf at 2^0": 0.0, "lost at 2^40": 0.0, "Inf at 2^40": near(0.84, 0.02),
+            "Inf, not a large value": True,
+        },
+    ),
+    Claim(
+        "39", "no-loss-scaling-in-v3", "DeepSeek uses dynamic loss scaling.", "S4",
+        "fp.train.probe of the recipe DEEPSEEK_V3, which has no loss scale, with the loss times 2^-12 and 2^12", WRONG,
+        "V3 (arXiv:2412.19437) describes none. BF16's range and scales of tiles replace it: its gradients have the "
+        "same error whatever the loss is multiplied by, where unscaled FP16 loses all.",
+        experiment=loss_factor,
+        expected={
+            "DEEPSEEK_V3": (0.03, 0.06), "DEEPSEEK_V3, loss x 2^-12, equal": True,
+            "DEEPSEEK_V3, loss x 2^12, equal": True, "FP16 unscaled, loss x 2^-12": (0.9, 1.1),
+        },
+    ),
+    Claim(
+        "40", "mean-over-classes", "A stable loss is -mean(targets * log_softmax(logits)).", "S0",
+        "logit gradients of 64 rows of N(0, 1) logits in a batch of 2048, in FP16: share that is 0", CONDITIONAL,
+        "The logarithm is right. The mean divides by the number of classes too, which makes gradients so small that "
+        "FP16 loses nearly all, with a loss scale as well where classes are many.",
+        experiment=mean_over_classes,
+        expected={
+            "zeros, 1000 classes, mean over N": near(0.011, 0.2), "zeros, 1000 classes, mean over N C": (0.99, 1.0),
+            "zeros, 32000 classes, mean over N": near(0.88, 0.02), "zeros, 32000 classes, mean over N C": (0.999, 1.0),
+            "zeros, 32000 classes, mean over N C, scale 65536": near(0.67, 0.03),
+        },
+    ),
+    Claim(
+        "41", "underflow-by-format", "Underflow of gradients is the main risk of FP16.", "S0",
+        "16 steps of 4096 gradients around 2^-20, deviation of log2 4", RIGHT,
+        "Of FP16; BF16, which has the range of FP32, loses none of them.", experiment=underflow_by_format,
+        expected={"lost in FP16": near(0.107, 0.05), "lost in BF16": 0.0},
+    ),
+)  # fmt: skip

@@ -1,0 +1,276 @@
+"""Claims about memory: bytes of states, checkpointing, accumulation, sharding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.systems.claims.claim import (
+    ARITHMETIC,
+    CONDITIONAL,
+    DOCUMENT,
+    RIGHT,
+    UNSETTLED,
+    WRONG,
+    Claim,
+    Figures,
+    near,
+)  # fmt: skip
+from fpsim.analysis.systems.claims.samples import normal, relative_error, wide
+from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
+from fpsim.products.matmul import matmul
+from fpsim.products.reduce import sum as total
+from fpsim.sums.accumulators import Sequential
+
+V3 = "DeepSeek-V3, arXiv:2412.19437"
+ZERO = "Rajbhandari et al., arXiv:1910.02054"
+
+
+def _bytes(*formats: Format) -> float:
+    """Return the bytes that a parameter takes in all of these formats together."""
+    return sum(fmt.bits for fmt in formats) / 8
+
+
+# Weight and gradient in 16 bits, then master and both moments of Adam in float32 (ZeRO, section 3.1).
+MIXED = (FP16, FP16, FP32, FP32, FP32)
+PLAIN = (FP32, FP32, FP32, FP32)
+
+
+def parameter_memory() -> Figures:
+    """Return bytes of a parameter: weights alone, and all states of training with Adam."""
+    return {
+        "FP16 weight over FP32 weight": _bytes(FP16) / _bytes(FP32),
+        "bytes of all states, FP32": _bytes(*PLAIN), "bytes of all states, mixed": _bytes(*MIXED),
+    }  # fmt: skip
+
+
+def reported_savings() -> Figures:
+    """Return the saving that 32 to 19 GB is, and the most that FP16 alone can save."""
+    return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": 1 - _bytes(FP16) / _bytes(FP32)}
+
+
+def fp8_states() -> Figures:
+    """Return bytes of a parameter in V3's training, and what that saves."""
+    v3 = _bytes(FP32, FP32, BF16, BF16)  # master, gradient, both moments
+    return {
+        "V3 without copy": v3, "V3 with an FP8 copy": v3 + _bytes(E4M3),
+        "Adam in FP32": _bytes(*PLAIN), "saving": 1 - (v3 + _bytes(E4M3)) / _bytes(*PLAIN),
+        "480 / 120": 480 / 120,
+    }  # fmt: skip
+
+
+def checkpointing_cost() -> Figures:
+    """Return the extra compute of recomputing a share of the forward pass, which is a third of a step."""
+    forward = 1 / 3  # a backward pass has two products for each of the forward pass
+    return {
+        "compute, 3/4 recomputed": 0.75 * forward,
+        "compute, all recomputed": forward,
+        "share recomputed at +20 %": 0.2 / forward,
+    }
+
+
+def sliced_products() -> Figures:
+    """Return whether a product in BF16 on Hopper's unit keeps its bits when it is computed in slices of M, N and K."""
+    import ml_dtypes
+
+    a = normal(32, 512).astype(ml_dtypes.bfloat16)
+    b = normal(512, 32, seed=1).astype(ml_dtypes.bfloat16)
+    unit = "hopper_bf16_f32"
+    whole = matmul(a, b, accumulate=unit)
+    rows = np.concatenate([matmul(a[:16], b, accumulate=unit), matmul(a[16:], b, accumulate=unit)])
+    columns = np.concatenate([matmul(a, b[:, :16], accumulate=unit), matmul(a, b[:, 16:], accumulate=unit)], axis=1)
+    terms = matmul(a[:, :256], b[:256], accumulate=unit) + matmul(a[:, 256:], b[256:], accumulate=unit)
+    return {
+        "slices of M: bits that differ": int(np.sum(rows.view(np.uint32) != whole.view(np.uint32))),
+        "slices of N: bits that differ": int(np.sum(columns.view(np.uint32) != whole.view(np.uint32))),
+        "slices of K: some bits differ": bool(np.any(terms.view(np.uint32) != whole.view(np.uint32))),
+        "slices of K: relative difference": relative_error(terms, whole),
+    }
+
+
+def one_card() -> Figures:
+    """Return the memory of 42 B parameters in GB: weights in BF16, and all states of mixed training."""
+    return {"BF16 weights of 42 B, GB": 42 * _bytes(BF16), "all states of 42 B, GB": 42 * _bytes(*MIXED)}
+
+
+def accumulated_batches() -> Figures:
+    """Return a gradient of 4 accumulated batches against that of the large one, with and without dividing by 4."""
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.standard_normal((1024, 64)).astype(np.float32), rng.standard_normal(1024).astype(np.float32)
+    weights = rng.standard_normal(64).astype(np.float32)
+
+    def gradient(part: slice) -> np.ndarray:
+        return inputs[part].T @ (inputs[part] @ weights - targets[part]) / np.float32(len(inputs[part]))
+
+    large = wide(gradient(slice(0, 1024)))
+    parts = np.stack([gradient(slice(start, start + 256)) for start in range(0, 1024, 256)])
+    many = np.stack([gradient(slice(start, start + 16)) for start in range(0, 1024, 16)])
+    figures: Figures = {
+        "norm without dividing by 4": float(np.linalg.norm(wide(parts).sum(axis=0)) / np.linalg.norm(large)),
+        "error of 4 in FP32": relative_error(wide(total(parts, accumulate=Sequential(FP32), axis=0)) / 4, large),
+    }
+    for name, batches in (("4", parts), ("64", many)):
+        sums = wide(total(batches, accumulate=Sequential(BF16), axis=0))
+        figures[f"error of {name} in BF16"] = relative_error(sums / len(batches), large)
+    return figures
+
+
+def zero_stages(billions: float = 7.5, ranks: int = 64) -> Figures:
+    """Return GB a rank of the states of 7.5 B parameters on 64 ranks, for each stage of ZeRO."""
+    weight, gradient, optimizer = _bytes(FP16), _bytes(FP16), _bytes(FP32, FP32, FP32)
+    sizes = (
+        weight + gradient + optimizer,
+        weight + gradient + optimizer / ranks,
+        weight + (gradient + optimizer) / ranks,
+        (weight + gradient + optimizer) / ranks,
+    )
+    figures: Figures = {f"GB a rank, stage {stage}": round(billions * size, 1) for stage, size in enumerate(sizes)}
+    return {"bytes of all states": sizes[0], "limit of stage 1, bytes": weight + gradient, **figures}
+
+
+def resumed_training() -> Figures:
+    """Return whether training that goes on from a saved state has the bits of one that was not stopped."""
+    from fpsim.casts.cast import quantize
+    from fpsim.train.loop import Trainer
+    from fpsim.train.recipes import FP16_DYNAMIC
+    from fpsim.train.setup.settings import Settings
+
+    def trainer() -> Trainer:
+        return Trainer(FP16_DYNAMIC, Settings(steps=6, model="perceptron"))
+
+    first = trainer()
+    for _ in range(3):
+        first.step()
+    arrays, facts = first.state()
+    in_fp16 = {name: quantize(x, FP16) if x.dtype == np.float32 else x for name, x in arrays.items()}
+    arrays = {name: np.array(x) for name, x in arrays.items()}
+    expected = [first.step()["loss"] for _ in range(3)]
+    losses = {}
+    for name, state in (("whole", arrays), ("in FP16", in_fp16)):
+        resumed = trainer()
+        resumed.load(state, facts)
+        losses[name] = [resumed.step()["loss"] for _ in range(3)]
+    return {
+        "resumed from all float32 state, equal losses": losses["whole"] == expected,
+        "resumed from FP16 copies, equal losses": losses["in FP16"] == expected,
+    }
+
+
+def parameters_on_80_gb() -> Figures:
+    """Return how many billion parameters 80 GB hold: weights in FP32, and all states of Adam in FP32."""
+    return {"weights alone, B": 80 / _bytes(FP32), "with Adam's states, B": 80 / _bytes(*PLAIN)}
+
+
+CLAIMS = (
+    Claim(
+        "54", "parameter-memory", "FP16 halves the memory of parameters.", "S0, S3",
+        f"bytes of a parameter with Adam ({ZERO}, 3.1: 2 + 2 + 12)", CONDITIONAL,
+        "Of weights and activations. With gradient, master and Adam's moments a parameter takes 16 bytes either way.",
+        ARITHMETIC, parameter_memory,
+        {
+            "FP16 weight over FP32 weight": 0.5, "bytes of all states, FP32": 16.0, "bytes of all states, mixed": 16.0,
+        },
+    ),
+    Claim(
+        "55", "reported-savings", "ResNet-50 needs 19 GB instead of 32, 40 % less; BERT-large 58 % less.", "S0, S1",
+        "arithmetic", CONDITIONAL,
+        "40.6 % fits the figures, which have no source. 58 % is more than halving every value can save: something else "
+        "was changed too.", ARITHMETIC, reported_savings,
+        {"saving, 32 to 19 GB": 0.40625, "largest saving of FP16 alone": 0.5},
+    ),
+    Claim(
+        "56", "fp8-states", "FP8 training needs a quarter of the memory, 120 GB instead of 480.", "S2",
+        f"bytes of a parameter: {V3}, 3.3.3, keeps masters and gradients in FP32, moments in BF16", WRONG,
+        "Of FP32 weights alone. V3's states take 13 bytes where FP32 takes 16, 19 % less; FP8-LM reports 39 % less.",
+        ARITHMETIC, fp8_states,
+        {
+            "V3 without copy": 12.0, "V3 with an FP8 copy": 13.0, "Adam in FP32": 16.0, "saving": 0.1875,
+            "480 / 120": 4.0,
+        },
+    ),
+    Claim(
+        "57", "checkpointing-cost", "Keeping 1/4 of the activations saves 60 % of memory for 20 % more compute.", "S0",
+        "arithmetic: a forward pass is a third of a step", WRONG,
+        "Recomputing 3/4 costs 25 %, recomputing all 33 %; 20 % is the cost of recomputing 60 %.", ARITHMETIC,
+        checkpointing_cost,
+        {
+            "compute, 3/4 recomputed": 0.25, "compute, all recomputed": near(1 / 3, 1e-9),
+            "share recomputed at +20 %": near(0.6, 1e-9),
+        },
+    ),
+    Claim(
+        "58", "recomputation-in-v3",
+        "V3 recomputes RMSNorm and the up-projection of its attention, and keeps SwiGLU's input in FP8.",
+        f"{V3}, 3.2.3 and 3.3.3", "compared with the report", RIGHT,
+        "The report says so; fp.train's recipe DEEPSEEK_V3_STASH keeps SwiGLU's input in FP8.", DOCUMENT,
+    ),
+    Claim(
+        "59", "sliced-recomputation", "Tensors are recomputed in slices, by layer and by dimension (TSR).", "S4",
+        "32 x 512 x 32 in BF16 on hopper_bf16_f32, whole and in halves", CONDITIONAL,
+        "V3's report has no such name. Slices of M and N give the same bits; slices of K add in another order, so that "
+        "bits differ.",
+        experiment=sliced_products,
+        expected={
+            "slices of M: bits that differ": 0, "slices of N: bits that differ": 0,
+            "slices of K: some bits differ": True, "slices of K: relative difference": (1e-8, 1e-6),
+        },
+    ),
+    Claim(
+        "60", "lazy-loading", "Tensors are loaded when needed, and sharded anew by the memory that is free.", "S4", "-",
+        UNSETTLED, "Not in V3's report; it resembles ZeRO-3 with offloading. Nothing is claimed that can be computed.",
+    ),
+    Claim(
+        "61", "selective-recomputation", "Activations are kept selectively, and the others recomputed.", "S4",
+        f"compared with {V3}, 3.2.3", RIGHT, "In general, and in V3's report.", DOCUMENT,
+    ),
+    Claim(
+        "62", "one-card", "67 % less memory lets 42 B parameters train on one card.", "S4",
+        "bytes of 42 B parameters", WRONG,
+        "Their weights alone take 84 GB in BF16, all states 672 GB. Right is that billions of parameters take tens to "
+        "hundreds of GB.", ARITHMETIC, one_card,
+        {"BF16 weights of 42 B, GB": 84.0, "all states of 42 B, GB": 672.0},
+    ),
+    Claim(
+        "63", "accumulated-batches",
+        "Gradient accumulation over 4 batches divides memory by 4, by a loop that adds gradients.", "S0, S2",
+        "gradient of least squares, 1024 samples in 4 and in 64 parts, against the whole", CONDITIONAL,
+        "Only activations shrink. The loop as printed lacks the division by 4. In FP32 the sum is the large batch's "
+        "gradient to 1e-6, in BF16 its error grows with the parts.",
+        experiment=accumulated_batches,
+        expected={
+            "norm without dividing by 4": near(4.0, 1e-5), "error of 4 in FP32": (0.0, 1e-6),
+            "error of 4 in BF16": (1e-3, 4e-3), "error of 64 in BF16": (4e-3, 2e-2),
+        },
+    ),
+    Claim(
+        "64", "zero-stages", "ZeRO takes the memory of a parameter from 16 bytes to 4.", f"S0; {ZERO}",
+        "states of 7.5 B parameters on 64 ranks: 2 bytes of weight, 2 of gradient, 12 of the optimizer", CONDITIONAL,
+        "16 bytes are all states, not the parameter; 4 is the limit of stage 1 for many ranks. The paper's example is "
+        "exact.", ARITHMETIC, zero_stages,
+        {
+            "bytes of all states": 16.0, "limit of stage 1, bytes": 4.0, "GB a rank, stage 0": 120.0,
+            "GB a rank, stage 1": 31.4, "GB a rank, stage 2": 16.6, "GB a rank, stage 3": 1.9,
+        },
+    ),
+    Claim(
+        "65", "checkpoint-contents", "A mixed-precision checkpoint keeps FP32 copies as residuals.", "S2",
+        "the perceptron of fp.train with FP16 and a dynamic loss scale: 3 steps, saved, 3 more", CONDITIONAL,
+        "The word residual is unclear. Sound is to save float32 masters, moments, the scaler and draws: then "
+        "training goes on with the same bits; from FP16 copies it does not.",
+        experiment=resumed_training,
+        expected={
+            "resumed from all float32 state, equal losses": True, "resumed from FP16 copies, equal losses": False,
+        },
+    ),
+    Claim(
+        "66", "memory-pools", "Tiered memory pools raise utilisation from 68 to 89 %.", "S1", "-", UNSETTLED,
+        "It is no claim about numbers' formats, and needs a GPU.",
+    ),
+    Claim(
+        "67", "parameters-on-80-gb",
+        "An A100 with 80 GB holds about 2 B parameters in FP32; larger batches are stabler.",
+        "S3", "bytes of a parameter", CONDITIONAL,
+        "Weights alone: 20 B; with Adam's states 5 B; 2 B only with large activations. That larger batches are stabler "
+        "doesn't hold in general.", ARITHMETIC, parameters_on_80_gb,
+        {"weights alone, B": 20.0, "with Adam's states, B": 5.0},
+    ),
+)  # fmt: skip

@@ -1,0 +1,140 @@
+"""Figures of public bug reports and papers, from their set-ups."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.systems.claims.claim import (
+    CONDITIONAL,
+    OPEN,
+    RIGHT,
+    UNSETTLED,
+    Claim,
+    Figures,
+    near,
+)  # fmt: skip
+from fpsim.analysis.systems.claims.samples import normal, relative_error, wide
+from fpsim.casts.cast import decode, quantize
+from fpsim.formats.integer_format import INT8
+from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16
+from fpsim.scaling.recipes import MX_RCEIL
+from fpsim.scaling.scaled import encode_scaled, quantize_scaled
+from fpsim.scaling.scaling import Scaling
+
+Q8_0 = Scaling(block=(1, 32), scale_format=FP16)  # 34 bytes for 32 values
+
+
+def cache_formats() -> Figures:
+    """Return relative errors of dot products whose keys are in INT8, E4M3 and E5M2, with and without outliers."""
+    queries = wide(normal(4096, 128))
+    figures: Figures = {}
+    for outlier in (0, 30, 100):
+        keys = normal(4096, 128, seed=1)
+        if outlier:
+            keys[:, ::32] = outlier
+        exact = (queries * keys).sum(axis=1)
+        for name, fmt in (("Q8_0", INT8), ("E4M3", E4M3), ("E5M2", E5M2)):
+            rounded = wide(quantize_scaled(keys, fmt, Q8_0))
+            word = f"outliers of {outlier}" if outlier else "normal"
+            figures[f"{name}, {word}, %"] = 100 * relative_error((queries * rounded).sum(axis=1), exact)
+    return figures
+
+
+def reciprocal_boundaries() -> Figures:
+    """Return the share of E2M1's boundaries that x * (1 / scale) rounds otherwise than x / scale, over all scales."""
+    scales = decode(np.arange(1, 127, dtype=np.uint8), E4M3).astype(np.float32)  # all positive finite ones
+    boundaries = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
+    x = scales[:, None] * boundaries  # exact
+    by_division = quantize(x / scales[:, None], E2M1, overflow="saturate")
+    by_reciprocal = quantize(x * (np.float32(1) / scales)[:, None], E2M1, overflow="saturate")
+    return {"scales": scales.size, "boundaries that differ": float(np.mean(by_division != by_reciprocal))}
+
+
+def mxfp4_as_nvfp4() -> Figures:
+    """Return errors of MXFP4 blocks whose nibbles are kept and whose scales become E4M3 times one power of two."""
+    figures: Figures = {}
+    for spread in (2, 14, 24):
+        exponents = np.random.default_rng(0).integers(0, spread + 1, 4096)
+        x = normal(4096, 32) * np.exp2(exponents)[:, None].astype(np.float32)
+        scaled = encode_scaled(x, E2M1, MX_RCEIL)
+        powers = np.log2(wide(scaled.scales).reshape(-1))
+        middle = powers.max() - 8  # E4M3's powers of two are 2^-9 to 2^8
+        clamped = np.clip(powers - middle, -9, 8)
+        scales = wide(quantize(np.exp2(clamped), E4M3)) * 2.0**middle
+        before = wide(scaled.decode())
+        after = before * (scales / wide(scaled.scales).reshape(-1))[:, None]
+        figures[f"blocks changed, {spread} powers of two apart"] = float(np.mean((before != after).any(axis=1)))
+    return figures
+
+
+def bf16_logits() -> Figures:
+    """Return the largest relative error of a probability whose logit is rounded to BF16, for two magnitudes."""
+    figures: Figures = {}
+    for peak in (5, 640):
+        logits = np.linspace(peak, peak * 1.05, 4097)
+        rounded = wide(quantize(logits, BF16))
+        errors = np.abs(1 - np.exp(-np.abs(rounded - logits)))
+        figures[f"largest error at logits of {peak}, %"] = 100 * float(errors.max())
+        figures[f"mean error at logits of {peak}, %"] = 100 * float(errors.mean())
+    return figures
+
+
+CLAIMS = (
+    Claim(
+        "R1", "cache-formats",
+        "Dot products with keys in Q8_0, E4M3, E5M2 are off by .54, 2.40, 4.75 %; 1.25, .48, .95 with outliers of 30; "
+        "1.27, .15, .29 of 100.", "Camelid, issue 709",
+        "4096 dot products of 128 values of N(0, 1), blocks of 32 with an FP16 scale; one value in 32 is the outlier",
+        RIGHT, "INT8 is the best without outliers and the worst with them.", experiment=cache_formats,
+        expected={
+            "Q8_0, normal, %": near(0.54, 0.04), "E4M3, normal, %": near(2.40, 0.04),
+            "E5M2, normal, %": near(4.75, 0.04),
+            "Q8_0, outliers of 30, %": near(1.25, 0.04), "E4M3, outliers of 30, %": near(0.48, 0.04),
+            "E5M2, outliers of 30, %": near(0.95, 0.04), "Q8_0, outliers of 100, %": near(1.27, 0.04),
+            "E4M3, outliers of 100, %": near(0.15, 0.04), "E5M2, outliers of 100, %": near(0.29, 0.04),
+        },
+    ),
+    Claim(
+        "R2", "reciprocal-boundaries", "A reciprocal instead of a division changes 4.4 % of E2M1's boundary points.",
+        "arch-com, issue 905", "all 126 positive E4M3 scales times E2M1's 7 boundaries, in float32", CONDITIONAL,
+        "42 of 882 are 4.8 %; the report does not say which points it counts.", experiment=reciprocal_boundaries,
+        expected={"scales": 126, "boundaries that differ": 42 / 882},
+    ),
+    Claim(
+        "R3", "mxfp4-as-nvfp4", "MXFP4 becomes NVFP4 without loss: same nibbles, scale 2^(k - m) within 2^-9 .. 2^8.",
+        "Model-Optimizer, issue 1364 (22 of 27 cases)", "4096 blocks of 32 whose scales differ by powers of two",
+        CONDITIONAL, "Exact where the scales of a tensor are within 2^17 of each other; others are clamped.",
+        experiment=mxfp4_as_nvfp4,
+        expected={
+            "blocks changed, 2 powers of two apart": 0.0, "blocks changed, 14 powers of two apart": 0.0,
+            "blocks changed, 24 powers of two apart": (0.1, 0.5),
+        },
+    ),
+    Claim(
+        "R4", "attention-underflow", "The share of FP8 attention weights that underflow is Phi(D + dk - 6.93 - ln S).",
+        "arXiv:2606.06521", "-", OPEN, "The experiment is not written yet.",
+    ),
+    Claim(
+        "R5", "bf16-logits", "BF16 logits with a peak of 5 to 640 make probabilities wrong by 1.2 to 86 %.",
+        "marin, issue 8217", "4097 logits from the peak to 5 % above, rounded to BF16; relative error of exp",
+        CONDITIONAL,
+        "86 % is the largest error at 640, half an ulp of 4; at 5 the largest is 1.6 % and the mean 0.8 %.",
+        experiment=bf16_logits,
+        expected={
+            "largest error at logits of 5, %": near(1.55, 0.02), "mean error at logits of 5, %": near(0.78, 0.05),
+            "largest error at logits of 640, %": near(86.47, 0.01), "mean error at logits of 640, %": near(56.8, 0.05),
+        },
+    ),
+    Claim(
+        "R6", "kl-gradient", "The gradient of a KL divergence in BF16 is wrong by 3, 9 and 19 % (alpha .88, .95, .98).",
+        "speculators, issue 788", "-", OPEN, "The experiment is not written yet.",
+    ),
+    Claim(
+        "R7", "noise-threshold", "FP4 training stops helping where the gradient falls below sqrt(3) times its noise.",
+        "arXiv:2505.19115", "-", OPEN, "The experiment is not written yet.",
+    ),
+    Claim(
+        "R8", "nvfp4-recipe", "The NVFP4 recipe trains within 1.5 % of the loss.", "NVIDIA, arXiv:2509.25149", "-",
+        UNSETTLED, "It takes a model of billions of parameters and trillions of tokens.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,340 @@
+"""Claims about scales and quantisation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.analysis.measures.rounding_error import error
+from fpsim.analysis.systems.claims.claim import (
+    CONDITIONAL,
+    RIGHT,
+    WRONG,
+    Claim,
+    Figures,
+    around,
+    near,
+)  # fmt: skip
+from fpsim.analysis.systems.claims.samples import cosine, normal, relative_error, wide
+from fpsim.casts.cast import decode, quantize
+from fpsim.formats.named import E2M1, E4M3, E5M2
+from fpsim.scaling.recipes import BLOCK_128X128, MX, ROW, TENSOR, TILE_1X128, TILE_1X128_POW2
+from fpsim.scaling.scaled import encode_scaled, quantize_scaled
+
+V3 = "DeepSeek-V3, arXiv:2412.19437"
+
+
+def tile_shapes() -> Figures:
+    """Return the numbers of scales of activations and weights, and the tiles of the recipe DEEPSEEK_V3."""
+    from fpsim.torch.rows import DEEPSEEK_V3
+
+    x = normal(256, 512)
+    return {
+        "scales of 256x512 in 1x128 tiles": encode_scaled(x, E4M3, TILE_1X128).scales.size,
+        "scales of 256x512 in 128x128 blocks": encode_scaled(x, E4M3, BLOCK_128X128).scales.size,
+        "recipe's activations are 1x128": DEEPSEEK_V3.input_scaling == TILE_1X128,
+        "recipe's weights are 128x128": DEEPSEEK_V3.weight_scaling == BLOCK_128X128,
+    }
+
+
+def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
+    """Return 512 x 1024 normal values whose rows are multiplied by 2**(spread N)."""
+    factors = np.exp2(spread * np.random.default_rng(seed + 1).standard_normal((512, 1)))
+    return normal(512, 1024, seed=seed) * factors.astype(np.float32)
+
+
+def channel_scales() -> Figures:
+    """Return the share of rows below 25 dB of weights whose rows differ, for each granularity."""
+    weights = _uneven_rows(4.0)
+    figures: Figures = {}
+    cases = {"one scale": TENSOR, "128x128": BLOCK_128X128, "a scale a row": ROW, "1x128": TILE_1X128}
+    for name, scaling in cases.items():
+        parts = error(weights, E4M3, scaling=scaling, axis=0).parts
+        assert parts is not None
+        figures[f"rows below 25 dB, {name}"] = float(np.mean(parts["sqnr_db"] < 25))
+    return figures
+
+
+def softmax_scale() -> Figures:
+    """Return what one scale for a tensor, and 1x128 tiles, lose of activations whose tokens differ."""
+    from fpsim.torch.rows import DEEPSEEK_V3
+
+    x = _uneven_rows(6.0)
+    scaling = DEEPSEEK_V3.input_scaling
+    assert scaling is not None
+    return {
+        "scales of a 512x1024 input in V3's recipe": encode_scaled(x, E4M3, scaling).scales.size,
+        "values that become 0, one scale": error(x, E4M3, scaling=TENSOR).underflow_rate,
+        "values that become 0, 1x128": error(x, E4M3, scaling=TILE_1X128).underflow_rate,
+    }
+
+
+def affine_quantizer() -> Figures:
+    """Return how round(x / s + z) differs from a cast to FP8, and its gradient."""
+    import torch
+
+    scale, zero = np.float32(1 / 16), np.float32(3)
+    x = normal(1 << 16)
+    affine = (np.round(x / scale + zero) - zero) * scale
+    steps = np.diff(np.unique(affine))
+    grid = np.diff(np.unique(quantize(x, E4M3)))
+    point = torch.linspace(-2, 2, 9, requires_grad=True)
+    affine_torch = (torch.round(point / float(scale) + float(zero)) - float(zero)) * float(scale)
+    (rounded_gradient,) = torch.autograd.grad(affine_torch.sum(), point)
+    plain = torch.linspace(-2, 2, 9, requires_grad=True)
+    rounded = plain + (torch.round(plain / float(scale)) * float(scale) - plain).detach()  # straight-through estimator
+    (passed_gradient,) = torch.autograd.grad(rounded.sum(), plain)
+    return {
+        "affine steps that are multiples of s": float(np.mean(steps % scale == 0)),
+        "largest over smallest step of E4M3": float(grid.max() / grid.min()),
+        "1e6 becomes": float((np.round(np.float32(1e6) / scale + zero) - zero) * scale),
+        "gradient of round": float(rounded_gradient.abs().max()),
+        "gradient with a straight-through estimator": float(passed_gradient.min()),
+    }
+
+
+def qat_label() -> Figures:
+    """Return how many operands of a linear layer the recipe DEEPSEEK_V3 quantises, and what the optimizer updates."""
+    from fpsim.torch.rows import DEEPSEEK_V3
+    from fpsim.train.recipes import DEEPSEEK_V3 as TRAINED
+
+    formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
+    return {
+        "operands in FP8, of 3": sum(fmt == E4M3 for fmt in formats),
+        "the optimizer's weights are float32": TRAINED.optimizer.weights is None,
+    }
+
+
+def activation_bytes() -> Figures:
+    """Return the bytes of activations in FP8 with their scales, relative to FP32 and BF16."""
+    x = normal(1024, 1024)
+    plain = encode_scaled(x, E4M3, TILE_1X128).nbytes
+    power = encode_scaled(x, E4M3, TILE_1X128_POW2).nbytes
+    return {
+        "of FP32": plain / (4 * x.size), "of BF16": plain / (2 * x.size),
+        "scales, float32": plain / x.size - 1, "scales, UE8M0": power / x.size - 1,
+    }  # fmt: skip
+
+
+def truncation() -> Figures:
+    """Return bias and largest error of E4M3 to nearest and cut, as a share of the rounded magnitude."""
+    x = np.abs(normal(1 << 20))
+    x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
+    figures: Figures = {}
+    for name, rounding in (("cut", "toward_zero"), ("nearest", "nearest_even")):
+        rounded = wide(quantize(x, E4M3, rounding=rounding))
+        relative = (rounded - x) / rounded
+        figures[f"mean error, {name}"] = float(relative.mean())
+        figures[f"largest error, {name}"] = float(np.abs(relative).max())
+    return figures
+
+
+def clip_at_six() -> Figures:
+    """Return the share of gradients that +-6 clips, and the cosine to what they were, by their deviation."""
+    x = normal(1 << 18)
+    figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
+    for exponent in (-10, 0, 1, 3):
+        gradient = x * np.float32(2.0**exponent)
+        clipped = np.clip(gradient, -6, 6)
+        figures[f"clipped, deviation 2^{exponent}"] = float(np.mean(np.abs(gradient) > 6))
+        figures[f"cosine, deviation 2^{exponent}"] = cosine(clipped, gradient)
+    return figures
+
+
+def old_scales() -> Figures:
+    """Return what an old scale does to data that grow by 0.1 % a step: share beyond the range, and SQNR."""
+    x = normal(1 << 18)
+    scale = float(np.float32(np.abs(x).max() / E4M3.max))
+    figures: Figures = {}
+    for age in (1, 16, 1000):
+        grown = x * np.float32(1.001**age)
+        report = error(grown, E4M3, scale=scale, overflow="saturate")
+        figures[f"saturated, age {age}"] = report.saturation_rate
+        figures[f"SQNR, age {age}, dB"] = report.sqnr_db
+    return figures
+
+
+def exponential_loss() -> Figures:
+    """Return cosines of gradients of S L and of exp(L) to that of L, of a least-squares problem."""
+    rng = np.random.default_rng(0)
+    inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
+    residuals = inputs @ weights - targets
+    losses = residuals**2 / 2
+    plain = (residuals[:, None] * inputs).mean(axis=0)
+    scaled = (65536 * residuals[:, None] * inputs).mean(axis=0)
+    exponential = (np.exp(losses) * residuals)[:, None] * inputs
+    return {
+        "cosine of S L": cosine(scaled, plain),
+        "cosine of exp(L) a sample": cosine(exponential.mean(axis=0), plain),
+    }
+
+
+def quadrature() -> Figures:
+    """Return errors of a product whose operands are rounded to E4M3 one at a time, and both."""
+    a, b = normal(64, 2048), normal(2048, 64, seed=1)
+    exact = wide(a) @ wide(b)
+    a8, b8 = wide(quantize_scaled(a, E4M3, TILE_1X128)), wide(quantize_scaled(b.T.copy(), E4M3, TILE_1X128)).T
+    first, second = relative_error(a8 @ b, exact), relative_error(a @ b8, exact)
+    both = relative_error(a8 @ b8, exact)
+    return {
+        "error, only A in E4M3": first, "error, only B in E4M3": second, "error, both": both,
+        "both over the root of the sum of squares": both / float(np.hypot(first, second)),
+    }  # fmt: skip
+
+
+def limited_range() -> Figures:
+    """Return the share of gradients that become 0 where tokens differ by 2**(6 N), for each granularity."""
+    x = _uneven_rows(6.0)
+    return {
+        f"become 0, {name}": error(x, E4M3, scaling=scaling).underflow_rate
+        for name, scaling in (("one scale", TENSOR), ("128x128", BLOCK_128X128), ("1x128", TILE_1X128))
+    }
+
+
+def shared_exponent() -> Figures:
+    """Return whether power-of-two scales are shared exponents: decoded values are the codes' times 2**k, exactly."""
+    x = normal(64, 1024)
+    scaled = encode_scaled(x, E4M3, MX)
+    values = wide(decode(scaled.codes, E4M3))
+    scales = wide(scaled.scales)
+    exponents = np.log2(np.repeat(scales.reshape(64, -1), 32, axis=1))
+    return {
+        "scales that are powers of two": float(np.mean(exponents == np.round(exponents))),
+        "values equal to code x 2^k": float(np.mean(wide(scaled.decode()) == np.ldexp(values, exponents.astype(int)))),
+        "bits per value, blocks of 32": 8 * scaled.nbytes / x.size,
+    }
+
+
+UNEVEN = "512 x 1024 values of N(0, 1), rows multiplied by 2^({} N), in E4M3"
+CLAIMS = (
+    Claim(
+        "14", "tile-shapes", "Activations have scales of 1x128 tiles, weights of 128x128 blocks.", "S4",
+        f"scales of a 256 x 512 array; the tiles of the recipe DEEPSEEK_V3 ({V3}, 3.3.2)", RIGHT,
+        "A tile is a token's 128 channels; a block is 128 inputs by 128 outputs.", experiment=tile_shapes,
+        expected={
+            "scales of 256x512 in 1x128 tiles": 1024, "scales of 256x512 in 128x128 blocks": 8,
+            "recipe's activations are 1x128": True, "recipe's weights are 128x128": True,
+        },
+    ),
+    Claim(
+        "15", "channel-scales", "DeepSeek's weights have a scale for each channel.", "S2",
+        UNEVEN.format(4), CONDITIONAL,
+        "DeepSeek-V3 has 128x128 blocks. A scale for each channel is a sound alternative: it saves rows that blocks "
+        "lose where channels differ much.",
+        experiment=channel_scales,
+        expected={
+            "rows below 25 dB, one scale": (0.25, 0.5), "rows below 25 dB, 128x128": (0.15, 0.35),
+            "rows below 25 dB, a scale a row": 0.0, "rows below 25 dB, 1x128": 0.0,
+        },
+    ),
+    Claim(
+        "16", "layer-scales", "Activations have one dynamic range for each layer.", "S2",
+        f"{UNEVEN.format(6)}; scales of the recipe DEEPSEEK_V3", WRONG,
+        "V3 finds a scale for each 1x128 tile as it quantises, and leaves attention in high precision; one scale "
+        "zeroes most tokens where they differ.",
+        experiment=softmax_scale,
+        expected={
+            "scales of a 512x1024 input in V3's recipe": 4096, "values that become 0, one scale": (0.6, 0.75),
+            "values that become 0, 1x128": (0.0, 1e-4),
+        },
+    ),
+    Claim(
+        "17", "affine-quantizer", "An FP8 quantizer is round(x / s + z), then (q - z) s.", "S2",
+        "2^16 values of N(0, 1), s = 1/16, z = 3, beside casts to E4M3; gradients by torch", WRONG,
+        "That is an integer quantizer: a uniform grid, a zero point, no limit, and no gradient without a "
+        "straight-through estimator. FP8's steps grow with the value.",
+        experiment=affine_quantizer,
+        expected={
+            "affine steps that are multiples of s": 1.0, "largest over smallest step of E4M3": (128.0, 256.0),
+            "1e6 becomes": 1e6, "gradient of round": 0.0, "gradient with a straight-through estimator": 1.0,
+        },
+    ),
+    Claim(
+        "18", "qat-label", "DeepSeek trains by quantisation-aware training.", "S2",
+        f"operands and weights of the recipe DEEPSEEK_V3 ({V3}, 3.3)", WRONG,
+        "It trains in low precision: every product reads FP8, gradients too, and float32 weights are updated. "
+        "Quantisation-aware training simulates a later inference in a high-precision training.",
+        experiment=qat_label,
+        expected={"operands in FP8, of 3": 3, "the optimizer's weights are float32": True},
+    ),
+    Claim(
+        "19", "activation-bytes", "FP8 activations take a quarter of FP32's memory at 98 % of the accuracy.", "S2",
+        "bytes of 2^20 values in 1x128 tiles, scales included", CONDITIONAL,
+        "A quarter of FP32 and half of BF16, plus 3.1 % for float32 scales or 0.8 % for UE8M0; the 98 % has no source "
+        "and no metric.",
+        experiment=activation_bytes,
+        expected={"of FP32": 33 / 128, "of BF16": 33 / 64, "scales, float32": 1 / 32, "scales, UE8M0": 1 / 128},
+    ),
+    Claim(
+        "20", "truncation-bias", "Truncation and rounding errors must be told apart.", "S2",
+        "2^20 magnitudes of N(0, 1) in E4M3's normal range; errors as shares of the result", RIGHT,
+        "Truncation is biased and twice as far off: up to 12.5 %, always towards zero; nearest at most 6.25 %, nearly "
+        "unbiased.",
+        experiment=truncation,
+        expected={
+            "mean error, cut": around(-0.0465, 1e-3), "largest error, cut": (0.1249, 0.125),
+            "mean error, nearest": (-2e-3, 2e-3), "largest error, nearest": (0.0624, 0.0625),
+        },
+    ),
+    Claim(
+        "21", "clip-at-six", "Gradients are clipped to [-6, 6], against overflow of FP8.", "S2",
+        "2^18 values of N(0, 1) times 2^k: share that is clipped, cosine to what they were", WRONG,
+        "6 is the largest E2M1; E4M3 reaches 448, E5M2 57344, and scales handle the range. Small gradients don't "
+        "notice, large ones lose their direction. V3 clips the global norm at 1.",
+        experiment=clip_at_six,
+        expected={
+            "largest E2M1": 6.0, "largest E4M3": 448.0, "largest E5M2": 57344.0,
+            "clipped, deviation 2^-10": 0.0, "cosine, deviation 2^-10": around(1.0, 1e-12),
+            "clipped, deviation 2^0": (0.0, 1e-5), "cosine, deviation 2^0": around(1.0, 1e-6),
+            "clipped, deviation 2^1": (2e-3, 4e-3), "cosine, deviation 2^1": (0.999, 0.9999),
+            "clipped, deviation 2^3": near(0.4533, 0.01), "cosine, deviation 2^3": around(0.924, 0.005),
+        },
+    ),
+    Claim(
+        "22", "old-scales", "Weights are calibrated again every 1000 steps.", "S2",
+        "2^18 values of N(0, 1) that grow by 0.1 % a step, in E4M3 with the scale of an earlier step", CONDITIONAL,
+        "Not in V3, which finds scales anew each time; Transformer Engine keeps a history of at most 1024 maxima. It "
+        "holds while values don't grow: at this rate 1000 steps cost 15 dB, 16 none.",
+        experiment=old_scales,
+        expected={
+            "saturated, age 1": 0.0, "SQNR, age 1, dB": around(31.57, 0.1), "saturated, age 16": (0.0, 1e-4),
+            "SQNR, age 16, dB": around(31.57, 0.1), "saturated, age 1000": (0.05, 0.09),
+            "SQNR, age 1000, dB": around(16.0, 1.0),
+        },
+    ),
+    Claim(
+        "23", "exponential-loss", "Loss scaling amplifies small losses exponentially.", "S2",
+        "gradients of a least-squares problem with 256 samples: of L, of 65536 L, and of exp(L) of each sample", WRONG,
+        "Loss scaling is linear and keeps the direction; exp(L) weighs samples by exp(L), which changes it.",
+        experiment=exponential_loss,
+        expected={"cosine of S L": around(1.0, 1e-12), "cosine of exp(L) a sample": (0.4, 0.8)},
+    ),
+    Claim(
+        "24", "error-quadrature", "Quantise step by step: linear layers first, then activations.", "S2",
+        "64 x 2048 times 2048 x 64 values of N(0, 1), operands in E4M3 with 1x128 tiles", RIGHT,
+        "A sound order: errors of operands add in quadrature, so that each step costs what it costs alone.",
+        experiment=quadrature,
+        expected={
+            "error, only A in E4M3": near(0.0259, 0.05), "error, only B in E4M3": near(0.0259, 0.05),
+            "error, both": near(0.0365, 0.05), "both over the root of the sum of squares": around(1.0, 0.05),
+        },
+    ),
+    Claim(
+        "25", "limited-range", "FP8 needs fine-grained scales because of its limited range.", "S4",
+        UNEVEN.format(6), RIGHT, "One scale zeroes two thirds of such gradients, 1x128 tiles none.",
+        experiment=limited_range,
+        expected={
+            "become 0, one scale": (0.6, 0.75), "become 0, 128x128": (0.3, 0.6), "become 0, 1x128": (0.0, 1e-4),
+        },
+    ),
+    Claim(
+        "26", "shared-exponent", "Fine-grained quantisation shares exponent bits among a group.", "S4",
+        "64 x 1024 values of N(0, 1) in MXFP8", RIGHT,
+        "A power-of-two scale is an exponent that its block shares: every decoded value is the code's times 2^k, "
+        "exactly.",
+        experiment=shared_exponent,
+        expected={
+            "scales that are powers of two": 1.0, "values equal to code x 2^k": 1.0,
+            "bits per value, blocks of 32": 8.25,
+        },
+    ),
+)  # fmt: skip

@@ -1,0 +1,315 @@
+"""Claims about which operation gets which precision, and about tuning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.measures.rounding_error import error
+from fpsim.analysis.systems.claims.claim import (
+    CONDITIONAL,
+    OPEN,
+    RIGHT,
+    UNSETTLED,
+    WRONG,
+    Claim,
+    Figures,
+    around,
+    near,
+)  # fmt: skip
+from fpsim.analysis.systems.claims.probes import probed
+from fpsim.analysis.systems.claims.samples import Floats, normal, wide
+from fpsim.casts.cast import quantize
+from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
+from fpsim.products.reduce import sum as total
+from fpsim.sums.accumulators import Sequential
+
+V3 = "DeepSeek-V3, arXiv:2412.19437"
+E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.5.2; its bias is not published
+
+
+def scheduler_code() -> Figures:
+    """Return what the circulating scheduler's three lines do: membership, concatenation, and its data flow."""
+    import torch
+
+    names: list[Any] = ["attention.score", "layer_norm"]
+    concatenate: Any = torch.cat
+    layers = [torch.nn.Linear(4, 4) for _ in names]
+    x = torch.ones(1, 4)
+    try:
+        concatenate([layers[0](x)], [layers[1](x)])
+        raised = False
+    except TypeError:
+        raised = True
+    parallel = torch.cat([layer(x) for layer in layers])
+    return {
+        "layers that its FP32 list matches": sum(layer in names for layer in layers),
+        "torch.cat of two lists is a TypeError": raised,
+        "rows of the result, of 1 input row": parallel.shape[0],
+    }
+
+
+def _divergence(scale: float, fmt: Format) -> float:
+    """Return the KL divergence of softmax with logits rounded to a format from that in float64; mean of 256 rows."""
+    logits = scale * normal(256, 256).astype(np.float64)
+    rounded = wide(quantize(logits, fmt))
+
+    def log_softmax(x: Floats) -> Any:
+        shifted = x - x.max(axis=1, keepdims=True)
+        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+    first, second = log_softmax(logits), log_softmax(rounded)
+    return float((np.exp(first) * (first - second)).sum(axis=1).mean())
+
+
+def attention_scores() -> Figures:
+    """Return the deviation of q and k at which scores overflow FP16, and what rounding scores does to softmax."""
+    queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
+    figures: Figures = {
+        "deviation at which a score overflows": float(np.sqrt(FP16.max / np.abs(queries @ keys.T).max()))
+    }
+    for fmt in (BF16, FP16):
+        for scale in (1, 16, 256):
+            figures[f"KL, {fmt}, logits x {scale}"] = _divergence(float(scale), fmt)
+    figures["ulp of BF16 at 64"] = float(BF16.ulp(64.0))
+    figures["ulp of FP16 at 1024"] = float(FP16.ulp(1024.0))
+    return figures
+
+
+def norm_statistics() -> Figures:
+    """Return the error of a mean square over 4096 values summed in FP16, and the deviation at which it overflows."""
+    x = normal(16, 4096)
+    exact = (x.astype(np.float64) ** 2).sum(axis=1)
+    figures: Figures = {"rms at which 4096 squares overflow": float(np.sqrt(FP16.max / 4096))}
+    for fmt in (FP16, FP32):
+        sums = wide(total(quantize(x * x, fmt), accumulate=Sequential(fmt), axis=1))
+        figures[f"largest error of a mean square in {fmt}"] = float(np.abs(sums / exact - 1).max())
+    return figures
+
+
+def kept_layers() -> Figures:
+    """Return gradient errors with the output head in BF16, as in V3, and in FP8 too."""
+    from fpsim.train.recipes import FP8_TENSOR
+
+    everywhere = FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
+    return {"head kept high": probed("FP8_TENSOR").error, "head in FP8 too": probed(everywhere).error}
+
+
+def update_in_fp8() -> Figures:
+    """Return 1 + 1000 updates of 1e-3: with a float32 master that is cast, and in E4M3 itself."""
+    updates = np.full(1001, 1e-3, np.float32)
+    updates[0] = 1
+    master = float(total(updates, accumulate=Sequential(FP32)))
+    return {
+        "cast from a float32 master": float(quantize(np.float32(master), E4M3)),
+        "updated in E4M3": float(total(updates, accumulate=Sequential(E4M3))),
+    }
+
+
+def backward_precision() -> Figures:
+    """Return gradient errors with FP8 in all three products, and in the forward product alone."""
+    from fpsim.train.comparisons.gradient_probe import with_one_product
+    from fpsim.train.recipes import BF16, DEEPSEEK_V3
+
+    high = BF16.replace(name="BF16 but for the head", keep=DEEPSEEK_V3.keep)
+    forward = next(recipe for recipe in with_one_product(high, "DEEPSEEK_V3") if "fprop" in recipe.name)
+    return {
+        "all three products in FP8": probed("DEEPSEEK_V3").error,
+        "forward alone in FP8": probed(forward).error,
+        "all in BF16": probed("BF16").error,
+    }
+
+
+def stored_attention() -> Figures:
+    """Return the SQNR of a stored activation in E4M3, E5M6 and BF16."""
+    x = normal(1024, 1024)
+    return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (E4M3, E5M6, BF16)}
+
+
+def _delayed_descent(delay: int, rate: float = 0.5) -> float:
+    """Return the distance to the minimum of x^2 / 2 after 60 steps with gradients that are some steps old."""
+    points = [1.0] * (delay + 1)
+    for _ in range(60):
+        points.append(points[-1] - rate * points[-1 - delay])
+    return abs(points[-1])
+
+
+def masters() -> Figures:
+    """Return 1 + 1000 updates of 1e-3 in BF16 by rounding, in float32, and descents with stale gradients."""
+    updates = np.full(1001, 1e-3, np.float32)
+    updates[0] = 1
+    stochastic = [
+        float(total(updates, accumulate=Sequential(BF16, rounding="stochastic", seed=seed))) for seed in range(64)
+    ]
+    return {
+        "BF16, nearest": float(total(updates, accumulate=Sequential(BF16))),
+        "BF16, stochastic, mean of 64": float(np.mean(stochastic)),
+        "float32 master": float(total(updates, accumulate=Sequential(FP32))),
+        "distance after 60 steps, no delay": _delayed_descent(0),
+        "distance after 60 steps, delay 1": _delayed_descent(1),
+        "distance after 60 steps, delay 4": _delayed_descent(4),
+    }
+
+
+def learning_rates() -> Figures:
+    """Return the best learning rate of a grid of factor 2 for float32, BF16 and FP8 tiles, on the perceptron."""
+    from fpsim.train.recipes import ROWS
+    from fpsim.train.runs import run
+
+    rates = [2.0**k for k in range(-10, -5)]
+    best = {}
+    for name in ("FP32", "BF16", "DEEPSEEK_V3"):
+        losses = []
+        for rate in rates:
+            recipe = ROWS[name]
+            tuned = recipe.replace(optimizer=replace(recipe.optimizer, lr=rate))
+            losses.append(float(run(tuned, steps=60, model="perceptron").validation_loss))
+        best[name] = int(np.argmin(losses))
+    return {
+        "best log2 of the rate, FP32": best["FP32"] - 10,
+        "BF16's optimum moves by, factors of 2": abs(best["BF16"] - best["FP32"]),
+        "FP8 tiles' optimum moves by, factors of 2": abs(best["DEEPSEEK_V3"] - best["FP32"]),
+    }
+
+
+def learning_rate_rules() -> Figures:
+    """Return the factors of both batch rules, V3's tokens and rates, and the trainer's warmup."""
+    from fpsim.train.optimizer_recipe import OptimizerRecipe
+
+    recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
+    return {
+        "square-root factor of a 4 times larger batch": (1024 / 256) ** 0.5,
+        "linear factor of a 4 times larger batch": 1024 / 256,
+        "V3's tokens, 10 + 4.3 + 0.333 + 0.167 T": round(10 + 4.3 + 0.333 + 0.167, 3),
+        "V3's lowest cosine rate over its peak": round(2.2e-5 / 2.2e-4, 6),
+        "rate at the end of warmup, over the peak": recipe.lr_at(9, 100) / recipe.lr,
+        "rate at the end, over the peak": round(recipe.lr_at(100, 100) / recipe.lr, 9),
+    }
+
+
+CLAIMS = (
+    Claim(
+        "42", "scheduler-code", "A class chooses FP32 or FP16 for each layer by a list of names, and runs the layers.",
+        "S0", "its lines as printed, with two torch.nn.Linear layers", WRONG,
+        "Choosing by operation is what torch.autocast does. This code compares layers with strings, so that no layer "
+        "is FP32; it passes the same input to all layers, and its torch.cat raises.",
+        experiment=scheduler_code,
+        expected={
+            "layers that its FP32 list matches": 0, "torch.cat of two lists is a TypeError": True,
+            "rows of the result, of 1 input row": 2,
+        },
+    ),
+    Claim(
+        "43", "attention-scores", "Attention scores need FP32 against overflow.", "S0",
+        "scores of 512 queries and keys of N(0, 1), 128 channels; KL divergence of softmax over 256 logits that are "
+        "rounded, from that in float64", CONDITIONAL,
+        "Only where queries and keys have deviations above 30 do scores overflow FP16. What fails first is resolution: "
+        "the error of softmax grows with the logits, 60 times as large in BF16.",
+        experiment=attention_scores,
+        expected={
+            "deviation at which a score overflows": near(34, 0.1),
+            "KL, BF16, logits x 1": near(2.7e-6, 0.3), "KL, BF16, logits x 16": near(4.5e-4, 0.4),
+            "KL, BF16, logits x 256": near(8e-3, 0.6), "KL, FP16, logits x 1": near(4.1e-8, 0.3),
+            "KL, FP16, logits x 16": near(7.6e-6, 0.4), "KL, FP16, logits x 256": near(1.4e-4, 0.6),
+            "ulp of BF16 at 64": 0.5, "ulp of FP16 at 1024": 1.0,
+        },
+    ),
+    Claim(
+        "44", "norm-precision", "LayerNorm needs FP32 against vanishing gradients (S0); LayerNorm stays in FP16 (S2).",
+        "S0, S2", "mean square of 4096 values of N(0, 1), one after another", CONDITIONAL,
+        "FP32 is right for another reason: FP16 sums of squares are off by percents and overflow at a root mean square "
+        f"of 4. {V3}, keeps norms in BF16 or FP32.",
+        experiment=norm_statistics,
+        expected={
+            "rms at which 4096 squares overflow": near(4.0, 1e-3),
+            "largest error of a mean square in FP16": (0.01, 0.2),
+            "largest error of a mean square in FP32": (0.0, 1e-5),
+        },
+    ),
+    Claim(
+        "45", "kept-layers",
+        "Linear layers and convolutions go to low precision first; norms and softmax stay in FP32.",
+        "S0", "fp.train.probe with one E4M3 scale a tensor: the output head in BF16 or FP8", RIGHT,
+        f"Of FP16 too. {V3}, keeps embedding, output head, gating, norms and attention high as well: the head alone in "
+        "FP8 raises the error of all gradients.",
+        experiment=kept_layers, expected={"head kept high": (0.03, 0.045), "head in FP8 too": (0.045, 0.07)},
+    ),
+    Claim(
+        "46", "switching-precision", "Precision is switched in training, by predicted gradient norms or automatically.",
+        "S1, S4", "-", OPEN,
+        f"{V3}, assigns precisions once. fp.train has a Controller to switch by measured rates; it must beat a static "
+        "recipe of the same cost, which is not measured yet.",
+    ),
+    Claim(
+        "47", "three-levels", "Products in FP8, LayerNorm in FP16, updates in FP32 and then cast to FP8.", "S2",
+        "1 + 1000 x 1e-3 in float32, cast to E4M3, and in E4M3 itself", CONDITIONAL,
+        "Products and updates: yes, a float32 master is cast for each product, as updates in FP8 itself are lost. "
+        "LayerNorm: BF16 or FP32 in V3.",
+        experiment=update_in_fp8, expected={"cast from a float32 master": 2.0, "updated in E4M3": 1.0},
+    ),
+    Claim(
+        "48", "backward-precision", "Forward in FP8, backward in FP16 or FP32.", "S2, S4",
+        "fp.train.probe: FP8 tiles in all products, or in the forward product alone with BF16 behind", WRONG,
+        "In V3 all three products read FP8. It is an option of other libraries (torchao's ROWWISE_WITH_GW_HP, "
+        "Transformer Engine's backward_override), and its gradients are more accurate.",
+        experiment=backward_precision,
+        expected={
+            "all three products in FP8": (0.03, 0.06), "forward alone in FP8": (0.005, 0.04),
+            "all in BF16": (2e-3, 6e-3),
+        },
+    ),
+    Claim(
+        "49", "stored-attention", "The attention output projection is temporarily FP8 and BF16.", "S4",
+        "2^20 values of N(0, 1)", WRONG,
+        "V3 (3.5.2) stores the input of that layer in E5M6, since attention's backward pass reads it again: 12 bits "
+        "with 18 dB more than E4M3 and 6 less than BF16. The product itself reads FP8.",
+        experiment=stored_attention,
+        expected={
+            "SQNR in E4M3, dB": around(31.5, 0.1), "SQNR in E5M6, dB": around(49.57, 0.1),
+            "SQNR in BF16, dB": around(55.58, 0.1),
+        },
+    ),
+    Claim(
+        "50", "float32-masters", "FP32 masters are updated asynchronously by FP16 workers.", "S1",
+        "1 + 1000 x 1e-3; 60 steps of rate 0.5 on x^2 / 2 with gradients that are some steps old", CONDITIONAL,
+        "Masters: yes, BF16 loses such updates without (Micikevicius et al., arXiv:1710.03740). Asynchrony has no "
+        "source, and old gradients make a descent diverge.",
+        experiment=masters,
+        expected={
+            "BF16, nearest": 1.0, "BF16, stochastic, mean of 64": around(2.0, 0.05),
+            "float32 master": near(2.0, 1e-3), "distance after 60 steps, no delay": (0.0, 1e-15),
+            "distance after 60 steps, delay 1": (0.0, 1e-6), "distance after 60 steps, delay 4": (2.0, 20.0),
+        },
+    ),
+    Claim(
+        "51", "learning-rate", "Mixed precision needs a smaller learning rate, or one that follows the error.",
+        "S2, S3",
+        "the perceptron of fp.train, 60 steps, rates of a grid of factor 2, validation loss of one seed", UNSETTLED,
+        "No source; the papers on FP16 (arXiv:1710.03740) and FP8 (arXiv:2209.05433) change no hyper-parameter. On "
+        "this small model the best rate moves by at most one step of the grid.",
+        experiment=learning_rates,
+        expected={
+            "best log2 of the rate, FP32": (-10, -6), "BF16's optimum moves by, factors of 2": (0, 1),
+            "FP8 tiles' optimum moves by, factors of 2": (0, 1),
+        },
+    ),
+    Claim(
+        "52", "learned-tuning", "Reinforcement learning finds the precision of each layer.", "S0, S1", "-", UNSETTLED,
+        "The code is a sketch that returns an undefined name; agent and reward are not given. fp.analysis.plan is the "
+        "search over measured errors that it would have to beat.",
+    ),
+    Claim(
+        "53", "learning-rate-rules", "The rate is base * (batch / 256) ** 0.5, with a warmup and a cosine.", "S1",
+        f"formulas; the trainer's schedule; tokens and rates of {V3}, 4.2", CONDITIONAL,
+        "The root is the rule of thumb for Adam, the factor itself that for SGD. V3 warms up over 2000 steps, stays at "
+        "2.2e-4 to 10 T tokens, and falls by a cosine to a tenth.",
+        experiment=learning_rate_rules,
+        expected={
+            "square-root factor of a 4 times larger batch": 2.0, "linear factor of a 4 times larger batch": 4.0,
+            "V3's tokens, 10 + 4.3 + 0.333 + 0.167 T": 14.8, "V3's lowest cosine rate over its peak": 0.1,
+            "rate at the end of warmup, over the peak": 1.0, "rate at the end, over the peak": 0.1,
+        },
+    ),
+)  # fmt: skip

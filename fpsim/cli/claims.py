@@ -1,0 +1,81 @@
+"""`fpsim claims`: the claims of the literature, each with figures and a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fpsim.cli.terminal import refuse_bad_folder, shown
+from fpsim.display.progress import bar
+from fpsim.files import write_whole
+
+DIFFERENT = 1  # exit code where an experiment failed or a figure is not the expected one
+STYLES = {"right": "green", "wrong": "red", "differs here": "bold red", "failed": "bold red"}
+
+
+def claims(
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Name or number of a claim, such as ring-bf16 or 69; repeatable.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder that keeps finished rows, claims.json and claims.md.")
+    ] = Path("out/claims"),
+    workers: Annotated[int | None, typer.Option(help="Processes.", show_default="one for each core")] = None,
+    page: Annotated[Path | None, typer.Option(help="A further file for the page in Markdown.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List names and numbers, and run nothing.")] = False,
+) -> None:
+    """Settle claims about low precision by experiment. A stopped call resumes when repeated."""
+    from fpsim.analysis.systems.claims.claims import claims as run_claims
+
+    if listing:
+        _print_names(Console())
+        return
+    refuse_bad_folder(out)
+    with bar(lines=True) as progress:
+        report = run_claims(only or None, out=out, workers=workers, progress=progress)
+    console = Console()
+    _print_report(console, report)
+    if not only:
+        report.save(out / "claims.json")
+        write_whole(out / "claims.md", report.to_markdown())
+        console.print(Text(f"{shown(str(out / 'claims.md'))}: the page"), soft_wrap=True)
+    if page is not None:
+        write_whole(page, report.to_markdown())
+    if not report.ok:
+        raise typer.Exit(DIFFERENT)
+
+
+def _print_names(console: Console) -> None:
+    """Print number, name and statement of every claim."""
+    from fpsim.analysis.systems.claims.catalogue import CLAIMS
+
+    table = _table("number", "name", "claim")
+    for claim in CLAIMS.values():
+        table.add_row(claim.number, claim.name, Text(claim.claim))
+    console.print(table)
+
+
+def _print_report(console: Console, report: Any) -> None:
+    """Print the verdict and the figures of every row, and how many rows have each verdict."""
+    table = _table("number", "name", "verdict", "figures")
+    for row in report:
+        text = row.text if row.text and row.verdict not in ("differs here", "failed") else row.reason
+        table.add_row(row.number, row.name, Text(row.verdict, style=STYLES.get(row.verdict, "yellow")), Text(text))
+    console.print(table)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
+    console.print(Text(f"{len(report)} claims: {counts}", style="bold"))
+
+
+def _table(*names: str) -> Table:
+    """Return an empty table whose last column folds."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names[:-1]:
+        table.add_column(name, no_wrap=name == "number", overflow="fold")
+    table.add_column(names[-1], overflow="fold", ratio=1)
+    return table
