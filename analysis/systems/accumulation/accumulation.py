@@ -77,7 +77,8 @@ def accumulation(
         terms, _ = float_array(gradients, "gradients")
     if terms.ndim < 1 or not terms.size:
         raise ValueError(f"gradients must be an array (micro-batches, ...) with elements; got shape {terms.shape}.")
-    terms = terms.astype(np.float32)
+    with np.errstate(over="ignore"):
+        terms = terms.astype(np.float32)
     factors = _checked_weights(shares, len(terms))
     flat = terms.reshape(len(terms), -1)
     rows: list[AccumulationRow] = []
@@ -209,12 +210,15 @@ def _checked_weights(weights: Any, count: int) -> Array:
     """Return weights as float64 (micro-batches,)."""
     if weights is None:
         return np.ones(count)
-    array, _ = float_array(np.asarray(weights, np.float64), "weights")
+    try:
+        array = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
     if array.shape != (count,) or not np.isfinite(array).all() or not (array > 0).all():
         raise ValueError(
             f"weights must be one finite number > 0 for each of {count} micro-batches; got {shown(weights)}."
         )
-    return array.astype(np.float64)
+    return array
 
 
 # ---- models

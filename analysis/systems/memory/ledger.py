@@ -152,6 +152,8 @@ def _weights_of(model: Any) -> _ModelWeights:
     Raises:
       TypeError, ValueError: it is none.
     """
+    if isinstance(model, float) and model.is_integer():  # 7.5e9
+        model = int(model)
     if is_integer(model):
         if model < 1:
             raise ValueError(f"model must be a number of parameters >= 1; got {shown(model)}.")
@@ -295,7 +297,11 @@ def _activations(
     if tokens % micro_batches:
         raise ValueError(f"tokens must be a multiple of micro_batches; got {tokens} and {micro_batches}.")
     if config is None and not isinstance(model, Perceptron):
-        words = "a number of parameters has none" if is_integer(model) else "this module's depend on its input"
+        words = (
+            "a number of parameters has none"
+            if isinstance(model, float) or is_integer(model)
+            else "this module's depend on its input"
+        )
         raise ValueError(
             f"tokens say the activations of the reference models alone, and {words}; got {tokens} tokens. Pass "
             "saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."

@@ -190,6 +190,7 @@ def loose(value: Any) -> Any:
         (lambda: fp.analysis.accumulation(normal(2, 3), [1]), "batches and loss are for a torch.nn.Module"),
         (lambda: fp.analysis.accumulation(normal(2, 3), divide="never"), "divide must be one of after, before"),
         (lambda: fp.analysis.accumulation(normal(2, 3), weights=[1]), "for each of 2 micro-batches"),
+        (lambda: fp.analysis.accumulation(normal(2, 3), weights=loose("ab")), "one finite number > 0 .* got 'ab'"),
         (lambda: fp.analysis.accumulation(normal(2, 3), weights=[1, 0]), "one finite number > 0"),
         (lambda: fp.analysis.accumulation(normal(2, 3), ways=loose({"a": "bf16"})), r"ways\['a'\] must be"),
         (lambda: fp.analysis.accumulation(normal(2, 3), ways={}), "ways must be a dict"),

@@ -47,6 +47,7 @@ def test_the_example_of_zero_comes_out() -> None:
     found = [fp.analysis.ledger(7_500_000_000, "FP16_MASTERS", ranks=64, zero=stage) for stage in range(4)]
     assert [f"{one.rank_bytes / 1e9:.1f}" for one in found] == ["120.0", "31.4", "16.6", "1.9"]
     assert [one.bytes for one in found] == [120_000_000_000] * 4
+    assert fp.analysis.ledger(7.5e9, "FP16_MASTERS", ranks=64, zero=3) == found[3]
     assert found[1].rank_bytes == 7_500_000_000 * 4 + 7_500_000_000 // 64 * 12
 
 
@@ -287,6 +288,8 @@ def loose(value: Any) -> Any:
     "call, words",
     [
         (lambda: fp.analysis.ledger("gpt", "BF16"), "model must be a torch.nn.Module, .* got 'gpt'"),
+        (lambda: fp.analysis.ledger(7.5, "BF16"), "model must be a torch.nn.Module, .* got 7.5"),
+        (lambda: fp.analysis.ledger(1e9, "BF16", tokens=8), "a number of parameters has none"),
         (lambda: fp.analysis.ledger(0, "BF16"), "parameters >= 1; got 0"),
         (lambda: fp.analysis.ledger(True, "BF16"), "model must be a torch.nn.Module"),
         (lambda: fp.analysis.ledger(10, "BF17"), "recipe must be one of .* 'BF17'"),
