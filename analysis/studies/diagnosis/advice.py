@@ -379,9 +379,11 @@ def judged_alone(found: Diagnosed) -> set[str]:
 
 
 def _overflows(found: Diagnosed) -> list[str]:
-    """The products that give Inf in a recipe though that is not what the answer begins with, a sentence each."""
+    """Name the products that give Inf in a recipe though the answer does not begin with it, as the model runs them."""
     others = [one for one in found.verdicts if one.recipe != found.low]
+    order = {layer: place for place, layer in enumerate(found.recording.layers)}
     bad = [one for one in (*found.alone, *others) if math.isinf(one.error)]
+    bad.sort(key=lambda one: order.get(recorded_name(one.layer), order.get(one.layer.rpartition(".")[0], len(order))))
     said = [
         _opened(f"{name_of(one.layer)} cannot go to {one.recipe} on {found.on}: {one.why}.") for one in bad[:NAMED]
     ]  # fmt: skip

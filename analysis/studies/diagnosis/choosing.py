@@ -13,6 +13,7 @@ from fpsim.analysis.studies.planning.plan import plan
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
+from fpsim.torch.recipe import LinearRecipe
 from fpsim.train.comparisons.answer import listed
 
 ROOM = 1.05  # bits within which recipes are alike, as scales for every 32 values take 3 %: the lower error decides
@@ -56,7 +57,7 @@ def chosen(
     is preferred to a mix that saves less than a quarter of its bits. With them
     it is the plan of the least harm, of all recipes that fit.
     """
-    high = next(name for name, recipe in found.recipes.items() if is_high(recipe))
+    high = high_of(found.recipes, verdicts)
     lows = [name for name, recipe in found.recipes.items() if not is_high(recipe)]
     offers = {name: _assignment(verdicts, name, high) for name in lows}
     joint = {name: found.measure(each) for name, each in offers.items()}
@@ -71,6 +72,12 @@ def chosen(
     if bits is None and not pays:
         made = plan(_rows_of(found, verdicts, {high}), bits=_up(everywhere), random=0, out=out)
     return Chosen(_without(made, found), low, high, joint.get(low), missed, pays)
+
+
+def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
+    """Return the recipe of 16 bits or more that products stay in: the first of those in which the fewest overflow."""
+    overflows = [one.recipe for one in verdicts if math.isinf(one.error)]
+    return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
 def _assignment(verdicts: Sequence[Verdict], low: str, high: str) -> Slots:
@@ -156,15 +163,17 @@ def with_shares(
     errors = {(one.layer, one.product, one.recipe): one.error for one in verdicts}
     fits = {(one.layer, one.product, one.recipe) for one in verdicts if one.fits}
     wholes = {row.recipe: row for row in found.joint} | dict(joint)
+    measured = {row.recipe for row in found.rows if not math.isnan(row.output_error)}
     rows: list[SensitivityRow] = []
     shared: dict[str, None] = {}
     for row in found.rows:
         key = row.layer, row.product, row.recipe
-        if math.isnan(row.output_error) and math.isfinite(errors[key]):
+        whole = wholes[row.recipe].output_error
+        if row.recipe not in measured and math.isfinite(errors[key]) and math.isfinite(whole):
             of = [error for other, error in errors.items() if other[2] == row.recipe and math.isfinite(error)
                   and (row.recipe not in joint or other in fits)]  # fmt: skip
             size = math.hypot(*of)
-            share = wholes[row.recipe].output_error * errors[key] / size if size else 0.0
+            share = whole * errors[key] / size if size else 0.0
             row, shared[row.recipe] = dataclasses.replace(row, output_error=share), None
         rows.append(row)
     notes = (*found.notes, SHARED.format(listed(list(shared)))) if shared else found.notes

@@ -11,11 +11,19 @@ from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.diagnosis.arrivals import Arrivals
-from fpsim.analysis.studies.diagnosis.choosing import chosen, with_shares
+from fpsim.analysis.studies.diagnosis.choosing import chosen, high_of
 from fpsim.analysis.studies.diagnosis.errors import ProductErrors
 from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_name, unrecorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
-from fpsim.analysis.studies.diagnosis.stages import BUDGETED, Report, Stages, keep_budget, known_budget, of_layers
+from fpsim.analysis.studies.diagnosis.stages import (
+    BUDGETED,
+    Report,
+    Stages,
+    keep_budget,
+    known_budget,
+    of_layers,
+    with_kept,
+)
 from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
@@ -43,6 +51,7 @@ class OutputStages(Stages):
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, None, self.seed)
+        self._add_range(recording)
         if bits is not None:
             self._require_bits(recording, bits)
         with self._cells(first) as cells:
@@ -56,7 +65,7 @@ class OutputStages(Stages):
             joint = self._together(measurer, errors, arrivals, cells, report)
             misfits = errors.misfits(limit)
             self._split(recording, errors, misfits, cells, report)
-            self._alone_where_needed(measurer, misfits, limit, report)
+            self._alone_where_needed(measurer, errors, misfits, limit, report)
         found = self._sensitivity(measurer, joint, layers, unsteady)
         budgets = {
             name: dataclasses.replace(
@@ -64,10 +73,12 @@ class OutputStages(Stages):
             ) for name, one in errors.budgets.items()
         }  # fmt: skip
         report(ENDS["alone"], "plan")
-        offered = with_shares(found, _plain(errors, found), {})
+        rows = tuple(dataclasses.replace(row, output_error=0.0) for row in found.rows)
+        offered = dataclasses.replace(found, rows=rows)  # measured alone or not
         verdicts = self._verdicts(recording, budgets, found, limit, offered)
         out = None if self.out is None else self.out / "plan" / found.identity[:16]
         choice = chosen(found, verdicts, limit, bits, out)
+        alone = errors.alone(limit)
         report(1.0, "done")
         there = list(dict.fromkeys(one.layer for one in verdicts))
         unseen = unrecorded(self.model, recording.layers)
@@ -76,10 +87,11 @@ class OutputStages(Stages):
         notes = (*self.notes, *(note for note in found.notes if not note.startswith(LEFT_OUT)), *left)
         notes += (*recording.notes, *choice.plan.notes, *judged_eagerly(self.model, recording.coverage), WORDS)
         notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
+        made = with_kept(choice.plan, alone, recording)
         return Diagnosis(
-            recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,
+            recording, budgets, found, made, tuple(verdicts), choice.low, choice.high, choice.joint,
             choice.missed, choice.pays, self._promoted(recording, verdicts), limit, self.hardware, len(first),
-            tuple(dict.fromkeys(notes)), tuple(unseen), errors.alone(limit),
+            tuple(dict.fromkeys(notes)), tuple(unseen), alone,
         )  # fmt: skip
 
     # ---- stages
@@ -140,10 +152,11 @@ class OutputStages(Stages):
                 errors.replace(name, layer, one)
 
     def _alone_where_needed(
-        self, measurer: OutputMeasurer, misfits: Mapping[str, set[str]], limit: float, report: Report
+        self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
+        report: Report,
     ) -> None:  # fmt: skip
         """Measure products alone in recipes whose products, as far as they fit themselves, are too much at once."""
-        highs = [name for name, recipe in self.recipes.items() if is_high(recipe)]
+        high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]
         wanted: list[tuple[str, str, str]] = []
         for name, recipe in self.recipes.items():
@@ -153,13 +166,13 @@ class OutputStages(Stages):
             ]  # fmt: skip
             low = dict.fromkeys(slots, recipe)
             rest = {
-                slot: self.recipes[highs[0]] for slot in measurer.elements
-                if slot not in low and (*slot, highs[0]) not in measurer.refused
+                slot: self.recipes[high] for slot in measurer.elements
+                if slot not in low and (*slot, high) not in measurer.refused
             }  # fmt: skip
-            if name not in highs and low and not measurer.joint({**rest, **low}, name).output_error <= limit:
+            if not is_high(recipe) and low and not measurer.joint({**rest, **low}, name).output_error <= limit:
                 wanted += [(*slot, name) for slot in slots]
         if wanted:
-            wanted += [(*slot, highs[0]) for slot in measurer.elements if (*slot, highs[0]) not in measurer.refused]
+            wanted += [(*slot, high) for slot in measurer.elements if (*slot, high) not in measurer.refused]
             measurer.measure(wanted, lambda share, text: report(start + (end - start) * share, text))
 
     def _sensitivity(
@@ -175,11 +188,11 @@ class OutputStages(Stages):
         )  # fmt: skip
 
 
-def _plain(errors: ProductErrors, found: Sensitivity) -> list[Verdict]:
-    """Return verdicts of products by their own errors alone, for the shares of those that were not measured alone."""
+def _plain(errors: ProductErrors, found: Sequence[SensitivityRow]) -> list[Verdict]:
+    """Return verdicts of products by their own errors alone."""
     rows = {(row.layer, name): row for name, each in errors.budgets.items() for row in each.rows}
     nan, plain = math.nan, []
-    for row in found.rows:
+    for row in found:
         mine = rows.get((row.layer, row.recipe))
         error = nan if mine is None else mine.joint
         plain.append(Verdict(row.layer, "fprop", row.recipe, nan, 0, error, nan, nan, nan, nan, True, "", ""))

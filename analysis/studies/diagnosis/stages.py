@@ -32,13 +32,16 @@ from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, Verdict, is_high,
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.prices import product_bits
+from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
+from fpsim.formats.element import element_format
 from fpsim.torch.recipe import LinearRecipe
 
 BUDGETED = 2  # batches whose products are recorded and budgeted; sensitivity takes all
+RANGE = "BF16"  # the recipe of 16 bits that has the range of float32
 PROMOTED = 128  # terms after which sums move to float32, where a remedy is tried
 Report = Callable[[float, str], None]
 ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # shares of the work that are done then
@@ -61,12 +64,14 @@ class Stages:
         self.model, self.batches, self.loss, self.layers, self.seed, self.out = model, batches, loss, layers, seed, out
         self.hardware = OWN_UNITS if hardware is None else str(getattr(hardware, "name", hardware))
         self.recipes, self.notes = recipes_on(recipes, hardware)
+        self._hardware = hardware
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
         """All stages."""
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, self.loss, self.seed)
+        self._add_range(recording)
         if bits is not None:
             self._require_bits(recording, bits)
         budgets = {
@@ -97,11 +102,21 @@ class Stages:
         notes = (*self.notes, *measured, *left, *recording.notes, *choice.plan.notes)
         notes += judged_eagerly(self.model, recording.coverage)
         notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
+        made = with_kept(choice.plan, alone, recording)
         return Diagnosis(
-            recording, budgets, found, choice.plan, tuple(verdicts), choice.low, choice.high, choice.joint,
+            recording, budgets, found, made, tuple(verdicts), choice.low, choice.high, choice.joint,
             choice.missed, choice.pays, promoted, limit, self.hardware, len(first), tuple(dict.fromkeys(notes)),
             tuple(unseen), alone,
         )  # fmt: skip
+
+    def _add_range(self, recording: Recording) -> None:
+        """Add BF16 where every recipe of 16 bits or more has formats that end below what layers read or give."""
+        judged = {recorded_name(layer) for layer in self.layers}
+        largest = max((row.range.amax for row in recording if row.layer in judged), default=0.0)
+        highs = {name: ends_at(recipe) for name, recipe in self.recipes.items() if is_high(recipe)}
+        if largest > max(highs.values()) and RANGE not in self.recipes:
+            self.recipes |= recipes_on(RANGE, self._hardware).recipes
+            self.notes += (f"{RANGE} was added, since values of up to {largest:.2g} are beyond {', '.join(highs)}.",)
 
     def _require_bits(self, recording: Recording, bits: float) -> None:
         """A ValueError before the long work where no recipe has as few bits."""
@@ -187,6 +202,12 @@ class Stages:
         """Return the verdicts of all products; `offered` says what plans can have, where it is another sensitivity."""
         evidence = evidence_of(found if offered is None else offered, found.figure)
         rows = {(row.layer, row.product, name): row for name, each in budgets.items() for row in each.rows}
+        names = {recorded_name(layer): layer for layer in self.layers}
+        reached: dict[str, float] = {}  # the largest magnitude of each layer's output
+        for each in recording:
+            if each.tensor == "output" and each.layer in names:
+                layer = names[each.layer]
+                reached[layer] = max(each.range.amax, reached.get(layer, 0.0))
         verdicts = []
         for row in found.rows:
             key = row.layer, row.product, row.recipe
@@ -196,7 +217,8 @@ class Stages:
             if mine is None:
                 why, figures = f"its {row.product} was not recorded", (math.nan,) * 3
             else:
-                why = reason(mine, row, limit, recipe, recording, row.layer)
+                reaches = reached.get(row.layer, math.nan) if row.product == "fprop" else math.nan
+                why = reason(mine, row, limit, recipe, recording, row.layer, reaches)
                 figures = mine.joint, lines_of(mine), mine.inherited
             why = _not_offered(evidence, key) or why
             verdicts.append(Verdict(
@@ -268,6 +290,27 @@ class Stages:
             row = budget(recording, recipe=other, on=None, layers=glob.escape(recorded_name(one.layer)))
             found[one.layer, one.product, one.recipe] = row.row(recorded_name(one.layer), one.product).joint
         return found
+
+
+def ends_at(recipe: LinearRecipe) -> float:
+    """Return the smallest of the largest numbers of a recipe's formats; infinite where none is cast.
+
+    Example:
+      >>> from fpsim.analysis.studies.diagnosis.stages import ends_at
+      >>> [ends_at(fp.torch.RECIPES[name]) for name in ("FP16", "FP32")]
+      [65504.0, inf]
+    """
+    fmts = (recipe.input_fmt, recipe.weight_fmt, recipe.fprop.out_fmt)
+    return min(
+        (float(getattr(element_format(fmt), "max", math.inf)) for fmt in fmts if fmt is not None), default=math.inf
+    )
+
+
+def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Plan:
+    """Return a plan that names the layers judged by their own errors alone as kept, since no recipe has them."""
+    recorded_layers = set(recording.layers)
+    names = (one.layer if one.layer in recorded_layers else one.layer.rpartition(".")[0] for one in alone)
+    return dataclasses.replace(made, kept=tuple(dict.fromkeys((*made.kept, *names))))
 
 
 def known_budget(cells: Cells | None, key: str) -> Budget | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ def reason(
     if not math.isfinite(row.joint):
         ends = NAMED[row.out_format].max if row.out_format in NAMED else math.inf
         why = f"it reaches {reaches:.2g} and {row.out_format} ends at {ends:,.0f}" if reaches > ends else ""
-        return f"its {product} overflows{_since(why or _out_of_range(row, recipe, recording, layer))}"
+        return f"its {product} overflows{_since(why or _out_of_range(row, recipe, recording, layer, ('above',)))}"
     if row.joint > limit:
         return f"its {product} is off by {relative(row.joint)}{_since(_cause(row, recipe, recording, layer))}"
     if lines > LINES * limit:
@@ -188,8 +188,15 @@ def _ratio(recording: Recording, layer: str, which: str) -> float:
     return found.amax / median if found is not None and median > 0 else 0.0
 
 
-def _out_of_range(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
-    """Which operand is out of the range of its format; "" where none is, or where it has scales."""
+def _out_of_range(
+    row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
+    sides: Sequence[str] = ("below", "above", "subnormal"),
+) -> str:  # fmt: skip
+    """Say which operand is out of the range of its format; "" where none is, or where it has scales.
+
+    Args:
+      sides: "below", "above" and "subnormal"; what is above counts alone from the first value, others from a share.
+    """
     found = []
     for side, operand in enumerate(row.operands):
         fmt = recipe.operands(row.product)[side]
@@ -200,10 +207,10 @@ def _out_of_range(row: BudgetRow, recipe: LinearRecipe, recording: Recording, la
         found += [
             (shares[word], f"{relative(shares[word])} of its {_said(operand)} {place} {row.formats[side]}")
             for word, place in (("below", "is below the smallest number of"), ("above", "is above the largest one of"),
-                                ("subnormal", "is among the subnormal numbers of"))
+                                ("subnormal", "is among the subnormal numbers of")) if word in sides
         ]  # fmt: skip
     share, words = max(found, default=(0.0, ""))
-    return f"without scales {words}" if share > LOST else ""
+    return f"without scales {words}" if share > (0.0 if sides == ("above",) else LOST) else ""
 
 
 def _scaled(recipe: LinearRecipe, operand: str) -> bool:

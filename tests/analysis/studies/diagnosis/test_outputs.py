@@ -213,3 +213,60 @@ def test_batches_are_called_as_the_model_takes_them() -> None:
     by_place = judged(model, [(x, y)], recipes="FP8_TENSOR")
     by_name = judged(model, [{"x": x, "y": y}], recipes="FP8_TENSOR")
     assert by_place.verdicts == by_name.verdicts
+
+
+class Encoder(nn.Module):  # type: ignore[misc]
+    """Two blocks of attention, whose values or queries a planted scale makes large or small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList([nn.ModuleDict({name: nn.Linear(64, 64) for name in "qkvo"}) for _ in range(2)])
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            q, k, v = (block[name](x).view(*x.shape[:2], 4, 16).transpose(1, 2) for name in "qkv")
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+            x = nn.functional.layer_norm(x + block["o"](mixed), (64,))
+        return x
+
+    def scaled(self, first: str, second: str, size: float) -> Encoder:
+        """Multiply the output of a layer by a power of two, and divide another weight by it: the function stays."""
+        with torch.no_grad():
+            for parameter in self.blocks[0][first].parameters():
+                parameter *= size
+            self.blocks[0][second].weight /= size
+            if second == "k":
+                self.blocks[0][second].bias /= size
+        return self
+
+
+def words() -> list[Any]:
+    torch.manual_seed(1)
+    return [torch.randn(4, 32, 64) for _ in range(2)]
+
+
+def test_an_overflow_is_said_before_what_inherits_it_and_bf16_is_added() -> None:
+    found = judged(Encoder().scaled("q", "k", 2.0**18), words(), recipes="FP16")
+    assert found.sentences[0].startswith("blocks.0.q cannot go to FP16 on H100: its fprop overflows, since it reaches ")
+    assert found.sentences[0].endswith(" and FP16 ends at 65,504.")
+    assert found.sentences[1].startswith("attention.scores cannot go to FP16 on H100: its fprop overflows, since ")
+    assert "of its query is above the largest one of FP16" in found.sentences[1]
+    assert set(found.plan.assignment.values()) == {"BF16"}
+    assert any(note.startswith("BF16 was added, since values of up to ") for note in found.notes)
+
+
+def test_the_origin_of_an_error_comes_before_what_inherits_more_than_it_adds() -> None:
+    found = judged(Encoder().scaled("v", "o", 2.0**-7), words(), recipes="FP8_RAW")
+    assert found.ill() == ("blocks.0.v", "blocks.0.o")
+    origin, heir = (found[f"blocks.0.{name}", "fprop", "FP8_RAW"] for name in "vo")
+    assert origin.inherited == 0 < 0.5 < origin.error
+    assert heir.inherited > heir.error > 0.1
+    assert found.sentences[0].startswith("blocks.0.v cannot go to FP8_RAW on H100 as it is: its fprop is off by 100 %")
+    assert found["blocks.1.v", "fprop", "FP8_RAW"].fits  # what it inherits is no fault of its own
+
+
+def test_layers_judged_alone_are_kept_in_the_plan() -> None:
+    found = judged(Encoder(), words(), recipes="FP8_TENSOR")
+    assert found.plan.kept == ("attention",)
+    assert "Kept as they are, outside of the budget: attention." in str(found.plan)
