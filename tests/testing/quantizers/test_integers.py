@@ -202,6 +202,33 @@ def test_dynamic_quantize_linear_is_named_with_its_faults(name: str) -> None:
     assert fn(x)[0][2] == {"tract 2850: ties away": 128, "ties of elements": 128}.get(name, 127)
 
 
+@pytest.mark.parametrize(
+    ("largest", "cause"),
+    [
+        (128, "has as scales amax/128, and wraps around where it should saturate"),
+        (None, "wraps around where it should saturate, in its elements"),
+    ],
+)
+def test_integers_with_a_scale_per_row_that_wrap_are_named(largest: int | None, cause: str) -> None:
+    scaling = fp.scalings.ROW if largest else fp.Scaling(block=(1, 32), scale_format=fp.E8M0, scale_rule="floor")
+
+    def fn(x: Array) -> Any:
+        q: Any = fp.encode_scaled(x, "int8", scaling)
+        scales = q.scales
+        if largest:
+            amax = np.where(np.isfinite(x), np.abs(x), np.float32(0)).max(1, keepdims=True)
+            scales = np.where(amax > 0, amax / np.float32(largest), scales).astype(np.float32)
+        block = x.shape[1] if largest else 32
+        spread = scales.repeat(block, 1)[:, : x.shape[1]]
+        with np.errstate(all="ignore"):
+            quotients = x / spread
+        codes = whole(np.rint(np.nan_to_num(quotients, posinf=0, neginf=0))).astype(np.int8)
+        return np.where(np.isfinite(quotients), codes, q.codes).astype(np.int8), scales
+
+    found = report(fn, "int8", scaling=scaling)
+    assert found.causes == (cause,), found
+
+
 def test_a_function_that_finds_its_scale_is_told_what_to_pass() -> None:
     found = report(dynamic(np.rint, np.rint), "uint8")
     assert "got 3 arrays. Pass scaling= for a function that finds its scales" in str(found)

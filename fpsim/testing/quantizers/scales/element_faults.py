@@ -16,6 +16,7 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import BLOCK_128X128, MX, MX_CEIL, NVFP4, ROW, ROWS, TENSOR, TILE_1X128
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import tile_sizes
 from fpsim.testing.quantizers.family import deviations
 from fpsim.testing.quantizers.model import QuantizerModel, model_of
 from fpsim.testing.quantizers.rounder import SplitInputs, in_elements, rule_words, taken_apart
@@ -72,6 +73,10 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
         yield f"rounds elements to integers, which are evenly spaced, not to {recipe.fmt}", _to_integers(largest)
         yield from _of_model(model_of(cast_options(recipe.fmt, **{"overflow": recipe.scaling.overflow, **cast})))
     elif isinstance(recipe.fmt, IntegerFormat):
+        if rounding == "nearest_even" and recipe.scaling.symmetric:
+            beyond = 1 << (recipe.fmt.bits - 1)
+            yield in_elements("wraps around where it should saturate"), _wrapping(None)
+            yield f"has as scales amax/{beyond}, and wraps around where it should saturate", _wrapping(beyond)
         yield from _of_model(QuantizerModel(recipe.fmt.magnitudes, rounding, "max", "max"))
 
 
@@ -88,6 +93,26 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
         return values.take(places, axis)
 
     return change
+
+
+def _wrapping(largest: int | None) -> Callable[[RightEncoding, Case], FaultOutcome]:
+    """Return the fault of integers that lose their high bits; largest: what amax becomes, None for the right scales."""
+
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        assert isinstance(recipe.fmt, IntegerFormat)
+        scales = recipe.scales(case.x)
+        if largest is not None:
+            sizes = np.where(np.isfinite(case.x), np.abs(case.x), np.float32(0))
+            starts = [np.arange(0, size, step) for size, step in
+                      zip(case.x.shape, tile_sizes(case.x.shape, recipe.scaling.block), strict=True)]  # fmt: skip
+            amax = np.maximum.reduceat(np.maximum.reduceat(sizes, starts[0], 0), starts[1], 1)
+            scales = np.where(amax > 0, amax / np.float32(largest), scales).astype(np.float32)
+        quotients = quotients_of(recipe, case.x, scales).astype(np.float64)
+        wrapped = (np.rint(quotients) - recipe.fmt.lowest) % (1 << recipe.fmt.bits) + recipe.fmt.lowest
+        right = encoded_values(recipe, case.x, scales)
+        return FaultOutcome(np.where(np.isfinite(quotients), wrapped, right) + 0.0, scales, scales)
+
+    return fault
 
 
 def _twice(first: RightEncoding) -> Callable[[RightEncoding, Case], FaultOutcome]:
