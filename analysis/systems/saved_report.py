@@ -1,4 +1,4 @@
-"""What reports on systems share: files of JSON that keep every bit, and tables for notebooks."""
+"""Base of reports on systems: files of JSON that keep every bit, and tables for notebooks."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Head(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """What one head gave.
+    """The result of one head, and its parts that figures are made of.
 
     Attributes:
       output: (queries, dv), float32 values of the output format.
@@ -135,10 +135,10 @@ def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:
         return AttentionOperand(np.asarray(quantize(x, recipe.inputs)), np.float32(1))
-    found = encode_scaled(x.astype(np.float32), recipe.inputs, TENSOR)
-    codes = words(np.asarray(found.codes))
+    scaled = encode_scaled(x.astype(np.float32), recipe.inputs, TENSOR)
+    codes = words(np.asarray(scaled.codes))
     return AttentionOperand(
-        decode(codes, recipe.inputs, np.float32), np.float32(np.asarray(found.scales).reshape(-1)[0])
+        decode(codes, recipe.inputs, np.float32), np.float32(np.asarray(scaled.scales).reshape(-1)[0])
     )
 
 

@@ -13,7 +13,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnAttention(Protocol):
-    """What a figure shows: an `AttentionReport`."""
+    """The parts of a report that a figure shows: `AttentionReport`."""
 
     @property
     def row_errors(self) -> Any: ...
@@ -22,7 +22,7 @@ class DrawnAttention(Protocol):
 
 
 class DrawnUnderflow(Protocol):
-    """What a figure shows: a `WeightUnderflow`."""
+    """The parts of a report that a figure shows: `WeightUnderflow`."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -33,7 +33,7 @@ class DrawnUnderflow(Protocol):
 
 
 class DrawnCaches(Protocol):
-    """What a figure shows: a `CacheReport`."""
+    """The parts of a report that a figure shows: `CacheReport`."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

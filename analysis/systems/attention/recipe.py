@@ -22,7 +22,7 @@ PARTS = ("inputs", "scores", "softmax", "probabilities", "unnormalised", "output
 
 @dataclass(frozen=True)
 class KVCache:
-    """How keys and values are stored: a format, and which elements share a scale.
+    """A way to store keys and values: a format, and which elements share a scale.
 
     Attributes:
       fmt: a float format, or "int8", "int4" and kin, symmetric.

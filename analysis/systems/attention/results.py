@@ -140,7 +140,7 @@ class AttentionReport:
         return AttentionReport(figures, **{**header, **arrays})
 
     def __str__(self) -> str:
-        """The error, and what stands out."""
+        """Return the error, and what stands out, in a sentence."""
         x = self.figures
         text = (
             f"{self.heads} heads of {self.queries} queries and {self.keys} keys: relative error {x.relative_error:.2g}"
@@ -224,7 +224,7 @@ class WeightUnderflow(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """The largest spread in a sentence."""
+        """Return the figures of the largest spread in a sentence."""
         last = self.rows[-1]
         return (
             f"weights of {self.keys:,} keys in {self.format}: {percent(last.below)} vanish at a spread of "
@@ -298,7 +298,7 @@ class CacheReport(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """The best cache in a sentence."""
+        """Return the best cache in a sentence."""
         best = min(self.rows, key=lambda row: row.output_error)
         return f"of {len(self.rows)} caches, {best.cache} has the smallest error of outputs, {best.output_error:.2g}."
 

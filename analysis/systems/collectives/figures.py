@@ -11,7 +11,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnCollective(Protocol):
-    """What is drawn of one algorithm."""
+    """The parts of one algorithm that a figure shows."""
 
     algorithm: str
     relative_error: float
@@ -20,7 +20,7 @@ class DrawnCollective(Protocol):
 
 
 class DrawnReport(Protocol):
-    """What a figure shows: a `CollectiveReport`."""
+    """The parts of a report that a figure shows: `CollectiveReport`."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -33,7 +33,7 @@ class DrawnReport(Protocol):
 
 
 class DrawnGrowth(Protocol):
-    """What a figure shows: a `CollectiveGrowth`."""
+    """The parts of a report that a figure shows: `CollectiveGrowth`."""
 
     @property
     def algorithms(self) -> tuple[str, ...]: ...

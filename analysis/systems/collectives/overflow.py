@@ -83,8 +83,8 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
     order = algorithm.order(element, source.size, source.count)
     try:
         _followed(order, _Elements(column, list(range(source.count))), adder)
-    except _Beyond as found:
-        return f"element {element} overflowed {adder.fmt} {found}."
+    except _Beyond as place:
+        return f"element {element} overflowed {adder.fmt} {place}."
     if adder.watches and not adder.overflowed:
         return ""
     return f"element {element} overflowed {adder.fmt} in its last rounding, of the sum of all {source.count} ranks."

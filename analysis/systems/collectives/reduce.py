@@ -59,30 +59,28 @@ class NodeSums:
 
     def row(self, index: int, start: int, stop: int) -> Array:
         """Return the codes of elements start .. stop of a node's sum."""
-        found = np.empty(stop - start, self._adder.fmt.storage)
+        sums = np.empty(stop - start, self._adder.fmt.storage)
         base = index * self.node
         for shard, order in zip(self.shards, self._orders, strict=True):
             low, high = max(start, shard.start), min(stop, shard.stop)
             if low < high:
                 of_node = substituted(order, lambda i: base + i)
-                found[low - start : high - start] = evaluated(
-                    of_node, self._rows, self._adder, BufferSpan(low, high), 1
-                )
-        return found
+                sums[low - start : high - start] = evaluated(of_node, self._rows, self._adder, BufferSpan(low, high), 1)
+        return sums
 
 
 def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
     """Return the sums of rows, whose spans are reduced as buffers of their own; a row is a sum of `node` ranks."""
-    found = np.empty(rows.size, adder.fmt.storage)
+    sums = np.empty(rows.size, adder.fmt.storage)
     assert not isinstance(algorithm, TwoLevel)
     if isinstance(algorithm, Ring):
-        _around_rings([b for span in spans for b in algorithm.buffers(span, rows.count)], rows, adder, found, node)
-        return found
+        _around_rings([b for span in spans for b in algorithm.buffers(span, rows.count)], rows, adder, sums, node)
+        return sums
     for span in spans if not isinstance(algorithm, Direct) else [BufferSpan(0, rows.size)]:
         for part, order in algorithm.parts(span, rows.count):
             if part.start < part.stop:
-                found[part.start : part.stop] = evaluated(order, rows, adder, part, node)
-    return found
+                sums[part.start : part.stop] = evaluated(order, rows, adder, part, node)
+    return sums
 
 
 def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total: Array, node: int) -> None:

@@ -119,7 +119,7 @@ class CollectiveReport(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """The best and the worst algorithm in a sentence."""
+        """Return the best and the worst algorithm in a sentence."""
         best, worst = self.best, self.worst
         text = (
             f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: {worst.algorithm} has the largest error, "
@@ -195,7 +195,7 @@ class CollectiveGrowth(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """The growth of each algorithm in a sentence."""
+        """Return the growth of each algorithm in a sentence."""
         last = self.ranks[-1]
         parts = [
             f"{name} ~ ranks ** {round(p, 2) + 0.0:.2f} ({errors[-1]:.2g} at {last:,})"

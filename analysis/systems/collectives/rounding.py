@@ -40,7 +40,7 @@ def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
 
 
 class Adder:
-    """How a reduction adds and rounds.
+    """The additions and roundings of a reduction: formats, mode, seed.
 
     Args:
       fmt: the format of contributions and of everything that travels.

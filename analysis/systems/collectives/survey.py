@@ -151,9 +151,9 @@ def growth(
     for choice in algorithms:
         curve = []
         for count in counts:
-            found = report(contribution, element, [choice], permutations=0, ranks=count).rows[0]
-            curve.append(found.relative_error)
-        names.append(found.algorithm)
+            row = report(contribution, element, [choice], permutations=0, ranks=count).rows[0]
+            curve.append(row.relative_error)
+        names.append(row.algorithm)
         errors.append(tuple(curve))
     return CollectiveGrowth(tuple(names), tuple(counts), tuple(errors), element.name, distribution, size, seed)
 
@@ -228,7 +228,7 @@ def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
         if isinstance(choice, tuple) and len(choice) != 2:
             raise ValueError(f"an algorithm must be a name, an object or a pair with a format; got {shown(choice)}.")
         algorithm, accumulate = choice if isinstance(choice, tuple) else (choice, None)
-        found = algorithm_of(algorithm)
-        found.check(ranks)
-        pairs.append((found, accumulate))
+        chosen_algorithm = algorithm_of(algorithm)
+        chosen_algorithm.check(ranks)
+        pairs.append((chosen_algorithm, accumulate))
     return pairs

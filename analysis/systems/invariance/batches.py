@@ -58,7 +58,7 @@ def batch_invariance(
     require_integer("seed", seed, 0)
     runner = _Runner(fn, x, rows, seed)
     references = [runner.result(row, sizes[0], 0) for row in range(rows)]
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     last, group, thresholds = references, 0, []
     for number, size in enumerate(sizes):
         results = [runner.result(row, size, 0) for row in range(rows)]
@@ -73,7 +73,7 @@ def batch_invariance(
         ]
         beside = [_differing(runner.result(row, size, 0, other=True), results[row]) for row in range(rows)]
         again = [_differing(runner.result(row, size, 0), results[row]) for row in range(rows)]
-        found.append(
+        figures.append(
             {
                 "batch": size,
                 "differing": float(np.mean([_differing(a, b) for a, b in zip(results, references, strict=True)])),
@@ -86,7 +86,7 @@ def batch_invariance(
             }
         )
     elements = sum(one.size for one in references)
-    return BatchInvariance(tuple(BatchRow(**one) for one in found), tuple(thresholds), elements)
+    return BatchInvariance(tuple(BatchRow(**one) for one in figures), tuple(thresholds), elements)
 
 
 class _Runner:

@@ -13,7 +13,7 @@ MOST_NAMES = 24
 
 
 class DrawnBatches(Protocol):
-    """What a figure shows: a `BatchInvariance`."""
+    """The parts of a report that a figure shows: `BatchInvariance`."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -22,14 +22,14 @@ class DrawnBatches(Protocol):
 
 
 class DrawnDecoding(Protocol):
-    """What a figure shows: a `DecodingReport`."""
+    """The parts of a report that a figure shows: `DecodingReport`."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
 
 
 class DrawnRuns(Protocol):
-    """What a figure shows: a `RunComparison`."""
+    """The parts of a report that a figure shows: `RunComparison`."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

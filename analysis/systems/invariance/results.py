@@ -14,7 +14,7 @@ from fpsim.display.wording import percent, plural
 
 @dataclass(frozen=True)
 class BatchRow:
-    """What becomes of rows in batches of one size.
+    """The bits of rows in batches of one size, compared with those in the smallest batch.
 
     Attributes:
       batch: rows of the batch.
@@ -39,7 +39,7 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class BatchInvariance(SavedReport):
-    """Whether the bits of a row depend on the batch that it is in.
+    """A report that says whether the bits of a row depend on the batch that it is in.
 
     Attributes:
       rows: a BatchRow for each size, ascending.
@@ -56,12 +56,12 @@ class BatchInvariance(SavedReport):
 
     @property
     def invariant(self) -> bool:
-        """Whether no bit depended on size, position, neighbours or repetition."""
+        """Return whether no bit depended on size, position, neighbours or repetition."""
         return not self.causes
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """What bits depend on: of "size", "position", "neighbours" and "repetition"."""
+        """Names of all that bits depend on: of "size", "position", "neighbours" and "repetition"."""
         shares = {
             "size": max(row.differing for row in self.rows),
             "position": max(row.by_position for row in self.rows),
@@ -93,7 +93,7 @@ class BatchInvariance(SavedReport):
         return cls(**{**contents, "thresholds": tuple(contents["thresholds"])})
 
     def __str__(self) -> str:
-        """Whether bits depend on the batch, on what, and from which sizes on."""
+        """Return whether bits depend on the batch, on what of it, and from which sizes on."""
         sizes = f"batches of {self.rows[0].batch} to {self.rows[-1].batch}"
         if self.invariant:
             return f"No bit of {plural(self.elements, 'element')} depends on the batch ({sizes})."
@@ -135,7 +135,7 @@ class DecodingRow:
 
 @dataclass(frozen=True)
 class DecodingReport(SavedReport):
-    """How two decoders of one prompt part.
+    """The next tokens of two decoders of one prompt, at each length.
 
     Attributes:
       rows: a DecodingRow for each step.
@@ -192,7 +192,7 @@ class DecodingReport(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """The differences in a sentence."""
+        """Return the differences in a sentence."""
         change = self.first_change
         tokens = "no token changes" if change is None else f"the first token changes at step {change}"
         return (

@@ -101,12 +101,12 @@ class RunComparison(SavedReport):
     @property
     def growth(self) -> tuple[tuple[int, float, float], ...]:
         """(step, largest relative difference, share of tensors that differ) of each step."""
-        found = []
+        growth = []
         for step in dict.fromkeys(row.step for row in self.rows):
             of_step = [row for row in self.rows if row.step == step]
             largest = max((row.relative for row in of_step if row.relative == row.relative), default=0.0)
-            found.append((step, largest, sum(row.differs for row in of_step) / len(of_step)))
-        return tuple(found)
+            growth.append((step, largest, sum(row.differs for row in of_step) / len(of_step)))
+        return tuple(growth)
 
     def to_frame(self, by: str = "tensor") -> Any:
         """Return a pandas DataFrame of a row for each tensor, or with by="step" of the growth, by="token" of changes.
@@ -142,7 +142,7 @@ class RunComparison(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """The comparison in a few lines."""
+        """Return the comparison in a few lines."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -23,7 +23,7 @@ STATISTICS = "Statistics of some tensors were compared; keep=n of record(), or a
 
 
 class RunTensors(NamedTuple):
-    """What a run has of each tensor, in the order of computing.
+    """The tensors of one run, in the order of computing.
 
     Attributes:
       name: what reports call it.

@@ -87,7 +87,7 @@ class ScheduledProduct:
 
 
 def _float_unit(unit: Any) -> MatrixUnit:
-    found = named_unit("unit", unit)
-    if not isinstance(found.a.fmt, Format):
-        raise ValueError(f"unit must add floats, as integers are added exactly; got {found.name}.")
-    return found
+    float_unit = named_unit("unit", unit)
+    if not isinstance(float_unit.a.fmt, Format):
+        raise ValueError(f"unit must add floats, as integers are added exactly; got {float_unit.name}.")
+    return float_unit
