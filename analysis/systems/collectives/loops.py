@@ -24,12 +24,22 @@ BLOCK = 512  # elements whose sums stay in the fastest cache while rows are adde
 
 
 @inner_loop
-def add_row(row: Any, high: Any, low: Any, lost: Any) -> None:
-    """Add a row to high + low, and what these two cannot hold to `lost` as magnitudes."""
+def add_row(row: Any, high: Any, errors: Any) -> Any:
+    """Add a row to the high parts and store the errors of these additions; return 0 if all of them are 0."""
+    rest = u64(0)
     for i in range(row.size):
         total, error = exact_pair(high[i], f64(row[i]))
-        rest, missing = exact_pair(low[i], error)
-        high[i], low[i] = total, rest
+        high[i], errors[i] = total, error
+        rest = u64(rest | u64(u64(f64(error).view(np.uint64)) << u64(1)))  # without the sign
+    return rest
+
+
+@inner_loop
+def add_errors(errors: Any, low: Any, lost: Any) -> None:
+    """Add errors to the low parts, and what these cannot hold to `lost` as magnitudes."""
+    for i in range(low.size):
+        rest, missing = exact_pair(low[i], errors[i])
+        low[i] = rest
         lost[i] = f64(lost[i] + abs(missing))
 
 
@@ -38,10 +48,13 @@ def add_rows_kernel() -> Any:
     """The loop `(rows, high, low, lost)`: add rows of floats to high + low; lost is 0 where that is exact."""
 
     def add_rows(rows: Any, high: Any, low: Any, lost: Any) -> None:
+        errors = np.empty(BLOCK, np.float64)
         for start in range(0, high.size, BLOCK):
             stop = min(start + BLOCK, high.size)
             for j in range(rows.shape[0]):
-                add_row(rows[j, start:stop], high[start:stop], low[start:stop], lost[start:stop])
+                rest = add_row(rows[j, start:stop], high[start:stop], errors[: stop - start])
+                if rest != u64(0):  # seldom of few bits, whose sums float64 holds
+                    add_errors(errors[: stop - start], low[start:stop], lost[start:stop])
 
     return kernel(add_rows)
 
