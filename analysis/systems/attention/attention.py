@@ -20,7 +20,7 @@ from fpsim.analysis.systems.attention.results import (
     WeightUnderflow,
     WeightUnderflowRow,
 )
-from fpsim.arrays import Array, float_array, without_gradient
+from fpsim.arrays import Array, float_array, format_of, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.formats.cast_options import FormatLike
@@ -246,6 +246,8 @@ def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys:
         hidden = np.where(np.tri(queries, keys, keys - queries, dtype=bool), 0.0, -np.inf)
     if mask is not None:
         mask_array = np.asarray(without_gradient(mask))
+        if mask_array.dtype.kind not in "bfiu" and format_of(mask_array.dtype) is None:
+            raise TypeError(f"mask must be an array of truth values or floats; got {shown(mask)}. Or pass causal=True.")
         added = np.where(mask_array, 0.0, -np.inf) if mask_array.dtype == bool else mask_array.astype(np.float64)
         try:
             added = np.broadcast_to(added, (*before, queries, keys))
@@ -301,6 +303,8 @@ def attention_underflow(
     for name, value, lowest in (("keys", keys, 1), ("trials", trials, 1), ("seed", seed, 0)):
         require_integer(name, value, lowest)
     factor = _checked_scale(scale)
+    if not element.has_zero:
+        raise ValueError(f"weights need a format with a zero; got {element}. Take E4M3, for example.")
     widths = [float(each) for each in spreads]
     if not widths or not all(0 < width < math.inf for width in widths):
         raise ValueError(f"spreads must be positive numbers of nats; got {shown(spreads)}.")

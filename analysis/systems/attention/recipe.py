@@ -50,6 +50,9 @@ class KVCache:
         for name, word in (("scales", self.scales), ("keys", self.keys)):
             if word is not None:
                 require_word(name, word, SCALES)
+        if not isinstance(self.block, (tuple, list)) or len(self.block) != 2:
+            raise ValueError(f"block must be (tokens, channels) of a tile; got {shown(self.block)}.")
+        object.__setattr__(self, "block", tuple(self.block))
         for size in self.block:
             require_integer("block", size, 1)
         if "none" in (self.scales, self.keys) and not isinstance(self.fmt, Format):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fpsim.analysis.systems.collectives.rounding import AVERAGE, CAST, Adder
 from fpsim.arrays import Array, float_array, format_of, is_torch, without_gradient, words
-from fpsim.errors import require_integer
+from fpsim.errors import require_integer, shown
 
 IN_MEMORY = 1 << 28  # bytes of rows of an iterator that are kept in memory; more go to a temporary file
 MOST_RANKS = 1 << 20
@@ -62,6 +62,11 @@ class Source:
             self.count, self._read, self.is_function = int(ranks), x, True
         elif several:
             self.count, self._read = len(x), x.__getitem__
+        elif isinstance(x, Mapping):
+            raise TypeError(
+                f"x must be an array, a sequence, an iterator or a function of the rank; got {shown(x)}. "
+                "Pass its values."
+            )
         elif isinstance(x, Iterable) and not isinstance(x, (list, tuple, str)) and not hasattr(x, "shape"):
             rows = _kept_rows(iter(x))
             self.count, self._read = len(rows), rows.__getitem__

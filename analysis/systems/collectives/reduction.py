@@ -12,9 +12,10 @@ from fpsim.analysis.systems.collectives.overflow import refuse_overflow
 from fpsim.analysis.systems.collectives.reduce import reduce_rows
 from fpsim.analysis.systems.collectives.rounding import AVERAGE, Adder
 from fpsim.arrays import Array
-from fpsim.errors import require_word
+from fpsim.errors import require_word, unknown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES
+from fpsim.formats.policies import OVERFLOWS
 from fpsim.formats.rounding import Rounding
 
 AVERAGES = ("multiply_before", "divide_before", "divide_after")
@@ -74,6 +75,8 @@ def all_reduce(
       fpsim.analysis.systems.collectives.overflow.CollectiveOverflowError: element 0 overflowed FP16 when rank 2's contribution (30000) joined the sum of 2 (60000). Scale contributions down, pass average='multiply_before', or take a format with more range, such as BF16; overflow='nonfinite' or 'saturate' goes on.
     """  # noqa: E501
     how = algorithm_of(algorithm)
+    if overflow != RAISE and overflow not in OVERFLOWS:
+        raise unknown("overflow", overflow, (RAISE, *OVERFLOWS))
     if average is not None:
         require_word("average", average, AVERAGES)
     adder = Adder(fmt, accumulate, rounding, seed, "nonfinite" if overflow == RAISE else overflow)

@@ -73,12 +73,12 @@ class CollectiveReport(SavedReport):
     @property
     def best(self) -> CollectiveRow:
         """The row with the smallest relative error."""
-        return min(self.rows, key=lambda row: row.relative_error)
+        return min(self.rows, key=lambda row: _or(row.relative_error, math.inf))
 
     @property
     def worst(self) -> CollectiveRow:
         """The row with the largest relative error."""
-        return max(self.rows, key=lambda row: row.relative_error)
+        return max(self.rows, key=lambda row: _or(row.relative_error, -math.inf))
 
     def to_frame(self, by: str = "algorithm") -> Any:
         """Return a pandas DataFrame: a row for each algorithm, or with by="pair" the share of bits that differ.
@@ -121,6 +121,11 @@ class CollectiveReport(SavedReport):
     def __str__(self) -> str:
         """Return the best and the worst algorithm in a sentence."""
         best, worst = self.best, self.worst
+        if math.isnan(worst.relative_error):
+            return (
+                f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: no algorithm has a relative error, as "
+                "sums are 0 or not finite."
+            )
         text = (
             f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: {worst.algorithm} has the largest error, "
             f"{worst.relative_error:.2g}, {best.algorithm} the smallest, {best.relative_error:.2g}"
@@ -132,6 +137,11 @@ class CollectiveReport(SavedReport):
     def _repr_html_(self) -> str:
         names = [field.name for field in fields(CollectiveRow)]
         return f"<p>{html.escape(str(self))}</p>{table(names, [asdict(row) for row in self.rows])}"
+
+
+def _or(value: float, instead: float) -> float:
+    """Return a value, or another one in the place of NaN."""
+    return instead if math.isnan(value) else value
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import fpsim as fp
 
 A = fp.analysis
 Array = Any
+WRONG: Any = 4
 
 
 def draws(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:
@@ -335,6 +336,8 @@ def test_reports_are_saved_drawn_and_tabulated(tmp_path: Path) -> None:
         (lambda q: A.KVCache("int4", "none"), "INT4 needs scales"),
         (lambda q: A.KVCache("int4", "tokens"), "scales must be one of token"),
         (lambda q: A.attention_underflow(spreads=()), "spreads must be positive"),
+        (lambda q: A.KVCache("int4", "block", block=WRONG), r"\(tokens, channels\) of a tile"),
+        (lambda q: A.attention_underflow("e8m0"), "a format with a zero"),
         (lambda q: A.attention_underflow(keys=0), "keys must be an integer >= 1"),
     ],
 )
@@ -349,5 +352,7 @@ def test_other_kinds_are_refused() -> None:
         A.attention(q, q, q, cache="int8")
     with pytest.raises(TypeError, match=r"a cache must be a fp\.analysis\.KVCache"):
         A.kv_caches(q, q, q, ["int8"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="mask must be an array of truth values"):
+        A.attention(q, q, q, mask="causal")
     with pytest.raises(TypeError, match="accumulate must be a unit"):
         A.attention(q, q, q, accumulate=3)

@@ -518,6 +518,7 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
         (lambda: C.grid_all_reduce(np.ones((4, 2)), "bf16", (4, 0)), "two integers >= 1"),
         (lambda: C.report(np.ones((6, 4)), "bf16", ["recursive_halving"]), "power of two"),
         (lambda: C.report(np.ones((6, 4)), "bf16", []), "must name one or more"),
+        (lambda: C.all_reduce(np.ones((4, 2)), "bf16", overflow="rais"), "raise, nonfinite.*Did you mean 'raise'"),
         (lambda: C.growth("bf16", ()), "one or more numbers of ranks"),
     ],
 )
@@ -529,6 +530,15 @@ def test_what_cannot_be_reduced_is_refused_in_a_sentence(call: Any, message: str
 def test_integers_are_no_contributions() -> None:
     with pytest.raises(TypeError, match="array of float16"):
         C.all_reduce(np.ones((4, 2), np.uint8), "e4m3")
+    with pytest.raises(TypeError, match="Pass its values"):
+        C.all_reduce({0: np.ones(2), 1: np.ones(2)}, "bf16")
+
+
+def test_sums_without_a_relative_error_are_said_to_be() -> None:
+    for x in (np.zeros((4, 5)), np.full((64, 5), 448.0)):
+        found = C.report(x, "e4m3", ["ring", "tree"])
+        assert "no algorithm has a relative error" in str(found)
+        assert math.isnan(found.best.relative_error)
 
 
 def test_thousands_of_ranks_are_reduced_in_little_memory() -> None:
