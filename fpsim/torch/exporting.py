@@ -25,6 +25,7 @@ from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.errors import shown
 from fpsim.files import path_of
 
+ALONE = "gpt-oss quantises experts alone"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -106,8 +107,11 @@ def export(
         reasons = "; ".join(f"{name}: {why}" for name, why in list(kept.items())[:3])
         raise ValueError(f"there is no weight to quantise in {full}: {reasons or 'no matrix of floats'}.")
     _refuse_names(full, quantised, [one.name for one in tensors])
-    modules = [name.removesuffix(".weight") for name, why in kept.items() if why.startswith(("keep", "a router"))
-               and name.endswith(".weight")]  # fmt: skip
+    modules = [
+        name.removesuffix(".weight")
+        for name, why in kept.items()
+        if why.startswith(("keep", "a router", ALONE)) and name.endswith(".weight")
+    ]
     run = _Run(model, batch, quantised) if model is not None and batch is not None else None
     job = ExportJob(full, options, tensors, quantised, kept, modules, run.inputs if run else {}, found, companions)
     report = write_checkpoint(job, target, run.losses if run else None)
@@ -172,12 +176,12 @@ def _chosen(
     quantised: list[str] = []
     kept: dict[str, str] = {}
     used: set[str] = set()
-    axes = (2, 3) if layout == EXPERTS else (2,)
+    experts = {one.name for one in tensors if layout == EXPERTS and len(one.shape) == 3 and "expert" in one.name}
     for one in with_roles(tensors):
         module = one.name.removesuffix(".weight")
         matches = [pattern for pattern in keep if _matches(pattern, module, one.name)]
         used |= set(matches)
-        if len(one.shape) not in axes or not (one.dtype in FLOATS or one.layout):
+        if (len(one.shape) != 2 and one.name not in experts) or not (one.dtype in FLOATS or one.layout):
             kept[one.name] = "no matrix of floats"
         elif not one.size:
             kept[one.name] = "no values"
@@ -185,8 +189,12 @@ def _chosen(
             kept[one.name] = f"keep={matches[0]!r}"
         elif one.role == "router":
             kept[one.name] = "a router"
-        elif linear is not None and len(one.shape) == 2 and one.name not in linear:
+        elif one.name in experts:
+            quantised.append(one.name)
+        elif linear is not None and one.name not in linear:
             kept[one.name] = "no weight of a linear layer"
+        elif experts:
+            kept[one.name] = ALONE
         elif linear is None and one.role != "matrix":
             kept[one.name] = f"a tensor of the role {one.role}"
         else:
@@ -253,13 +261,12 @@ class _Run:
         import torch
 
         self._model, self._batch = model, batch
-        modules = dict(model.named_modules())
-        self._layers: dict[str, list[Any]] = {}  # name of a weight -> every layer that has it
-        for name in quantised:
-            owner = modules.get(name.removesuffix("weight").removesuffix("."))
-            if owner is not None:
-                tied = [one for one in modules.values() if getattr(one, "weight", None) is owner.weight]
-                self._layers[name] = tied
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        self._weights = {name: parameters[name] for name in quantised if name in parameters}
+        self._layers = {  # of each weight: every layer that has it
+            name: [one for one in model.modules() if getattr(one, "weight", None) is weight]
+            for name, weight in self._weights.items()
+        }
         self.inputs: dict[str, float] = {}
         handles = []
         for name, layers in self._layers.items():
@@ -280,10 +287,11 @@ class _Run:
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
         """Return how far outputs change with the weights of a checkpoint.
 
-        A layer's weight is loaded while it runs; that of a layer whose code is not called, such as the output of
-        torch.nn.MultiheadAttention, all the time.
+        A layer's weight is loaded while it runs; those of experts in one tensor, and of layers whose code is not
+        called, such as the output of torch.nn.MultiheadAttention, all the time.
         """
-        with _weights_from(checkpoint, self._layers, set(self._layers) - set(self.inputs)):
+        always = set(self._weights) - set(self.inputs)
+        with _weights_from(checkpoint, self._weights, self._layers, always):
             after = self._called()
         difference = np.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in zip(after, self._outputs, strict=True)))
         norm = np.sqrt(sum(float(np.sum(b**2)) for b in self._outputs))
@@ -332,7 +340,7 @@ def _floats(result: Any) -> Iterator[Any]:
 
 @contextmanager
 def _weights_from(
-    checkpoint: CheckpointTensors, layers: Mapping[str, Sequence[Any]], always: set[str]
+    checkpoint: CheckpointTensors, weights: Mapping[str, Any], layers: Mapping[str, Sequence[Any]], always: set[str]
 ) -> Iterator[None]:
     """Let layers multiply with a checkpoint's weights: loaded while a layer runs, those of `always` from the start."""
     import torch
@@ -341,13 +349,13 @@ def _weights_from(
     held: dict[str, Any] = {}
 
     def put(name: str) -> None:
-        weight = layers[name][0].weight
+        weight = weights[name]
         held[name] = weight.data
         weight.data = torch.from_numpy(checkpoint[name]).to(weight)
 
     def take(name: str) -> None:
         if name in held:
-            layers[name][0].weight.data = held.pop(name)
+            weights[name].data = held.pop(name)
 
     try:
         for name, owners in layers.items():

@@ -405,6 +405,37 @@ def test_weights_of_layers_that_are_not_called_count(tmp_path: Path) -> None:
     assert 0.01 < report.output_error <= float((second - first).norm() / first.norm())
 
 
+class Mixture(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Experts in one tensor, as gpt-oss has them, a convolution and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = torch.nn.Linear(64, 64)
+        self.conv = torch.nn.Conv1d(64, 64, 32)
+        self.experts = torch.nn.Module()
+        self.experts.gate_up_proj = torch.nn.Parameter(torch.randn(4, 64, 32))
+
+    def forward(self, x: Any) -> Any:
+        return torch.einsum("bk,ekn->ben", self.attention(x), self.experts.gate_up_proj)
+
+
+def test_of_gpt_oss_experts_alone_are_quantised_and_count(tmp_path: Path) -> None:
+    model, x = Mixture(), torch.randn(3, 64)
+    report = fp.torch.export(model, layout="mxfp4", out=tmp_path, batch=x)
+    assert [row.tensor for row in report.weights] == ["experts.gate_up_proj"]
+    assert report.kept["attention.weight"] == "gpt-oss quantises experts alone"
+    config = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert config["modules_to_not_convert"] == ["attention"]
+    values = fp.analysis.open(tmp_path)
+    assert values["experts.gate_up_proj"].shape == (4, 64, 32)
+    with torch.no_grad():
+        first = model(x).double()
+        model.experts.gate_up_proj.data = torch.from_numpy(values["experts.gate_up_proj"])
+        second = model(x).double()
+    assert report.output_error == pytest.approx(float((second - first).norm() / first.norm()), rel=1e-9)
+
+
 def test_tied_weights_are_loaded_in_both_layers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.Linear(64, 64, bias=False))

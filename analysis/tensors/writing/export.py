@@ -270,11 +270,11 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
             f"{job.layout} stores a scale of each layer's inputs where they were measured: pass batch= for them. "
             "Without, the configuration says dynamic scales, or weights alone."
         )
-    missing = [name for name in job.quantised if job.inputs and name not in job.inputs]
+    takes_inputs = LAYOUTS_WRITTEN[job.layout].takes_inputs and bool(job.inputs)
+    missing = [name for name in job.quantised if takes_inputs and name not in job.inputs]
     if missing:
         found.append(
-            f"{missing[0]} saw no inputs in the batch, and neither did {len(missing) - 1} more weights; their input "
-            "scales are missing."
+            f"Scales of inputs are missing for {missing[0]} and {len(missing) - 1} more: their layers were not called."
         )
     if job.layout.startswith(GGUF):
         found.append("Tensors keep their names; llama.cpp wants its own, and permutes queries and keys of some models.")
