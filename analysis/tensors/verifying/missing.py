@@ -22,12 +22,18 @@ SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, where it is
 
 
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:
-    """Yield codes without what belongs to them, and scales without codes."""
+    """Yield codes without what belongs to them, and scales without codes.
+
+    Without another quantised weight and without a configuration, FP8 may be a plain cast, and "scales" an own name.
+    """
     names = {one.name for one in stored}
+    folders = {Path(one.source).parent for one in stored if one.source}
+    methods = {folder: str(settings_of(folder).get("quant_method", "")) for folder in folders}
+    quantised = bool(taken) or any(methods.values())
     for one in stored:
-        if id(one) in taken:
+        if id(one) in taken or (not quantised and (one.dtype in FLOAT8 or one.name.endswith((".scales", ".SCB")))):
             continue
-        method = str(settings_of(Path(one.source).parent).get("quant_method", "")) if one.source else ""
+        method = methods[Path(one.source).parent] if one.source else ""
         layout = _nearest(one, names, SOURCES.get(method, method))
         if layout is not None:
             stem = one.name.removesuffix(layout.codes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,9 +20,9 @@ from fpsim.errors import shown
 
 # quant_method -> how names of layouts begin that it stands for.
 METHODS = {
-    "fp8": ("deepseek_fp8",), "compressed-tensors": ("compressed-tensors:",), "modelopt": ("modelopt:",),
-    "gptq": ("gptq",), "gptq_v2": ("gptq",), "awq": ("awq",), "mxfp4": ("mxfp4",), "torchao": ("torchao:",),
-    "bitsandbytes": ("bitsandbytes:",), "hqq": ("hqq:",),
+    "fp8": ("deepseek_fp8", "compressed-tensors:fp8", "modelopt:fp8"), "compressed-tensors": ("compressed-tensors:",),
+    "modelopt": ("modelopt:",), "gptq": ("gptq",), "gptq_v2": ("gptq",), "awq": ("awq",), "mxfp4": ("mxfp4",),
+    "torchao": ("torchao:",), "bitsandbytes": ("bitsandbytes:",), "hqq": ("hqq:",),
 }  # fmt: skip
 # compressed-tensors' strategy of weights -> what tables call the layout's scales.
 STRATEGIES = {"tensor": ("with one scale",), "channel": ("with row scales",), "block": ("blocks", "with one scale")}
@@ -81,13 +82,13 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
         return
     module = name.removesuffix(".weight")
     for ignored in (*_words(settings.get("ignore")), *_words(settings.get("exclude_modules"))):
-        if fnmatchcase(module, ignored) or module == ignored:
+        if _names(ignored, module):
             yield Finding(
                 name,
                 "ignored and quantised",
                 f"{name}: the configuration leaves {ignored} unquantised, and it is quantised.",
             )
-    if method in ("gptq", "gptq_v2", "awq"):
+    if layout in ("gptq", "gptq_v2", "awq"):
         yield from _packed(one)
     if method == "fp8":
         yield from _deepseek(one)
@@ -314,6 +315,16 @@ def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
         stored.name.endswith(f"_weight_{part}") for stored in parts.beside.values())]  # fmt: skip
     if lost:
         yield Finding(name, "tensor missing", f"{name}: the metadata name {', '.join(lost)}, which the file lacks.")
+
+
+def _names(pattern: str, module: str) -> bool:
+    """Return whether a pattern of a configuration names a module: a regular expression after "re:", or as in shells."""
+    if not pattern.startswith("re:"):
+        return fnmatchcase(module, pattern)
+    try:
+        return re.match(pattern.removeprefix("re:"), module) is not None
+    except re.error:
+        return False
 
 
 def _words(value: Any) -> list[str]:

@@ -208,6 +208,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "modelopt mxfp8: ignored": Corruption(
         "modelopt_mxfp8", None, "leaves *up_proj unquantised, and it is quantised", {"ignore": ["*up_proj"]}
     ),
+    "modelopt mxfp8: ignored by a regular expression": Corruption(
+        "modelopt_mxfp8", None, "leaves re:.*up_proj unquantised", {"ignore": ["re:.*up_proj"]}
+    ),
     "gptq v1: called v2": Corruption(
         "gptq_v1_asym", None, "this is v1, or the zero points are off by one", {"checkpoint_format": "gptq_v2"}
     ),
@@ -393,6 +396,25 @@ def test_plain_checkpoints_pass_and_missing_files_are_refused(tmp_path: Path) ->
     assert (report.layout, report.ok, report.notes) == ("plain", True, [])
     with pytest.raises(TensorFileError, match="no such file"):
         fp.analysis.verify(tmp_path / "n.safetensors")
+
+
+def test_fp8_without_scales_may_be_a_plain_cast(tmp_path: Path) -> None:
+    """As in checkpoints of image models, which have no configuration."""
+    codes = np.full((8, 8), 0x38, np.uint8).view(ml_dtypes.float8_e4m3fn)
+    arrays = {"a.weight": codes, "a.scales": np.ones(8, np.float32)}
+    report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
+    assert (report.layout, report.problems) == ("plain", [])
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    assert "a.weight holds codes of float8_e4m3fn" in fp.analysis.verify(tmp_path).problems[0]
+
+
+def test_fp8_of_one_scale_may_be_called_fp8(tmp_path: Path) -> None:
+    """As in checkpoints of vLLM's own method."""
+    codes = np.full((8, 8), 0x38, np.uint8).view(ml_dtypes.float8_e4m3fn)
+    scale = np.array([0.01], np.float32)
+    safetensors(tmp_path / "m.safetensors", {"a.weight": codes, "a.weight_scale": scale, "a.input_scale": scale})
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    assert fp.analysis.verify(tmp_path).ok
 
 
 def test_scales_without_codes_are_found(tmp_path: Path) -> None:
