@@ -220,7 +220,8 @@ class Stages:
                 reaches = reached.get(row.layer, math.nan) if row.product == "fprop" else math.nan
                 why = reason(mine, row, limit, recipe, recording, row.layer, reaches)
                 figures = mine.joint, lines_of(mine), mine.inherited
-            why = _not_offered(evidence, key) or why
+            if mine is None or math.isfinite(mine.joint):  # else it overflows, and harms are infinite by that
+                why = _not_offered(evidence, key) or why
             verdicts.append(Verdict(
                 *key, bits, sum(row.elements), *figures, row.gradient_error, row.gradient_spread, not why, why,
                 "" if mine is None else cause_of(mine), row.output_error, row.output_spread,

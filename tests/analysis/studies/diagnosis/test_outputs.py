@@ -246,8 +246,9 @@ def words() -> list[Any]:
     return [torch.randn(4, 32, 64) for _ in range(2)]
 
 
-def test_an_overflow_is_said_before_what_inherits_it_and_bf16_is_added() -> None:
-    found = judged(Encoder().scaled("q", "k", 2.0**18), words(), recipes="FP16")
+@pytest.mark.parametrize("diagnose", [judged, diagnosed])
+def test_an_overflow_is_said_before_what_inherits_it_and_bf16_is_added(diagnose: Any) -> None:
+    found = diagnose(Encoder().scaled("q", "k", 2.0**18), words(), recipes="FP16")
     assert found.sentences[0].startswith("blocks.0.q cannot go to FP16 on H100: its fprop overflows, since it reaches ")
     assert found.sentences[0].endswith(" and FP16 ends at 65,504.")
     assert found.sentences[1].startswith("attention.scores cannot go to FP16 on H100: its fprop overflows, since ")
