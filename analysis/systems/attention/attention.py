@@ -264,21 +264,23 @@ def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys:
 
 def attention_underflow(
     fmt: FormatLike = "e4m3", *, spreads: Sequence[float] = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0), keys: int = 1024,
-    scale: float = 1.0, normalised: bool = False, trials: int = 256, seed: int = 0,
+    scale: float = 1.0, sink: float | None = None, normalised: bool = False, trials: int = 256, seed: int = 0,
 ) -> WeightUnderflow:  # fmt: skip
     """Measure the share of attention weights that a format rounds to 0, against the spread of scores.
 
     Scores are N(0, spread**2). Weights are exp(score - maximum), as flash attention has them, times `scale`, or
     probabilities with `normalised`. The law says which share is below half the format's smallest value t:
     Phi(m - ln(scale / t) / spread), where m = Phi^-1((keys - 3/8) / (keys + 1/4)) is about the largest of the keys'
-    standard normal numbers; for probabilities Phi((ln(keys) + spread**2 / 2 - ln(scale / t)) / spread), where few keys
-    hold little of the sum. Of E4M3 t is 2**-10, so that 10 ln 2 = 6.93 nats decide.
+    standard normal numbers, or sink / spread where that is more; for probabilities Phi((L - ln(scale / t)) / spread),
+    where L = ln(keys exp(spread**2 / 2) + exp(sink)) is about the logarithm of their sum. Of E4M3 t is 2**-10, so that
+    10 ln 2 = 6.93 nats decide: with spread 1, a sink D and a scale of S the law is Phi(D - 6.93 - ln(S)).
 
     Args:
       fmt: the format of weights.
       spreads: standard deviations of scores, in nats.
       keys: scores of a row.
       scale: a factor of weights before they are rounded, such as 256.
+      sink: the score of one more key, in nats above the mean of the others; None for none.
       normalised: weights are divided by their sum first.
       trials: rows.
       seed: of the draws.
@@ -312,10 +314,14 @@ def attention_underflow(
     threshold = smallest / 2 / factor
     normal = NormalDist()
     top = normal.inv_cdf((keys - 0.375) / (keys + 0.25)) if keys > 1 else 0.0
+    if sink is not None and (isinstance(sink, bool) or not isinstance(sink, (int, float)) or not math.isfinite(sink)):
+        raise ValueError(f"sink must be a number of nats, or None; got {shown(sink)}.")
     draws = np.random.default_rng(seed).standard_normal((trials, keys))
     rows = []
     for width in widths:
         scores = width * draws
+        if sink is not None:
+            scores = np.concatenate([scores, np.full((trials, 1), float(sink))], axis=1)
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         sums = weights.sum(axis=1, keepdims=True)
         weights = weights / sums if normalised else weights
@@ -323,12 +329,15 @@ def attention_underflow(
         gone = (kept == 0) & (weights > 0)
         mass = np.where(gone, weights, 0.0).sum(axis=1) / (1.0 if normalised else sums[:, 0])
         nats = -math.log(threshold)
-        at = (math.log(keys) + width**2 / 2 - nats) / width if normalised else top - nats / width
+        highest = top if sink is None else max(top, sink / width)
+        total = np.logaddexp(math.log(keys) + width**2 / 2, -math.inf if sink is None else sink)
+        at = float(total - nats) / width if normalised else highest - nats / width
         below = float((weights < threshold).mean())
         rows.append(WeightUnderflowRow(width, below, normal.cdf(at), float(gone.mean()), float(mass.mean())))
     return WeightUnderflow(
-        tuple(rows), element.name, factor, int(keys), int(trials), bool(normalised), int(seed), threshold
-    )
+        tuple(rows), element.name, factor, int(keys), int(trials), bool(normalised), int(seed), threshold,
+        None if sink is None else float(sink),
+    )  # fmt: skip
 
 
 def kv_caches(

@@ -188,6 +188,7 @@ class WeightUnderflow(SavedReport):
       rows: a WeightUnderflowRow for each spread.
       format, scale, keys, trials, normalised, seed: as they were given.
       threshold: the weight below which the format rounds to 0.
+      sink: the score of one more key, or None.
     """
 
     KIND = "a report on the underflow of attention weights"
@@ -200,6 +201,7 @@ class WeightUnderflow(SavedReport):
     normalised: bool
     seed: int
     threshold: float
+    sink: float | None = None
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of a row for each spread."""

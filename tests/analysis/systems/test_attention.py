@@ -233,6 +233,17 @@ def test_the_law_of_underflow_says_which_weights_vanish(fmt: str) -> None:
         assert row.below == pytest.approx(row.law, abs=0.02)
 
 
+@pytest.mark.parametrize(("sink", "scale"), [(6.0, 1.0), (8.0, 1.0), (14.0, 1024.0), (16.0, 4096.0)])
+def test_a_sink_makes_weights_vanish_by_the_published_law(sink: float, scale: float) -> None:
+    # arXiv 2606.06521: E4M3, sinks, a factor S: share of underflow Phi(D - 6.93 - ln S)
+    law = 0.5 * (1 + math.erf((sink - 10 * math.log(2) - math.log(scale)) / math.sqrt(2)))
+    row = A.attention_underflow("e4m3", spreads=(1,), sink=sink, scale=scale).rows[0]
+    assert row.law == pytest.approx(law, rel=1e-12)
+    assert row.below == pytest.approx(law, abs=0.003)
+    shares = A.attention_underflow("e4m3", spreads=(1,), sink=sink, scale=scale, normalised=True).rows[0]
+    assert shares.below == pytest.approx(shares.law, abs=0.01)
+
+
 def test_weights_of_a_flash_attention_vanish_as_the_law_says() -> None:
     q, k, v = draws((4, 128, 64), (4, 1024, 64), (4, 1024, 16))
     report = A.attention(2 * q, k, v, "fp8_flash", inputs="fp32", block=1024)
@@ -338,6 +349,7 @@ def test_reports_are_saved_drawn_and_tabulated(tmp_path: Path) -> None:
         (lambda q: A.attention_underflow(spreads=()), "spreads must be positive"),
         (lambda q: A.KVCache("int4", "block", block=WRONG), r"\(tokens, channels\) of a tile"),
         (lambda q: A.attention_underflow("e8m0"), "a format with a zero"),
+        (lambda q: A.attention_underflow(sink=math.nan), "sink must be a number of nats"),
         (lambda q: A.attention_underflow(keys=0), "keys must be an integer >= 1"),
     ],
 )
