@@ -101,9 +101,11 @@ class RunComparison(SavedReport):
     @property
     def growth(self) -> tuple[tuple[int, float, float], ...]:
         """(step, largest relative difference, share of tensors that differ) of each step."""
+        by_step: dict[int, list[TensorDifference]] = {}
+        for row in self.rows:
+            by_step.setdefault(row.step, []).append(row)
         growth = []
-        for step in dict.fromkeys(row.step for row in self.rows):
-            of_step = [row for row in self.rows if row.step == step]
+        for step, of_step in by_step.items():
             largest = max((row.relative for row in of_step if row.relative == row.relative), default=0.0)
             growth.append((step, largest, sum(row.differs for row in of_step) / len(of_step)))
         return tuple(growth)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +85,8 @@ def compare_runs(
     first, second = _run(a, "a"), _renamed(_run(b, "b"), rename)
     if steps == "order":
         second = _in_order(first, second)
-    common = [key for key in first.keys if key in set(second.keys)]
+    others = set(second.keys)
+    common = [key for key in first.keys if key in others]
     if not common:
         raise ValueError(_nothing_in_common(first, second))
     order = {step: number for number, step in enumerate(sorted({key[0] for key in common}))}
@@ -263,44 +264,51 @@ def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorD
 
 def _logits(
     first: RunTensors, second: RunTensors, common: list[Key], layer: str | None
-) -> tuple[str, list[tuple[int, Array, Array]]]:
+) -> tuple[str, Iterator[tuple[int, Array, Array]]]:
     """Return what is read as logits, and (step, first, second) of them as float64 (rows, classes)."""
-    runs = first, second
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})
         hint = f" Did you mean {near!r}?" if near else ""
         raise ValueError(f"logits must name a layer of both runs; got {layer!r}.{hint}")
-    kept = [key for key in common if key in first.arrays and key in second.arrays]
+    kept = {key: None for key in common if key in first.arrays and key in second.arrays}
     outputs = [key for key in kept if key[2] == "output" and layer in (None, key[1])]
     if outputs:
         name = outputs[-1][1]
-        pairs = [(key[0], _matrix(first.arrays[key]), _matrix(second.arrays[key])) for key in outputs if key[1] == name]
-        return f"{name or 'the model'} output", [pair for pair in pairs if pair[1].shape == pair[2].shape]
-    linear = [
-        key for key in kept
+        chosen = [key for key in outputs if key[1] == name]
+        return f"{name or 'the model'} output", _pairs([(key,) for key in chosen], first, second)
+    products = [
+        (key, (key[0], key[1], "weight"))
+        for key in kept
         if key[2] == "input" and layer in (None, key[1]) and (key[0], key[1], "weight") in kept
-        and _multiplies(first, key) and _multiplies(second, key)
-    ]  # fmt: skip
-    if not linear:
+    ]
+    products = [keys for keys in products if _multiplies(first, *keys) and _multiplies(second, *keys)]
+    if not products:
         if layer is not None:
             raise ValueError(
                 f"the runs kept neither outputs of {layer!r} nor its input and weight, of which logits could be made. "
                 "Record with keep=1, or log outputs with a TensorLog."
             )
-        return "", []
-    name = max(linear, key=lambda key: first.keys.index(key))[1] if layer is None else layer
-    pairs = []
-    for step, of, _ in linear:
-        if of == name:
-            keys = (step, of, "input"), (step, of, "weight")
-            x, y = (_matrix(run.arrays[keys[0]]) @ _matrix(run.arrays[keys[1]]).T for run in runs)
-            if x.shape == y.shape:
-                pairs.append((step, x, y))
-    return f"{name} input x weight, without a bias", pairs
+        return "", iter(())
+    places = {key: place for place, key in enumerate(first.keys)}
+    name = max(products, key=lambda keys: places[keys[0]])[0][1]
+    chosen_products = [keys for keys in products if keys[0][1] == name]
+    return f"{name} input x weight, without a bias", _pairs(chosen_products, first, second)
 
 
-def _multiplies(run: RunTensors, key: Key) -> bool:
-    x, w = run.arrays[key], run.arrays[key[0], key[1], "weight"]
+def _pairs(
+    chosen: Sequence[tuple[Key, ...]], first: RunTensors, second: RunTensors
+) -> Iterator[tuple[int, Array, Array]]:
+    """Iterate over (step, first, second) of logits: a tensor, or the product of one with the transpose of another."""
+    for keys in chosen:
+        x, y = (_matrix(run.arrays[keys[0]]) for run in (first, second))
+        if len(keys) > 1:
+            x, y = x @ _matrix(first.arrays[keys[1]]).T, y @ _matrix(second.arrays[keys[1]]).T
+        if x.shape == y.shape:
+            yield keys[0][0], x, y
+
+
+def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
+    x, w = run.arrays[of_input], run.arrays[of_weight]
     return w.ndim == 2 and x.ndim >= 1 and x.shape[-1] == w.shape[1]
 
 
@@ -309,7 +317,7 @@ def _matrix(x: Array) -> Array:
     return values.reshape(-1, values.shape[-1] if values.ndim else 1)
 
 
-def _tokens(pairs: list[tuple[int, Array, Array]]) -> tuple[float, list[TokenChange], int]:
+def _tokens(pairs: Iterable[tuple[int, Array, Array]]) -> tuple[float, list[TokenChange], int]:
     """Return the mean KL, the places whose largest logit is another one, and the number of places."""
     divergences: list[Array] = []
     changes: list[TokenChange] = []
