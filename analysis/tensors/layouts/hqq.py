@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fpsim.analysis.tensors.chunks import CHUNK
-from fpsim.analysis.tensors.layouts.parts import LayoutError, WeightParts
+from fpsim.analysis.tensors.layouts.parts import LayoutError, WeightParts, whole
 from fpsim.analysis.tensors.layouts.unpacking import rounded_like, values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import FORMAT_OF, Array
@@ -61,6 +61,15 @@ def hqq_groups(parts: WeightParts) -> Tensor:
 
     group = width if by_row else height
     return parts.weight_of(shape, f"INT{bits} in groups of {group} (HQQ)", bands)
+
+
+def grouped_codes(parts: WeightParts) -> Array:
+    """Return the codes of a weight that `hqq_groups` accepts, a row for each group."""
+    bits = PACKINGS[parts.text("packing")]
+    packed = whole(parts.codes)
+    fields = [packed >> np.uint8(8 - bits * (part + 1)) & np.uint8((1 << bits) - 1) for part in range(8 // bits)]
+    codes = np.concatenate(fields)
+    return codes if parts.beside["scale"].shape[-1] == 1 else np.ascontiguousarray(codes.T)
 
 
 def _floats(parts: WeightParts, key: str) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.checkpoint import checkpoint_files, stored_tensors
 from fpsim.analysis.tensors.files import safetensors_metadata
+from fpsim.analysis.tensors.layouts.hqq import grouped_codes
 from fpsim.analysis.tensors.layouts.joining import Recognised, joined, recognised
 from fpsim.analysis.tensors.layouts.naming import PLAIN
 from fpsim.analysis.tensors.layouts.packed_integers import groups_of
@@ -146,6 +147,9 @@ def _zero_points(one: Recognised) -> Iterator[Finding]:
     ):
         n, k = one.weight.shape
         yield from packed_findings(one, int(one.weight.dtype.partition(" ")[0].removeprefix("INT")), n, k)
+    elif layout.startswith("hqq:"):
+        zeros = parts.array("zero_point").reshape(-1).astype(np.float32)
+        yield from flat_findings(parts.name, grouped_codes(parts), zeros)
     elif layout == "torchao:int8" and len(parts.codes.shape) == 2:
         groups = parts.beside["zero_point"].size
         if (

@@ -282,6 +282,12 @@ CORRUPTIONS: dict[str, Corruption] = {
     "bnb double: NaN": Corruption("bnb_nf4_double", put("weight.nested_absmax", 0, np.nan), "are NaN"),
     "bnb int8: no scale": Corruption("bnb_int8", without("SCB"), "SCB is missing"),
     "hqq: negative scale": Corruption("hqq_int4_axis0", put("scale", (0, 2), -1), "negative, the first at 2"),
+    "hqq: zero points one too high": Corruption(
+        "hqq_int4_axis0", mapped("zero", lambda z: z + np.float32(1)), "codes too high for the mean codes"
+    ),
+    "hqq: zero points one too low": Corruption(
+        "hqq_int4_axis1", mapped("zero", lambda z: z - np.float32(1)), "codes too low for the mean"
+    ),
     "hqq: transposed": Corruption("hqq_int4_axis1", lambda a: a.update(scale=a["scale"].T.copy()), "transpose"),
     "hqq: no zero points": Corruption("hqq_int4_axis1", without("zero"), "zero is missing"),
 }  # fmt: skip
