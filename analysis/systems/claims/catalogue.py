@@ -15,10 +15,11 @@ from fpsim.analysis.systems.claims.themes import (
     memory,
     monitoring,
     published,
+    published_blocks,
     reports,
     scaling,
     scheduling,
-)  # fmt: skip
+)
 from fpsim.errors import is_integer, shown, unknown
 
 THEMES: dict[str, tuple[Claim, ...]] = {
@@ -32,7 +33,9 @@ THEMES: dict[str, tuple[Claim, ...]] = {
     "Monitoring": monitoring.CLAIMS,
     "Cost, speed and energy": cost.CLAIMS,
     "Deployment": deployment.CLAIMS,
-    "Published figures": published.CLAIMS,
+    "Published figures": tuple(
+        sorted((*published_blocks.CLAIMS, *published.CLAIMS), key=lambda claim: int(claim.number[1:]))
+    ),
     "Figures from reports": reports.CLAIMS,
 }
 CLAIMS: dict[str, Claim] = {claim.name: claim for rows in THEMES.values() for claim in rows}

@@ -12,7 +12,7 @@ from typing import Any
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.workers import Failure, Progress, run_over
-from fpsim.analysis.systems.claims import probes, samples
+from fpsim.analysis.systems.claims import ordered_layers, probes, samples
 from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
 from fpsim.analysis.systems.claims.claim import Claim
 from fpsim.analysis.systems.claims.report import ClaimResult, ClaimsReport
@@ -84,7 +84,7 @@ def _key(claim: Claim) -> str:
     """Return a digest of everything that a stored row depends on."""
     module = inspect.getmodule(claim.experiment)
     source = "" if module is None else inspect.getsource(module)
-    return digest(claim.name, source, *map(inspect.getsource, (samples, probes)))
+    return digest(claim.name, source, *map(inspect.getsource, (samples, probes, ordered_layers)))
 
 
 def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str, ClaimResult]:

@@ -31,11 +31,11 @@ fpsim claims --only ring-bf16
 S0 to S4 are five popular articles on mixed-precision training that circulate; other sources are named. Claims are in
 our words. "Kind" says how a row was checked: **measured** by an experiment of fpsim; **arithmetic**: claims on cost,
 speed, energy and sizes, of which only the consistency of the numbers is checked, nothing is timed; **document**:
-compared with a publication. Verdicts: right, wrong, only under these conditions (the last column states them), cannot
-be settled here (it needs a GPU, a cluster, a large model, or the source says too little), not settled yet (no
-experiment is written). A verdict rests on figures that lie within ranges, which the experiment's row in
-`analysis/systems/claims/themes` states; where one does not on your machine, the command says "differs here" and ends
-with exit code 1.
+compared with a publication; **not run**: neither. Verdicts: right, wrong, only under these conditions (the last
+column states them), cannot be settled here (it needs a GPU, a cluster, a large model, or the source says too little),
+not settled yet (no experiment is written). A verdict rests on figures that lie within ranges, which the experiment's
+row in `analysis/systems/claims/themes` states; where one does not on your machine, the command says "differs here"
+and ends with exit code 1.
 """
 
 

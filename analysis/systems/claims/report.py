@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
-from fpsim.analysis.systems.claims.claim import Claim, Figure, Figures, holds
+from fpsim.analysis.systems.claims.claim import MEASURED, Claim, Figure, Figures, holds
 from fpsim.analysis.systems.claims.page import markdown_of
 from fpsim.display.optional import frame
 from fpsim.errors import shown
@@ -46,6 +46,11 @@ class ClaimResult:
     def name(self) -> str:
         """Name of the claim."""
         return self.claim.name
+
+    @property
+    def kind(self) -> str:
+        """Kind of the claim; "not run" where there is neither an experiment nor a document."""
+        return "not run" if self.claim.kind == MEASURED and self.claim.experiment is None else self.claim.kind
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -87,7 +92,7 @@ class ClaimResult:
         claim = self.claim
         return {
             "number": claim.number, "name": claim.name, "claim": claim.claim, "source": claim.source,
-            "kind": claim.kind, "setup": claim.setup, "figures": self.text, "verdict": self.verdict,
+            "kind": self.kind, "setup": claim.setup, "figures": self.text, "verdict": self.verdict,
             "reason": self.reason, "seconds": self.seconds,
         }  # fmt: skip
 

@@ -31,7 +31,7 @@ def relative_error(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
     Example:
       >>> from fpsim.analysis.systems.claims.samples import relative_error
-      >>> relative_error([3.0, 4.0], [3.0, 3.0]) ** 2 * 18
+      >>> relative_error([3.0, 9.0], [3.0, 4.0])
       1.0
     """
     return float(np.linalg.norm(wide(values) - wide(reference)) / np.linalg.norm(wide(reference)))

@@ -10,7 +10,7 @@ from fpsim.analysis.systems.claims.claim import (
     Claim,
     Figures,
     near,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.samples import relative_error, wide
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32

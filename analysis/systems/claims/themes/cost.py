@@ -12,7 +12,7 @@ from fpsim.analysis.systems.claims.claim import (
     Figures,
     around,
     near,
-)  # fmt: skip
+)
 from fpsim.formats.named import BF16, E4M3, E5M2
 from fpsim.matrix_units.catalogue import units
 

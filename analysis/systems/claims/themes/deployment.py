@@ -17,7 +17,7 @@ from fpsim.analysis.systems.claims.claim import (
     Claim,
     Figures,
     around,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.samples import normal, wide
 from fpsim.casts.cast import decode
 from fpsim.formats.named import E4M3

@@ -15,7 +15,7 @@ from fpsim.analysis.systems.claims.claim import (
     Figures,
     around,
     near,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import normal
 from fpsim.casts.cast import decode, encode, quantize

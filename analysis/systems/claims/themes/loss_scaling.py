@@ -14,7 +14,7 @@ from fpsim.analysis.systems.claims.claim import (
     Claim,
     Figures,
     near,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import normal
 from fpsim.casts.cast import quantize

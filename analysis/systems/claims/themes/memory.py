@@ -14,7 +14,7 @@ from fpsim.analysis.systems.claims.claim import (
     Claim,
     Figures,
     near,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.samples import normal, relative_error, wide
 from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
 from fpsim.products.matmul import matmul

@@ -16,7 +16,7 @@ from fpsim.analysis.systems.claims.claim import (
     Figures,
     around,
     near,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16, Format

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from fpsim.analysis.systems.attention.attention import attention_underflow
 from fpsim.analysis.systems.claims.claim import (
     CONDITIONAL,
     OPEN,
@@ -12,8 +15,8 @@ from fpsim.analysis.systems.claims.claim import (
     Claim,
     Figures,
     near,
-)  # fmt: skip
-from fpsim.analysis.systems.claims.samples import normal, relative_error, wide
+)
+from fpsim.analysis.systems.claims.samples import Floats, normal, relative_error, wide
 from fpsim.casts.cast import decode, quantize
 from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16
@@ -79,6 +82,46 @@ def bf16_logits() -> Figures:
     return figures
 
 
+def attention_underflow_law() -> Figures:
+    """Return the share of E4M3 attention weights that become 0, and the law's, by the spread of scores."""
+    figures: Figures = {}
+    for row in attention_underflow(E4M3, spreads=(1, 2, 4)).rows:
+        figures[f"below, spread {row.spread:.0f}"] = row.below
+        figures[f"law, spread {row.spread:.0f}"] = row.law
+    return figures
+
+
+def _softmax(logits: Any) -> Floats:
+    """Return probabilities of rows of logits, float64."""
+    powers = np.exp(wide(logits) - wide(logits).max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
+    """Return logits plus as much noise that the softmax of both overlaps by alpha, on average."""
+    low, high = 0.0, 4.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        overlap = np.minimum(_softmax(logits), _softmax(logits + middle * noise)).sum(axis=1).mean()
+        low, high = (middle, high) if overlap > alpha else (low, middle)
+    return np.asarray(logits + low * noise)
+
+
+def kl_gradients() -> Figures:
+    """Return errors of the gradient of a KL divergence in BF16, the difference of two softmax, by their overlap."""
+    figures: Figures = {}
+    noise = wide(normal(64, 4096, seed=1))
+    for alpha in (0.88, 0.95, 0.98):
+        for deviation in (1, 2):
+            target = deviation * wide(normal(64, 4096))
+            draft = _overlapping(target, noise, alpha)
+            first, second = (quantize(_softmax(quantize(logits, BF16)), BF16) for logits in (draft, target))
+            rounded = quantize(wide(first) - wide(second), BF16)
+            name = f"alpha {alpha}, deviation {deviation}, %"
+            figures[name] = 100 * relative_error(rounded, _softmax(draft) - _softmax(target))
+    return figures
+
+
 CLAIMS = (
     Claim(
         "R1", "cache-formats",
@@ -112,7 +155,17 @@ CLAIMS = (
     ),
     Claim(
         "R4", "attention-underflow", "The share of FP8 attention weights that underflow is Phi(D + dk - 6.93 - ln S).",
-        "arXiv:2606.06521", "-", OPEN, "The experiment is not written yet.",
+        "arXiv:2606.06521",
+        "fp.analysis.attention_underflow: E4M3 weights of 1024 keys whose scores are N(0, spread^2)",
+        CONDITIONAL,
+        "For scores that are normal and weights relative to the maximum, the share is Phi(m - 6.93 / spread), m the "
+        "largest of as many standard normal numbers. The paper's D and dk come from its own models and are not "
+        "checked.",
+        experiment=attention_underflow_law,
+        expected={
+            "below, spread 1": (0.0, 1e-3), "law, spread 1": (0.0, 1e-3), "below, spread 2": near(0.42, 0.05),
+            "law, spread 2": near(0.41, 0.05), "below, spread 4": near(0.93, 0.02), "law, spread 4": near(0.93, 0.02),
+        },
     ),
     Claim(
         "R5", "bf16-logits", "BF16 logits with a peak of 5 to 640 make probabilities wrong by 1.2 to 86 %.",
@@ -127,7 +180,18 @@ CLAIMS = (
     ),
     Claim(
         "R6", "kl-gradient", "The gradient of a KL divergence in BF16 is wrong by 3, 9 and 19 % (alpha .88, .95, .98).",
-        "speculators, issue 788", "-", OPEN, "The experiment is not written yet.",
+        "speculators, issue 788",
+        "64 pairs of softmax over 4096 logits that overlap by alpha; difference of both probabilities, with logits, "
+        "probabilities and difference in BF16",
+        CONDITIONAL,
+        "Of logits with a deviation between 1 and 2: the difference of probabilities that nearly agree keeps their "
+        "rounding errors, which grow relative to it as alpha approaches 1.",
+        experiment=kl_gradients,
+        expected={
+            "alpha 0.88, deviation 1, %": (1.5, 3.0), "alpha 0.88, deviation 2, %": (3.0, 9.0),
+            "alpha 0.95, deviation 1, %": (4.0, 9.0), "alpha 0.95, deviation 2, %": (9.0, 25.0),
+            "alpha 0.98, deviation 1, %": (9.0, 19.0), "alpha 0.98, deviation 2, %": (19.0, 50.0),
+        },
     ),
     Claim(
         "R7", "noise-threshold", "FP4 training stops helping where the gradient falls below sqrt(3) times its noise.",

@@ -13,7 +13,7 @@ from fpsim.analysis.systems.claims.claim import (
     Figures,
     around,
     near,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.samples import cosine, normal, relative_error, wide
 from fpsim.casts.cast import decode, quantize
 from fpsim.formats.named import E2M1, E4M3, E5M2

@@ -18,7 +18,7 @@ from fpsim.analysis.systems.claims.claim import (
     Figures,
     around,
     near,
-)  # fmt: skip
+)
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import Floats, normal, wide
 from fpsim.casts.cast import quantize
