@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 
 from fpsim.analysis.models.recording import Recording
@@ -54,9 +55,11 @@ class Arrivals:
         exact = self._exact.get((self._steps[index], recorded_name(spot.name), "input"))
         if exact is None or exact.shape != tuple(x.shape):
             return
-        error = x.float() - tensor_of(exact).float()
+        dtype = np.float64 if exact.dtype == np.float64 else np.float32  # which holds BF16 and FP16
+        wanted = tensor_of(exact.astype(dtype))
+        error = x.to(wanted.dtype) - wanted
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            arrived = spot.shape.exact(error, spot.layer.weight.float(), None).double()
+            arrived = spot.shape.exact(error, spot.layer.weight.to(wanted.dtype), None).double()
         energy = float(arrived.square().sum())
         mine = self.energies[self._name]
         mine[spot.name] = mine.get(spot.name, 0.0) + (energy if math.isfinite(energy) else math.inf)

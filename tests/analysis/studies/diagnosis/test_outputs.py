@@ -10,6 +10,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.diagnosis.budget_text import to_text
+from fpsim.analysis.studies.diagnosis.recording import recorded_low
 from tests.analysis.studies.diagnosis.models import INT8, diagnosed, healthy, nn, outlier, quiet, shrunk, torch
 from tests.analysis.studies.sensitivity.models import Attention, Convolutional, state_of
 
@@ -271,3 +272,18 @@ def test_layers_judged_alone_are_kept_in_the_plan() -> None:
     found = judged(Encoder(), words(), recipes="FP8_TENSOR")
     assert found.plan.kept == ("attention",)
     assert "Kept as they are, outside of the budget: attention." in str(found.plan)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_models_of_other_dtypes_inherit_what_a_budget_says(dtype: str) -> None:
+    model, batches = healthy()
+    kind = getattr(torch, dtype)
+    model, batches = model.to(kind), [x.to(kind) for x in batches]
+    found = judged(model, batches, recipes="FP8_TENSOR")
+    recipe = found.sensitivity.recipes["FP8_TENSOR"]
+    low = recorded_low(model, batches, None, 0, recipe, ["0", "2", "4"])
+    budget = fp.analysis.budget(found.recording, recipe=recipe, on=None, arriving=low)
+    for layer in found.layers:
+        row, one = budget.row(layer, "fprop"), found[layer, "fprop", "FP8_TENSOR"]
+        assert one.error == row.joint
+        assert one.inherited == pytest.approx(row.inherited, rel=1e-2)
