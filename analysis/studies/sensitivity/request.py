@@ -119,7 +119,9 @@ def batches_listed(batches: Any) -> list[Any]:
       ValueError: none of them, or more than a sample.
     """
     if isinstance(batches, (str, bytes, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
-        raise TypeError(f"batches must be a list of what loss(model, batch) takes; got {shown(batches)}. One: [batch].")
+        raise TypeError(
+            f"batches must be a list of what the model or the loss takes; got {shown(batches)}. One: [batch]."
+        )
     found = list(itertools.islice(batches, MOST_BATCHES + 1))
     if not found:
         raise ValueError("batches must hold one batch or more; got none. An iterator gives them once: pass a list.")
