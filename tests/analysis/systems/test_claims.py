@@ -18,7 +18,7 @@ from tests.kit.processes import ROOT
 
 SLOW = {  # train a model
     "backward-precision", "bf16-against-fp16", "error-monitors", "kept-layers", "learning-rate",
-    "no-loss-scaling-in-v3", "nvfp4-forward", "one-fp8-format",
+    "no-loss-scaling-in-v3", "nvfp4-forward", "one-fp8-format", "switching-precision",
 }  # fmt: skip
 EXPERIMENTS = [
     pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())

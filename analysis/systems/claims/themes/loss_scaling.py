@@ -169,7 +169,8 @@ CLAIMS = (
         "Mixed precision is 98 % as stable as FP32 (S0), stability rises by 40 % (S1), accuracy is 99 % or 99.7 %.",
         "S0, S1", "-", UNSETTLED,
         "No metric is defined. One that can be measured is the share of seeds whose final loss is within two standard "
-        "deviations of FP32's, with the rate of skipped steps; fp.train.compare reports both.",
+        "deviations of FP32's, with the rate of skipped steps; fp.train.compare reports losses over seeds and "
+        "skipped steps.",
     ),
     Claim(
         "35", "norm-driven-scaling",
