@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fpsim.cli.terminal import refuse_bad_folder, shown
 from fpsim.display.progress import bar
+from fpsim.display.wording import plural
 from fpsim.files import write_whole
 
 DIFFERENT = 1  # exit code where an experiment failed or a figure is not the expected one
@@ -37,6 +38,10 @@ def claims(
         _print_names(Console())
         return
     refuse_bad_folder(out)
+    if page is not None and (page.is_dir() or not page.resolve().parent.is_dir()):
+        raise ValueError(
+            f"--page must be a file in a folder that exists; got {page}. Make the folder, or name another."
+        )
     with bar(lines=True) as progress:
         report = run_claims(only or None, out=out, workers=workers, progress=progress)
     console = Console()
@@ -69,7 +74,7 @@ def _print_report(console: Console, report: Any) -> None:
         table.add_row(row.number, row.name, Text(row.verdict, style=STYLES.get(row.verdict, "yellow")), Text(text))
     console.print(table)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
-    console.print(Text(f"{len(report)} claims: {counts}", style="bold"))
+    console.print(Text(f"{plural(len(report), 'claim')}: {counts}", style="bold"))
 
 
 def _table(*names: str) -> Table:

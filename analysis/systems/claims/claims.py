@@ -17,7 +17,7 @@ from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
 from fpsim.analysis.systems.claims.claim import Claim
 from fpsim.analysis.systems.claims.report import ClaimResult, ClaimsReport
 from fpsim.display.progress import bar
-from fpsim.errors import shown
+from fpsim.errors import require_integer, shown
 
 SECONDS = "seconds"
 
@@ -40,8 +40,8 @@ def claims(
     Returns:
       A ClaimsReport with a row for each claim, in the catalogue's order.
     Raises:
-      ValueError: an unknown claim, or a folder that is not one of claims.
-      TypeError: `only` has neither names nor numbers.
+      ValueError: an unknown claim, fewer than one worker, or a folder that is not one of claims.
+      TypeError: `only` has neither names nor numbers, or workers is no integer.
 
     Source: docs/claims.md lists every claim with its source.
 
@@ -52,8 +52,10 @@ def claims(
       (65504.0, 'right')
     """
     chosen = _chosen(only)
+    if workers is not None:
+        require_integer("workers", workers, 1)
     keys = {claim.name: _key(claim) for claim in chosen}  # of the code that runs, whatever becomes of its files
-    with nullcontext() if out is None else Cells(out, "claims", "", [], kind="claims") as cells:
+    with nullcontext() if out is None else Cells(out, "claims", "", [], kind="run of claims") as cells:
         known = {} if cells is None else _known(chosen, keys, cells)
         missing = [claim for claim in chosen if claim.experiment is not None and claim.name not in known]
         for result in _run(missing, workers, progress):

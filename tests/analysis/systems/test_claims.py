@@ -129,8 +129,25 @@ def test_bad_names_are_refused(word: Any, error: type[Exception], words: str) ->
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     fp.analysis.sweep(lambda x: x, {"x": [1.0]}, out=tmp_path, workers=1)
-    with pytest.raises(ValueError, match="out must be a new folder or that of a claims"):
+    with pytest.raises(ValueError, match="out must be a new folder or that of a run of claims"):
         fp.analysis.claims("fp8-table", out=tmp_path)
+
+
+@pytest.mark.parametrize(("workers", "error"), [(0, ValueError), ("2", TypeError), (True, TypeError)])
+def test_bad_workers_are_refused_for_a_single_claim_too(workers: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="workers must be an integer"):
+        fp.analysis.claims("fp8-table", workers=workers)
+
+
+def test_a_page_without_a_folder_is_refused_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fpsim.cli.main import main
+
+    page = tmp_path / "none" / "page.md"
+    with pytest.raises(SystemExit) as end:
+        main(["claims", "--only", "12", "--out", str(tmp_path / "out"), "--page", str(page)])
+    assert end.value.code == 2
+    assert "fpsim: --page must be a file in a folder that exists" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_report_is_saved_and_read(tmp_path: Path) -> None:

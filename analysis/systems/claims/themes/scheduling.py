@@ -26,7 +26,7 @@ from fpsim.products.reduce import sum as total
 from fpsim.sums.accumulators import Sequential
 
 V3 = "DeepSeek-V3, arXiv:2412.19437"
-E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.5.2; its bias is not published
+E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias is not published
 
 
 def scheduler_code() -> Figures:
@@ -309,7 +309,7 @@ CLAIMS = (
     Claim(
         "49", "stored-attention", "The attention output projection is temporarily FP8 and BF16.", "S4",
         "2^20 values of N(0, 1)", WRONG,
-        "V3 (3.5.2) stores the input of that layer in E5M6, since attention's backward pass reads it again: 12 bits "
+        "V3 (3.3.3) stores the input of that layer in E5M6, since attention's backward pass reads it again: 12 bits "
         "with 18 dB more than E4M3 and 6 less than BF16. The product itself reads FP8.",
         experiment=stored_attention,
         expected={
