@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -83,11 +85,14 @@ def bf16_logits() -> Figures:
 
 
 def attention_underflow_law() -> Figures:
-    """Return the share of E4M3 attention weights that become 0, and the law's, by the spread of scores."""
+    """Return the share of E4M3 attention weights that become 0, and what the law says, with and without a sink."""
     figures: Figures = {}
-    for row in attention_underflow(E4M3, spreads=(1, 2, 4)).rows:
-        figures[f"below, spread {row.spread:.0f}"] = row.below
-        figures[f"law, spread {row.spread:.0f}"] = row.law
+    for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
+        (row,) = attention_underflow(E4M3, spreads=(1,), sink=sink, scale=scale).rows
+        figures[f"share, D = {sink:.0f}, S = {scale}"] = row.below
+        figures[f"law, D = {sink:.0f}, S = {scale}"] = NormalDist().cdf(sink - 10 * math.log(2) - math.log(scale))
+    for row in attention_underflow(E4M3, spreads=(1, 4)).rows:
+        figures[f"share, no sink, spread {row.spread:.0f}"] = row.below
     return figures
 
 
@@ -156,15 +161,17 @@ CLAIMS = (
     Claim(
         "R4", "attention-underflow", "The share of FP8 attention weights that underflow is Phi(D + dk - 6.93 - ln S).",
         "arXiv:2606.06521",
-        "fp.analysis.attention_underflow: E4M3 weights of 1024 keys whose scores are N(0, spread^2)",
+        "fp.analysis.attention_underflow: 1024 scores of N(0, 1) and a sink that is D nats above their mean, weights "
+        "in E4M3 times a scale S; dk is 0",
         CONDITIONAL,
-        "For scores that are normal and weights relative to the maximum, the share is Phi(m - 6.93 / spread), m the "
-        "largest of as many standard normal numbers. The paper's D and dk come from its own models and are not "
-        "checked.",
+        "For normal scores with a spread of 1 and a sink above all of them. Without a sink the largest score takes its "
+        "place, and at a spread of 4 nearly all weights underflow.",
         experiment=attention_underflow_law,
         expected={
-            "below, spread 1": (0.0, 1e-3), "law, spread 1": (0.0, 1e-3), "below, spread 2": near(0.42, 0.05),
-            "law, spread 2": near(0.41, 0.05), "below, spread 4": near(0.93, 0.02), "law, spread 4": near(0.93, 0.02),
+            "share, D = 6, S = 1": near(0.176, 0.05), "law, D = 6, S = 1": near(0.176, 0.01),
+            "share, D = 8, S = 1": near(0.857, 0.02), "law, D = 8, S = 1": near(0.857, 0.01),
+            "share, D = 8, S = 16": near(0.0443, 0.1), "law, D = 8, S = 16": near(0.0443, 0.02),
+            "share, no sink, spread 1": (0.0, 1e-3), "share, no sink, spread 4": near(0.93, 0.02),
         },
     ),
     Claim(
