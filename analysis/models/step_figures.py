@@ -11,7 +11,7 @@ from fpsim.analysis.models.rows import RecordedRow
 
 
 class StepFigures(NamedTuple):
-    """What one step of a training did.
+    """The figures of one step of a training.
 
     Attributes:
       step: its number.

@@ -1,4 +1,4 @@
-"""What precision costs in systems: memory, collectives, attention, several processes, and runs side by side."""
+"""Precision in systems: memory, collectives, attention, several processes, and runs side by side."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
@@ -18,6 +18,7 @@ class SavedReport:
     """A report of numbers and texts that is saved as JSON, every bit of it."""
 
     KIND = ""
+    UNSAVED: ClassVar[tuple[str, ...]] = ()  # names of fields that files leave out
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report into a .json file, whole or not at all.
@@ -29,8 +30,36 @@ class SavedReport:
         target = path_of(path)
         if target.suffix.lower() != ".json":
             raise ValueError(f"the file's name must end in .json; got {shown(target.name)}. Use 'report.json'.")
-        plain = to_json({"kind": self.KIND, **_as_lists(asdict(self))})  # type: ignore[call-overload]
+        plain = to_json({"kind": self.KIND, **_as_lists(self._saved())})
         write_whole(target, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return what `save` wrote, bit for bit.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          ValueError: it is damaged, or holds something else.
+        """
+        contents = cls._read(path)
+        try:
+            if missing := {each.name for each in fields(cls)} - {*contents, *cls.UNSAVED}:  # type: ignore[arg-type]
+                raise KeyError(*missing)
+            return cls._made(contents)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            raise ValueError(
+                f"{path_of(path)}: wanted {cls.KIND} as save() wrote it; parts are missing or of another kind. Save it "
+                "again."
+            ) from None
+
+    def _saved(self) -> dict[str, Any]:
+        """Return the fields that are saved."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    @classmethod
+    def _made(cls, contents: dict[str, Any]) -> Self:
+        """Return a report of the fields that were saved, with tuples in place of lists."""
+        return cls(**contents)
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:

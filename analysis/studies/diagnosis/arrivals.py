@@ -1,4 +1,4 @@
-"""What arrives at the layers of a model where all follow a recipe, beside what does in exact products."""
+"""The operands that arrive at layers where all follow a recipe, compared with those of exact products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fpsim.torch.recipe import LinearRecipe
 
 
 class Arrivals:
-    """What arrives at the layers where all follow a recipe, beside what does in exact products.
+    """The operands that arrive at layers where all follow a recipe, compared with those of exact products.
 
     Attributes:
       energies: recipe -> layer -> the energy of the error that exact products of the arriving operands have.

@@ -109,7 +109,7 @@ class Sensitivity:
 
     @property
     def has_loss(self) -> bool:
-        """Whether a loss was given, so that there are gradients."""
+        """True where a loss was given, so that there are gradients."""
         return not all(map(math.isnan, self.losses))
 
     @property

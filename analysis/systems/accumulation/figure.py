@@ -13,7 +13,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnAccumulation(Protocol):
-    """What is drawn of an `AccumulationReport`."""
+    """The parts of an `AccumulationReport` that are drawn."""
 
     @property
     def ways(self) -> tuple[str, ...]: ...

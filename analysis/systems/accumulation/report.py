@@ -1,25 +1,21 @@
-"""What sums of micro-batches of gradients lost: a row for each way of adding and number of micro-batches."""
+"""The report on sums of gradients of micro-batches: a row for each way of adding and number of micro-batches."""
 
 from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import math
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.arrays import Array
 from fpsim.display.optional import frame
 from fpsim.display.wording import percent, plural
-from fpsim.errors import require_word, shown
-from fpsim.exact_json import from_json, to_json
-from fpsim.files import path_of, write_whole
+from fpsim.errors import require_word
 
-FILE_KIND, VERSION = "fpsim accumulation", 1
 LARGE = "large batch"
 
 
@@ -52,7 +48,7 @@ class AccumulationRow:
 
 
 @dataclass(frozen=True)
-class AccumulationReport:
+class AccumulationReport(SavedReport):
     """The error of gradients that are added micro-batch by micro-batch.
 
     Attributes:
@@ -62,6 +58,9 @@ class AccumulationReport:
       values: way -> mean gradient of all micro-batches, float32 of the gradients' shape (flat, for a model, in the
         order of its parameters); empty after `load`.
     """
+
+    KIND = "fpsim accumulation"
+    UNSAVED = ("values",)
 
     rows: tuple[AccumulationRow, ...]
     elements: int
@@ -101,39 +100,15 @@ class AccumulationReport:
 
         return accumulation_axes(self, ax)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows as JSON, whole or not at all; `values` are not kept.
-
-        Raises:
-          OSError: the file cannot be written.
-        """
-        contents = {
-            "kind": FILE_KIND, "version": VERSION, "elements": self.elements, "divide": self.divide,
-            "rows": [dataclasses.asdict(row) for row in self.rows],
-        }  # fmt: skip
-        write_whole(path_of(path), json.dumps(to_json(contents), indent=1, allow_nan=False) + "\n")
+    def _saved(self) -> dict[str, Any]:
+        """Return the fields that are saved: all but `values`, which may be large."""
+        rows = [dataclasses.asdict(row) for row in self.rows]
+        return {"elements": self.elements, "divide": self.divide, "rows": rows}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> AccumulationReport:
-        """Read what `save` wrote.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        file = path_of(path)
-        text = file.read_bytes()
-        try:
-            contents = from_json(json.loads(text.decode()))
-            if contents["kind"] != FILE_KIND or contents["version"] != VERSION:
-                raise ValueError("another kind")
-            rows = tuple(AccumulationRow(**row) for row in contents["rows"])
-            return cls(rows, contents["elements"], contents["divide"])
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise ValueError(
-                f"path must be what AccumulationReport.save() of version {VERSION} wrote; got {shown(str(file))}, "
-                "which is damaged or something else. Measure again."
-            ) from None
+    def _made(cls, contents: dict[str, Any]) -> AccumulationReport:
+        rows = tuple(AccumulationRow(**row) for row in contents["rows"])
+        return cls(rows, contents["elements"], contents["divide"])
 
     def __str__(self) -> str:
         """Return the error of each way with all micro-batches."""

@@ -214,14 +214,7 @@ class WeightUnderflow(SavedReport):
         return underflow_axes(self, ax)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> WeightUnderflow:
-        """Return what `save` wrote, bit for bit.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        contents = cls._read(path)
+    def _made(cls, contents: dict[str, Any]) -> WeightUnderflow:
         contents["rows"] = tuple(WeightUnderflowRow(**row) for row in contents["rows"])
         return cls(**contents)
 
@@ -288,14 +281,7 @@ class CacheReport(SavedReport):
         return cache_axes(self, ax)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CacheReport:
-        """Return what `save` wrote, bit for bit.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        contents = cls._read(path)
+    def _made(cls, contents: dict[str, Any]) -> CacheReport:
         contents["rows"] = tuple(CacheRow(**row) for row in contents["rows"])
         return cls(**contents)
 

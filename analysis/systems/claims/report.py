@@ -127,7 +127,7 @@ class ClaimsReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no experiment failed and every figure is the expected one."""
+        """True where no experiment failed and every figure is the expected one."""
         return not any(row.error or row.differing for row in self.rows)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-import os
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -106,14 +105,7 @@ class CollectiveReport(SavedReport):
         return report_axes(self, ax)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CollectiveReport:
-        """Return what `save` wrote, bit for bit.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        contents = cls._read(path)
+    def _made(cls, contents: dict[str, Any]) -> CollectiveReport:
         contents["rows"] = tuple(CollectiveRow(**row) for row in contents["rows"])
         contents["differing"] = tuple(tuple(shares) for shares in contents["differing"])
         return cls(**contents)
@@ -191,14 +183,7 @@ class CollectiveGrowth(SavedReport):
         return growth_axes(self, ax)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> CollectiveGrowth:
-        """Return what `save` wrote, bit for bit.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        contents = cls._read(path)
+    def _made(cls, contents: dict[str, Any]) -> CollectiveGrowth:
         for name in ("algorithms", "ranks"):
             contents[name] = tuple(contents[name])
         contents["errors"] = tuple(tuple(errors) for errors in contents["errors"])

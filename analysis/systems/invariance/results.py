@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -81,14 +80,7 @@ class BatchInvariance(SavedReport):
         return batch_axes(self, ax)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> BatchInvariance:
-        """Return what `save` wrote, bit for bit.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        contents = cls._read(path)
+    def _made(cls, contents: dict[str, Any]) -> BatchInvariance:
         contents["rows"] = tuple(BatchRow(**row) for row in contents["rows"])
         return cls(**{**contents, "thresholds": tuple(contents["thresholds"])})
 
@@ -180,14 +172,7 @@ class DecodingReport(SavedReport):
         return decoding_axes(self, ax)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> DecodingReport:
-        """Return what `save` wrote, bit for bit.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        contents = cls._read(path)
+    def _made(cls, contents: dict[str, Any]) -> DecodingReport:
         contents["rows"] = tuple(DecodingRow(**row) for row in contents["rows"])
         return cls(**contents)
 

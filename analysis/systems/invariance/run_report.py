@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -129,14 +128,7 @@ class RunComparison(SavedReport):
         return run_axes(self, ax)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> RunComparison:
-        """Return what `save` wrote, bit for bit.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        contents = cls._read(path)
+    def _made(cls, contents: dict[str, Any]) -> RunComparison:
         contents["rows"] = tuple(TensorDifference(**row) for row in contents["rows"])
         contents["changes"] = tuple(TokenChange(**row) for row in contents["changes"])
         for name in ("names", "missing_first", "missing_second", "notes"):

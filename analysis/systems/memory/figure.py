@@ -18,7 +18,7 @@ WIDEST = 28  # characters of a label
 
 
 class DrawnLedger(Protocol):
-    """What is drawn of a ledger."""
+    """The parts of a ledger that are drawn."""
 
     @property
     def recipe(self) -> str: ...

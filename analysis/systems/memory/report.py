@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, plural
-from fpsim.errors import require_word, shown
-from fpsim.exact_json import from_json, to_json
-from fpsim.files import path_of, write_whole
+from fpsim.errors import require_word
 
 KINDS = ("parameters", "copies", "gradients", "masters", "moments", "scales", "activations")
-FILE_KIND, VERSION = "fpsim ledger", 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class LedgerRow:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class Ledger(SavedReport):
     """Bytes of training one model by one recipe.
 
     Attributes:
@@ -55,6 +51,8 @@ class Ledger:
       recomputed: blocks whose forward pass runs once more in the backward pass.
       recompute_cost: multiplications that run once more, over those of a step (forward and backward).
     """
+
+    KIND = "fpsim ledger"
 
     rows: tuple[LedgerRow, ...]
     recipe: str
@@ -109,39 +107,10 @@ class Ledger:
 
         return ledger_axes([self, *others], ax)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the ledger as JSON, whole or not at all.
-
-        Raises:
-          OSError: the file cannot be written.
-        """
-        contents = {name: getattr(self, name) for name in _FIELDS}
-        contents["notes"] = list(self.notes)
-        contents |= {"kind": FILE_KIND, "version": VERSION, "rows": [dataclasses.asdict(row) for row in self.rows]}
-        write_whole(path_of(path), json.dumps(to_json(contents), indent=1, allow_nan=False) + "\n")
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Ledger:
-        """Read what `save` wrote.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
-        """
-        file = path_of(path)
-        text = file.read_bytes()
-        try:
-            contents = from_json(json.loads(text.decode()))
-            if contents["kind"] != FILE_KIND or contents["version"] != VERSION:
-                raise ValueError("another kind")
-            fields = {name: contents[name] for name in _FIELDS}
-            fields["notes"] = tuple(contents["notes"])
-            return cls(rows=tuple(LedgerRow(**row) for row in contents["rows"]), **fields)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise ValueError(
-                f"path must be what Ledger.save() of version {VERSION} wrote; got {shown(str(file))}, which is damaged "
-                "or something else. Count again."
-            ) from None
+    def _made(cls, contents: dict[str, Any]) -> Ledger:
+        rows = tuple(LedgerRow(**row) for row in contents["rows"])
+        return cls(**{**contents, "rows": rows, "notes": tuple(contents["notes"])})
 
     def __str__(self) -> str:
         """Return bytes of a rank by kind."""
@@ -159,6 +128,3 @@ class Ledger:
         title = html.escape(str(self).splitlines()[0])
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return f"<p>{title}</p><table><tr><th>kind</th><th>bytes of a rank</th></tr>{cells}</table>{notes}"
-
-
-_FIELDS = tuple(each.name for each in dataclasses.fields(Ledger) if each.name != "rows")

@@ -1,4 +1,4 @@
-"""What torch's autograd keeps of a module for the backward pass: every storage once, with the module that needs it."""
+"""The tensors that torch's autograd keeps of a module for the backward pass: every storage once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """What a forward pass left for the backward pass, parameters and buffers aside.
+    """The tensors that a forward pass left for the backward pass, parameters and buffers aside.
 
     Attributes:
       rows: a SavedTensor for each storage, in the order in which they were saved.

@@ -1,1 +1,1 @@
-"""Whether torch's ways of training on several processes give the bits of one process, and why not where they don't."""
+"""A comparison of torch's ways of training on several processes with one process, bit by bit."""

@@ -1,4 +1,4 @@
-"""Whether torch's ways of training on several processes have the bits of one: processes are started, and compared."""
+"""The function that starts several processes, trains by torch's ways, and compares the bits with one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What steps on several processes gave beside those of one process."""
+"""The report on steps on several processes, compared with those of one process."""
 
 from __future__ import annotations
 

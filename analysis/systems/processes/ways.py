@@ -1,4 +1,4 @@
-"""What torchrun starts in every process: one training step by each of torch's ways, and what rank 0 compares.
+"""The script that torchrun starts in every process: a training step by each of torch's ways, compared by rank 0.
 
 `torchrun --nproc-per-node 4 -m fpsim.analysis.systems.processes.ways` prints the table; `--out FILE` writes the rows.
 On machines with a GPU for every process they go by nccl, otherwise by gloo on the CPU.

@@ -1,1 +1,1 @@
-"""What contradicts the layout of a quantised checkpoint."""
+"""Checks of a quantised checkpoint against its layout."""

@@ -1,4 +1,4 @@
-"""What a checkpoint meets that is no fault of its own: faults of libraries' readers, and what no file can tell."""
+"""Notes on a checkpoint that are no fault of its own: faults of libraries' readers, and what no file can tell."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class LayoutReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing contradicts the layout."""
+        """True where nothing contradicts the layout."""
         return not any(one.contradicts for one in self.findings)
 
     @property

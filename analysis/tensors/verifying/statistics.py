@@ -25,7 +25,7 @@ PLAIN_ORDER = np.arange(8)
 
 
 class Offsets(NamedTuple):
-    """How far the mean codes of groups are from their zero points.
+    """The distances of the mean codes of groups from their zero points.
 
     `median` and `error` (its standard error) are in codes; `spread` is the mean distance; `groups` how many there are.
     """
@@ -37,12 +37,12 @@ class Offsets(NamedTuple):
 
     @property
     def is_off(self) -> bool:
-        """Whether the zero points are off for certain."""
+        """True where the zero points are off for certain."""
         return self.groups >= ENOUGH and abs(self.median) > OFF and abs(self.median) - SURE * self.error > 0
 
     @property
     def is_blind(self) -> bool:
-        """Whether zero points that are off by one would not be seen."""
+        """True where zero points that are off by one would not be seen."""
         return self.groups < ENOUGH or SURE * self.error > OFF
 
 

@@ -263,10 +263,10 @@ def test_a_ledger_comes_back_from_its_file(tmp_path: Path) -> None:
     assert list(found.by_kind) == [kind for kind in KINDS if kind in found.by_kind]
     assert int(found.to_frame().rank_bytes.sum()) == found.rank_bytes
     text = json.loads((tmp_path / "ledger.json").read_text())
-    damages: list[dict[str, Any]] = [{"version": 99}, {"kind": "fpsim study"}, {"rows": [{}]}]
+    damages: list[dict[str, Any]] = [{"notes": 3}, {"kind": "fpsim study"}, {"rows": [{}]}]
     for damage in damages:
         (tmp_path / "ledger.json").write_text(json.dumps({**text, **damage}))
-        with pytest.raises(ValueError, match=r"path must be what Ledger\.save"):
+        with pytest.raises(ValueError, match="wanted fpsim ledger"):
             fp.analysis.Ledger.load(tmp_path / "ledger.json")
 
 

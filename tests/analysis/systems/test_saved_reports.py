@@ -1,0 +1,34 @@
+"""Files of reports on systems: whatever is missing in one is an error in one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+
+X = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
+REPORTS: dict[str, Callable[[], Any]] = {
+    "collectives": lambda: fp.analysis.collectives.report(X, "bf16"),
+    "growth": lambda: fp.analysis.collectives.growth("bf16", ranks=(2, 4), size=64),
+    "ledger": lambda: fp.analysis.ledger(1000, "FP16_MASTERS"),
+    "accumulation": lambda: fp.analysis.accumulation(X),
+    "underflow": lambda: fp.analysis.attention_underflow(),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_file_without_one_of_its_parts_is_refused(name: str, tmp_path: Path) -> None:
+    report, file = REPORTS[name](), tmp_path / "report.json"
+    report.save(file)
+    assert str(type(report).load(file)) == str(report)
+    contents = json.loads(file.read_text())
+    for part in contents:
+        file.write_text(json.dumps({key: value for key, value in contents.items() if key != part}))
+        with pytest.raises(ValueError, match=r"report\.json: wanted "):
+            type(report).load(file)
