@@ -1,0 +1,57 @@
+"""Old names of arguments and functions, which work for one release with a DeprecationWarning that names the new one."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
+    """Warn that an old name will go.
+
+    Args:
+      old: the name in use, such as "fpsim.train.probe".
+      new: the name to use instead.
+      stacklevel: as in warnings.warn, counted from the function that calls this one.
+    """
+    message = f"{old} is now called {new}; the old name will be removed in the next release. Use {new}."
+    warnings.warn(message, DeprecationWarning, stacklevel + 1)
+
+
+def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that lets a function take its keyword arguments by their old names too.
+
+    Args:
+      names: the new name of each argument, by its old one.
+
+    Raises:
+      TypeError: when called, both names of one argument are given.
+
+    Example:
+      >>> from fpsim.deprecation import renamed_arguments
+      >>> @renamed_arguments(out_format="out_fmt")
+      ... def product(a, out_fmt=None):
+      ...     return a, out_fmt
+      >>> product(1, out_fmt="bf16")
+      (1, 'bf16')
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> R:
+            for old in [name for name in names if name in kwargs]:
+                new = names[old]
+                if new in kwargs:
+                    raise TypeError(f"{new} and its old name {old} must not both be given. Leave out {old}.")
+                warn_renamed(f"{old}=", f"{new}=", stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
