@@ -142,9 +142,9 @@ def test_matmul_never_follows_the_options_of_another_call(drawn: list[tuple[Any,
     codes = np.random.default_rng(0).integers(0, 0x7E, (5, 96)).astype(np.uint8)
     c = np.ones((5, 5), f32)
 
-    def call(unit: fp.MatrixUnit, promoted: Any, out_format: Any, starts: bool) -> Any:
+    def call(unit: fp.MatrixUnit, promoted: Any, out_fmt: Any, starts: bool) -> Any:
         start, how = c if starts else None, "schedule" if promoted in SCHEDULES else "promote"
-        words = {how: promoted, "out_format": out_format, "strict": False}
+        words = {how: promoted, "out_fmt": out_fmt, "strict": False}
         return fp.matmul(codes, codes.T, start, accumulate=unit, **words)
 
     assert_same_after_others([partial(call, *one) for one in drawn])

@@ -191,7 +191,7 @@ def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
         warnings.simplefilter("ignore", UserWarning)  # which kernel a library takes for one row
         found = matmul(
             of.a, of.b, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote, bias=bias,
-            out_format=out_fmt, strict=False,
+            out_fmt=out_fmt, strict=False,
         )  # fmt: skip
     return _float32(found, out_fmt or FP32)
 

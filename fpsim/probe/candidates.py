@@ -91,7 +91,7 @@ class AdderCandidate(NamedTuple):
             cast = None if self.out == self._unit_format() else self.out
             return np.asarray(
                 matmul(
-                    a, b, accumulate=self.how, schedule=self.schedule, out_format=cast, scale_a=scale_a,
+                    a, b, accumulate=self.how, schedule=self.schedule, out_fmt=cast, scale_a=scale_a,
                     scale_b=scale_b, strict=False,
                 )
             )  # fmt: skip
@@ -134,9 +134,9 @@ class AdderCandidate(NamedTuple):
 @lru_cache(maxsize=1024)
 def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
     if isinstance(candidate.how, Accumulator):
-        return tree(candidate.how, k, out_format=candidate.out)
+        return tree(candidate.how, k, out_fmt=candidate.out)
     schedule = candidate.schedule or FLAT
-    return tree(schedule, k, n=n, accumulate=candidate.how, out_format=candidate.out, scaled=False)
+    return tree(schedule, k, n=n, accumulate=candidate.how, out_fmt=candidate.out, scaled=False)
 
 
 def by_units(
@@ -161,7 +161,7 @@ def by_units(
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
     """Return whether a library takes these operands for no shape."""
-    return all(refusals(Call(schedule, unit, *shape, out_format=out)) for shape in SHAPES)
+    return all(refusals(Call(schedule, unit, *shape, out_fmt=out)) for shape in SHAPES)
 
 
 def _takes(element: object, operand: ProbedOperand) -> bool:

@@ -24,7 +24,7 @@ class Finish(NamedTuple):
     bias: Array | None = None
     c: Matrix | None = None
     beta: np.float32 = ONE
-    out_format: Format = FP32
+    out_fmt: Format = FP32
 
 
 def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
@@ -40,7 +40,7 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
     if f.c is None or order.source == "first":
         return y
     if order.source == "after_cast":
-        y = backend.rounded(y, f.out_format)
+        y = backend.rounded(y, f.out_fmt)
     return backend.fma(f.c, f.beta, y)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from fpsim.arithmetic.operands import Formats
+from fpsim.deprecation import warn_renamed
 from fpsim.formats.cast_options import FormatLike
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
@@ -29,10 +30,11 @@ def matmul(
     bias: npt.ArrayLike | None = None,
     alpha: float | None = None,
     beta: float | None = None,
-    out_format: FormatLike | None = None,
+    out_fmt: FormatLike | None = None,
     strict: bool = True,
     fmt: Formats = None,
     out: npt.NDArray[Any] | None = None,
+    out_format: FormatLike | None = None,
 ) -> npt.NDArray[Any]:
     """c + a @ b, with every product, addition and rounding of a matrix unit, a library or an accumulator.
 
@@ -57,15 +59,16 @@ def matmul(
         schedule's own.
       bias: (N,) float32, float16 or bfloat16, added in float32 before the cast.
       alpha, beta: factors of the product and of c, rounded to float32.
-      out_format: the format of the result, to which it is cast once, to nearest even (FP8 saturates); None for the
+      out_fmt: the format of the result, to which it is cast once, to nearest even (FP8 saturates); None for the
         accumulator's.
       strict: refuse what the schedule's library refuses; False computes it all the same.
       fmt: the format of codes, or (format of a, format of b), for accumulators.
       out: takes the result.
+      out_format: the old name of `out_fmt`, for one release.
 
     Returns:
       (M, N) array of the accumulator's dtype: float32, float16 or float64 for units; float32 where sums are promoted,
-      scaled, merged or finished in float32; the dtype of `out_format`, or its codes, where that is given.
+      scaled, merged or finished in float32; the dtype of `out_fmt`, or its codes, where that is given.
 
     Scaled operands: a block-scaled unit takes their scale codes, and a tensor scale (NVFP4) multiplies the result. A
     unit without scales takes scales per tile of K by promotion: `promote` is then their block along K unless it is
@@ -88,21 +91,35 @@ def matmul(
       (400.0, 386.625, 400.0)
       >>> split = fp.schedules.cublas("sm_90", split_k=4, fast_accum=True)
       >>> x = np.repeat(x, 16, axis=0)
-      >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_format=fp.BF16)[0, 0])
+      >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_fmt=fp.BF16)[0, 0])
       394.0
     """
     multiplied, brief_product, request_of, backend = _loaded()
     sides = scale_a is None and scale_b is None and scale_order is None and bias is None
-    follows = c is not None or alpha is not None or beta is not None or out_format is not None
+    follows = c is not None or alpha is not None or beta is not None or out_fmt is not None or out_format is not None
     if schedule is None and sides and not follows and strict is True:
         found: npt.NDArray[Any] | None = brief_product(a, b, accumulate, fmt, promote, out)
         if found is not None:
             return found
+    if out_format is not None:
+        out_fmt = renamed_out_fmt(out_fmt, out_format)
     request = request_of(
-        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, strict
+        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt, strict
     )  # fmt: skip
     result: npt.NDArray[Any] = multiplied(a, b, c, accumulate, request, fmt, out, backend)
     return result
+
+
+def renamed_out_fmt(out_fmt: FormatLike | None, out_format: FormatLike) -> FormatLike:
+    """Return what was passed as `out_format`, with the warning that this argument of matmul is called `out_fmt`.
+
+    Raises:
+      TypeError: both names were used.
+    """
+    if out_fmt is not None:
+        raise TypeError("out_fmt and its old name out_format must not both be given. Leave out out_format.")
+    warn_renamed("out_format=", "out_fmt=", stacklevel=3)  # shown where matmul is called
+    return out_format
 
 
 @cache

@@ -40,7 +40,7 @@ class Request(NamedTuple):
     bias: Any = None
     alpha: float | None = None
     beta: float | None = None
-    out_format: FormatLike | None = None
+    out_fmt: FormatLike | None = None
     strict: bool = True
 
     @property
@@ -93,10 +93,10 @@ class Job:
     @cached_property
     def nan_code(self) -> int | None:
         """The code of every NaN of the result; None to leave it as it is."""
-        has_out_format = self.request.out_format is not None
-        if has_out_format and self.fmt != FP32:
+        has_out_fmt = self.request.out_fmt is not None
+        if has_out_fmt and self.fmt != FP32:
             return output_nan(self.fmt)
-        if not (has_out_format or self.plan.k or self.has_epilogue):
+        if not (has_out_fmt or self.plan.k or self.has_epilogue):
             return None  # nothing is added and nothing follows: the result is what c is
         # sums of FP16 units that were promoted are float32
         return self.unit.nan_code if self.fmt == self.unit.d.fmt else self.fmt.top_magnitude
@@ -104,7 +104,7 @@ class Job:
     @cached_property
     def overflow(self) -> str:
         """What becomes of sums that the result's format does not hold; a unit's own sums are in it."""
-        return "nonfinite" if self.request.out_format is None else output_overflow(self.fmt)
+        return "nonfinite" if self.request.out_fmt is None else output_overflow(self.fmt)
 
     @cached_property
     def scaled(self) -> bool:
@@ -143,7 +143,7 @@ def job_of(unit: MatrixUnit, left: OperandScales, right: OperandScales, request:
 def _kept_job(unit: MatrixUnit, left: OperandScales, right: OperandScales, request: Request, has_c: bool) -> Job:
     """As `job_of`; operands that nothing scales find the job of a call before."""
     if request.is_plain and left.is_plain and right.is_plain:
-        words: tuple[Any, ...] = request.promote, request.scale_order, request.out_format, request.strict
+        words: tuple[Any, ...] = request.promote, request.scale_order, request.out_fmt, request.strict
         try:
             return _plain_job(unit, left.shape, right.shape, has_c, request.schedule, *words)
         except TypeError:  # something that cannot be hashed: the checks raise the error that says why
@@ -154,10 +154,10 @@ def _kept_job(unit: MatrixUnit, left: OperandScales, right: OperandScales, reque
 @lru_cache(maxsize=4096, typed=True)  # True equals 1, and is no promotion
 def _plain_job(
     unit: MatrixUnit, a: tuple[int, int], b: tuple[int, int], has_c: bool, schedule: Schedule | None,
-    promote: int | None, scale_order: str | None, out_format: FormatLike | None, strict: bool,
+    promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
 ) -> Job:  # fmt: skip
     """The job of operands of these shapes that nothing scales; a program repeats it many times."""
-    request = Request(schedule, promote, scale_order=scale_order, out_format=out_format, strict=strict)
+    request = Request(schedule, promote, scale_order=scale_order, out_fmt=out_fmt, strict=strict)
     return _job(unit, OperandScales("a", a), OperandScales("b", b), request, has_c)
 
 
@@ -167,7 +167,7 @@ def _job(unit: MatrixUnit, left: OperandScales, right: OperandScales, request: R
     (m, k), n = left.shape, right.shape[1]
     schedule = request.schedule or _default_schedule(request, unit, left, right)
     plan = plan_of(schedule, unit, k)
-    fmt = None if request.out_format is None else find_format(request.out_format)
+    fmt = None if request.out_fmt is None else find_format(request.out_fmt)
     if request.schedule is not None and request.strict:
         _obey(Call(schedule, unit, m, n, k, left.kind, right.kind, fmt or FP32))
     job = Job(unit, left, right, request, schedule, plan, _scale_order(schedule, left, right), fmt or FP32)
@@ -264,9 +264,9 @@ def _refuse_sums(job: Job, has_c: bool) -> None:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
     if has_c and (job.left.tensor_scale is not None or job.right.tensor_scale is not None):
         raise ValueError("c cannot join a sum that a tensor scale multiplies afterwards; add it to the result.")
-    finish = request.alpha, request.beta, request.bias, request.out_format
+    finish = request.alpha, request.beta, request.bias, request.out_fmt
     if unit.d.fmt == FP64 and any(x is not None for x in finish):
-        raise ValueError(f"alpha, beta, bias and out_format work on float32 sums; {unit.name} has float64 sums.")
+        raise ValueError(f"alpha, beta, bias and out_fmt work on float32 sums; {unit.name} has float64 sums.")
 
 
 def _scale_order(schedule: Schedule, left: OperandScales, right: OperandScales) -> str:

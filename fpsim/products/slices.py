@@ -29,7 +29,7 @@ class ProductSums(NamedTuple):
     product: Any  # a UnitProduct, or what the backend has in its place
     backend: Backend
     factors_at: FactorsAt
-    out_format: Format
+    out_fmt: Format
     join: Join | None = None  # for merges in place, which end every slice with an epilogue
 
 
@@ -56,7 +56,7 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
         if merge == "in_place":
             total = _joined(part, total, sums)
         else:
-            part = sums.backend.rounded(part, sums.out_format) if merge == "output" else part
+            part = sums.backend.rounded(part, sums.out_fmt) if merge == "output" else part
             total = part if total is None else sums.backend.add(total, part, out=total)
     assert total is not None
     return total
@@ -65,8 +65,8 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
     """The total after a slice, in the output's format."""
     if sums.join is not None:
-        return sums.backend.rounded(sums.join(part, total), sums.out_format)
-    return sums.backend.rounded(part if total is None else sums.backend.add(total, part), sums.out_format)
+        return sums.backend.rounded(sums.join(part, total), sums.out_fmt)
+    return sums.backend.rounded(part if total is None else sums.backend.add(total, part), sums.out_fmt)
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
@@ -141,7 +141,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
     """Whether the kernel can add the slices to one another itself: whole ones, by instructions of the unit."""
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # totals that are rounded to float32 are what they were
-    added = merge == "float32" or (merge != "from_both_ends" and sums.out_format == FP32 and sums.join is None)
+    added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
     if not (sums.backend.merges_slices and added and isinstance(chain, Chain) and len(plan.slices) > 1):
         return False
     # partial sums of these units are never -0, so that it makes no difference at which zero their totals start

@@ -20,7 +20,7 @@ class Call(NamedTuple):
     k: int
     scale_a: str = "none"  # "none", "tensor", "row", "1x128", "128x128"
     scale_b: str = "none"
-    out_format: Format = FP32
+    out_fmt: Format = FP32
 
     @property
     def is_fp8(self) -> bool:

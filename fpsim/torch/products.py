@@ -89,14 +89,14 @@ def multiply(
         return tensor_of(_finished(on_hardware(left, right, adds), vector, adds.out_fmt))
     keywords: dict[str, Any] = {
         "accumulate": adds.unit, "schedule": adds.schedule, "promote": adds.promote, "bias": vector,
-        "out_format": adds.out_fmt,
+        "out_fmt": adds.out_fmt,
     }  # fmt: skip
     if backend == "gpu":
         return tensor_of(_as_float(on_gpu(left, right, keywords), adds.out_fmt or FP32))
     if adds.out_fmt is None or (adds.schedule is not None and adds.schedule.slicing != Slicing()):
         return tensor_of(_as_float(matmul(left, right, **keywords), adds.out_fmt or FP32))
     # one slice is rounded where it ends, so its float32 sums are rounded without codes in between
-    sums = _as_float(matmul(left, right, **{**keywords, "out_format": None}), FP32)
+    sums = _as_float(matmul(left, right, **{**keywords, "out_fmt": None}), FP32)
     return tensor_of(quantize(sums, adds.out_fmt, overflow=output_overflow(adds.out_fmt)))
 
 

@@ -158,7 +158,7 @@ UNITS = ("hopper_e4m3_f32", "hopper_e5m2xe4m3_f32", "hopper_f16_f32", "hopper_bf
 
 FP8, HALF = ("e4m3", "e4m3"), ("fp16", "fp16")
 SCHEDULED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
-    (FP8, schedules.cublas("sm_90", split_k=4), {"alpha": 0.7, "out_format": "bf16"}),
+    (FP8, schedules.cublas("sm_90", split_k=4), {"alpha": 0.7, "out_fmt": "bf16"}),
     (FP8, schedules.cublas("sm_90", split_k=3, fast_accum=True), {}),
     (FP8, schedules.triton(128, max_num_imprecise_acc=96), {}),
     (HALF, schedules.cublas("sm_90", family="cutlass", split_k=2), {}),
@@ -185,7 +185,7 @@ def matmuls(lab: Lab) -> Iterator[Check]:
 
 
 def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> Callable[[], ValidationRow]:
-    kind = "bf16" if options.get("out_format") == "bf16" else "fp32"
+    kind = "bf16" if options.get("out_fmt") == "bf16" else "fp32"
 
     def run() -> ValidationRow:
         want = as_words(matmul(*codes, **options))

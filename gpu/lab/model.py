@@ -131,7 +131,7 @@ def predict(problem: ProductProblem, model: LibraryModel) -> Words:
         warnings.simplefilter("ignore")  # that the library's heuristic would choose another kernel
         found = matmul(
             a, b, problem.c, accumulate=unit, schedule=built(model), scale_a=problem.scale_a, scale_b=problem.scale_b,
-            bias=bias, out_format=None if problem.out == "fp32" else out, strict=False,
+            bias=bias, out_fmt=None if problem.out == "fp32" else out, strict=False,
         )  # fmt: skip
     return np.ascontiguousarray(found).view(f"u{found.dtype.itemsize}")
 

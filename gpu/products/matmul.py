@@ -16,6 +16,7 @@ from fpsim.gpu.products.unit_product import GpuProduct, run_specification
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import renamed_out_fmt
 from fpsim.products.pipeline import multiplied
 from fpsim.products.request import Request
 from fpsim.schedules.schedule import Schedule
@@ -70,7 +71,8 @@ def matmul(
     a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit | Accumulator | None = None,
     schedule: Schedule | None = None, promote: int | None = None, scale_a: Any = None, scale_b: Any = None,
     scale_order: str | None = None, bias: Any = None, alpha: float | None = None, beta: float | None = None,
-    out_format: FormatLike | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
+    out_fmt: FormatLike | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
+    out_format: FormatLike | None = None,
 ) -> Any:  # fmt: skip
     """c + a @ b on the GPU by a matrix unit, a library or an accumulator: the bits of `fpsim.matmul`.
 
@@ -78,12 +80,13 @@ def matmul(
       a, b: (M, K) and (K, N) codes of the unit's elements on the GPU, arrays of their dtypes, or `fp.gpu.Scaled`.
       c: (M, N) on the GPU, what the accumulator starts at, or beta * c in the epilogue.
       accumulate: a unit or its name, or an accumulator such as `fp.Sequential(fp.BF16)`.
-      schedule, promote, scale_order, alpha, beta, out_format, strict: as for `fpsim.matmul`.
+      schedule, promote, scale_order, alpha, beta, out_fmt, strict: as for `fpsim.matmul`.
       scale_a, scale_b: scale codes for block-scaled units, on the GPU; for other units float32 decode scales of the
         shapes that `fpsim.matmul` takes, on either side.
       bias: (N,) floats, on either side.
       fmt: the format of codes, or (format of a, format of b), for accumulators.
       out: takes the result.
+      out_format: the old name of `out_fmt`, for one release.
 
     Returns:
       (M, N) array of a's kind, of the dtype that `fpsim.matmul` gives; codes for cupy and numba where NumPy has no such
@@ -102,7 +105,9 @@ def matmul(
       ...     x = torch.full((16, 64), 0x38, dtype=torch.uint8).cuda()
       ...     print(fp.gpu.matmul(x, x.T.contiguous(), accumulate="hopper_e4m3_f32", promote=32))
     """
+    if out_format is not None:
+        out_fmt = renamed_out_fmt(out_fmt, out_format)
     request = Request(
-        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_format, strict
+        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt, strict
     )  # fmt: skip
     return multiplied(a, b, c, accumulate, request, fmt, out, Gpu(codes_of(a, "a")))

@@ -39,7 +39,7 @@ def calls() -> list[Call]:
     operation = {**cast, "fmt": None, "out_fmt": None, "input_subnormals": "keep", "flags": False, "tininess": "after"}
     product: dict[str, Any] = {
         "accumulate": UNIT, "schedule": None, "promote": None, "scale_a": None, "scale_b": None, "scale_order": None,
-        "bias": None, "alpha": None, "beta": None, "out_format": None, "strict": True, "fmt": None, "out": None,
+        "bias": None, "alpha": None, "beta": None, "out_fmt": None, "strict": True, "fmt": None, "out": None,
     }  # fmt: skip
     recipe: dict[str, Any] = {
         "block": (1, 32), "scale_format": "e8m0", "scale_rule": "amax", "scale_rounding": None, "amax_floor": 0.0,
@@ -74,7 +74,7 @@ def calls() -> list[Call]:
         ("policy_diff", fp.policy_diff, ("torch", "ieee", "e4m3"), {}),
         ("p3109", fp.formats.p3109, (8, 4), {"signed": True, "extended": True}),
         ("value_of", fp.E4M3.value_of, (3,), {}),
-        ("tree", fp.schedules.tree, (fp.schedules.FLAT, 64), {"n": None, "accumulate": None, "out_format": None}),
+        ("tree", fp.schedules.tree, (fp.schedules.FLAT, 64), {"n": None, "accumulate": None, "out_fmt": None}),
         ("cublas", fp.schedules.cublas, ("sm_90",), {"split_k": 1, "merge": None, "fast_accum": False}),
         ("error", fp.analysis.error, (x, "e4m3"), {"scaling": None}),
         ("DelayedScaling", fp.DelayedScaling, ("e4m3",), {"history": 16, "margin": 0}),

@@ -39,7 +39,7 @@ class Job:
     c: Array | None = None
     alpha: float | None = None
     beta: float | None = None
-    out_format: fp.Format = fp.FP32
+    out_fmt: fp.Format = fp.FP32
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class Job:
         """Keywords of `fp.matmul` but for the schedule."""
         words: dict[str, Any] = {"c": self.c, "scale_a": self.scale_a, "scale_b": self.scale_b, "bias": self.bias}
         words |= {"alpha": self.alpha, "beta": self.beta}
-        words |= {"out_format": None if self.out_format == fp.FP32 else self.out_format}
+        words |= {"out_fmt": None if self.out_fmt == fp.FP32 else self.out_fmt}
         return {name: value for name, value in words.items() if value is not None}
 
 
@@ -214,7 +214,7 @@ def cublas_end(job: Job, y: Array, rows_in_turn: bool = False) -> Array:
     y = with_bias(job, scaled(job, y, rows_in_turn=rows_in_turn))
     if job.c is not None:
         y = fma(beta(job), source(job), y)
-    return cast(y, job.out_format)
+    return cast(y, job.out_fmt)
 
 
 def source_first(job: Job, y: Array) -> Array:
@@ -228,7 +228,7 @@ def sum_end(job: Job, y: Array) -> Array:
     if job.beta is not None:
         return cublas_end(job, y)
     y = y if job.c is None or begin(job) is not None else source_first(job, y)
-    return cast(with_bias(job, y if job.c is not None else scaled(job, y)), job.out_format)
+    return cast(with_bias(job, y if job.c is not None else scaled(job, y)), job.out_fmt)
 
 
 def fused_bias_end(job: Job, y: Array) -> Array:
@@ -238,7 +238,7 @@ def fused_bias_end(job: Job, y: Array) -> Array:
     y = scaled(job, y, ZERO if job.bias is None else np.asarray(job.bias).astype(f32)[None])
     if job.c is not None:
         y = fma(beta(job), source(job), y)
-    return cast(y, job.out_format)
+    return cast(y, job.out_fmt)
 
 
 # ---- one chain, and promotion to a float32 total
@@ -276,7 +276,7 @@ def torch_rowwise(job: Job, fast_accum: bool = False) -> Array:
     y = with_bias(job, multiply(multiply(y, of_a), of_b))
     if job.beta is not None:
         y = fma(beta(job), source(job), y)
-    return cast(y, job.out_format)
+    return cast(y, job.out_fmt)
 
 
 # ---- scales per 128 terms of K
@@ -318,8 +318,8 @@ def block_scaled(job: Job, order: str) -> Array:
     plain = without_scales(job)
     y = with_bias(plain, scaled(plain, joined(job, order)))
     if job.c is not None:
-        y = fma(beta(job), source(job), rounded(y, job.out_format))
-    return cast(y, job.out_format)
+        y = fma(beta(job), source(job), rounded(y, job.out_fmt))
+    return cast(y, job.out_fmt)
 
 
 # ---- cuBLAS: slices of K
@@ -366,7 +366,7 @@ def cutlass_slices(k: int, slices: int) -> list[Span]:
 
 def cutlass(job: Job, split_k: int = 1, merge: int = 2, block_k: int = 32, step: int = 16) -> Array:
     """Kernels for operands without alignment; merge: the REDUCTION_SCHEME."""
-    fmt = job.out_format
+    fmt = job.out_fmt
     parts = [residue_first(job, span, block_k, step) for span in cutlass_slices(job.k, split_k)]
     if merge == 2 or len(parts) == 1:
         return cast(with_bias(job, source_first(job, forward(parts))), fmt)

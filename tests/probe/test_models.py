@@ -86,7 +86,7 @@ def test_results_of_a_narrow_format_that_are_passed_in_float32_are_recognised(ou
     operand = {"bf16": "bf16", "fp16": "f16"}[out]
 
     def product(a: Any, b: Any) -> Any:
-        return fp.matmul(a, b, accumulate=f"hopper_{operand}_f32", out_format=out).astype(np.float32)
+        return fp.matmul(a, b, accumulate=f"hopper_{operand}_f32", out_fmt=out).astype(np.float32)
 
     model = fp.probe.matmul(product, 96, a=out, rows=4, columns=5)
     assert model.unit == f"hopper_{operand}_f32"
@@ -101,7 +101,7 @@ def test_results_of_a_narrow_format_that_are_passed_in_float32_are_recognised(ou
 
 def test_results_that_are_narrow_for_some_operands_alone_have_no_model() -> None:
     def product(a: Any, b: Any) -> Any:
-        sums = fp.matmul(a, b, accumulate="hopper_bf16_f32", out_format="bf16").astype(np.float32)
+        sums = fp.matmul(a, b, accumulate="hopper_bf16_f32", out_fmt="bf16").astype(np.float32)
         return np.where(a[:, :1] == 0, sums * np.float32(1 + 2**-20), sums) - np.float32(0)
 
     assert not fp.probe.matmul(lambda a, b: np.flip(product(a, b)), 32, a="bf16", rows=4, columns=4).found

@@ -98,7 +98,7 @@ def test_an_epilogue_is_its_composition(case: Case, unit: MatrixUnit, whole: boo
         # neighbours among the cases have one family; together they see every pair
     )
     for turn, ((i, fmt), (m, n)) in enumerate(every if whole else (every[number % 8], every[(number + 5) % 8])):
-        x = job(unit, spread, (m, 200, n), seed=i, out_format=fmt)
+        x = job(unit, spread, (m, 200, n), seed=i, out_fmt=fmt)
         of_all = finishes(x, ("alpha", "tensor", "row"))
         for each in of_all if whole else itertools.islice(of_all, (turn + number // 8) % 2, None, 2):
             check(each, case)
@@ -106,14 +106,14 @@ def test_an_epilogue_is_its_composition(case: Case, unit: MatrixUnit, whole: boo
 
 @pytest.mark.parametrize(("case", "unit"), first(LANES))
 def test_an_epilogue_without_tensor_cores_is_its_composition(case: Case, unit: MatrixUnit) -> None:
-    for each in finishes(job(unit, spread, (1, 37, 5), out_format=fp.FP16), ("alpha",)):
+    for each in finishes(job(unit, spread, (1, 37, 5), out_fmt=fp.FP16), ("alpha",)):
         check(each, case)
 
 
 @pytest.mark.parametrize(("case", "unit"), first(ROWWISE))
 def test_an_epilogue_of_rowwise_scales_is_its_composition(case: Case, unit: MatrixUnit) -> None:
     for fmt in (fp.FP32, fp.BF16):
-        for each in finishes(job(unit, spread, (3, 200, 7), out_format=fmt), ("row",)):
+        for each in finishes(job(unit, spread, (3, 200, 7), out_fmt=fmt), ("row",)):
             check(each, case)
 
 
@@ -121,7 +121,7 @@ def test_an_epilogue_of_rowwise_scales_is_its_composition(case: Case, unit: Matr
 def test_an_epilogue_of_scales_per_block_is_its_composition(case: Case, unit: MatrixUnit) -> None:
     for fmt in (fp.FP32, fp.FP16, fp.BF16):
         for m, n in ((3, 7), (7, 3)):
-            x = job(unit, spread, (m, 200, n), out_format=fmt)
+            x = job(unit, spread, (m, 200, n), out_fmt=fmt)
             for each in finishes(block_scales(x, "1d", "2d"), ("alpha",)):
                 check(each, case)
 
@@ -132,7 +132,7 @@ def test_an_epilogue_takes_every_kind_of_number(case: Case, unit: MatrixUnit) ->
     c, bias = np.tile(special, (5, 1)), special[::-1].copy()
     for kind in KINDS:
         for fmt in (fp.FP32, fp.FP16, fp.E4M3):
-            x = job(unit, kind, (5, 200, 9), out_format=fmt)
+            x = job(unit, kind, (5, 200, 9), out_fmt=fmt)
             for words in ({"c": c}, {"bias": bias}, {"c": c, "beta": -1e-3, "alpha": 1e10, "bias": bias}):
                 check(replace(x, **words), case)
 
@@ -193,17 +193,17 @@ def test_block_scaled_sums_are_cast_before_c_joins() -> None:
     c = np.full((16, 16), 2.0**-6, f32)
     schedule = s.cublas("sm_90", family="block_scaled")
     # 32 + 1/8 is a tie in BF16 and goes to 32; 2**-6 more would have lifted it
-    got = fp.matmul(a, b, c, accumulate=HOPPER_FP8, schedule=schedule, bias=np.full(16, 0.125, f32), out_format=fp.BF16)
+    got = fp.matmul(a, b, c, accumulate=HOPPER_FP8, schedule=schedule, bias=np.full(16, 0.125, f32), out_fmt=fp.BF16)
     assert float(got[0, 0]) == 32.0
-    nvjet = fp.matmul(a, b, c, accumulate=HOPPER_FP8, schedule=PLAIN, bias=np.full(16, 0.125, f32), out_format=fp.BF16)
+    nvjet = fp.matmul(a, b, c, accumulate=HOPPER_FP8, schedule=PLAIN, bias=np.full(16, 0.125, f32), out_fmt=fp.BF16)
     assert float(nvjet[0, 0]) == 32.25
 
 
 def test_fp8_results_saturate_and_others_do_not() -> None:
-    assert first_of(HOPPER, PLAIN, alpha=1e30, out_format=fp.E4M3) == 448.0
-    assert first_of(HOPPER, PLAIN, alpha=-np.inf, out_format=fp.E5M2) == -57344.0
-    assert first_of(HOPPER, PLAIN, alpha=1e30, out_format=fp.FP16) == np.inf
-    assert np.isnan(first_of(HOPPER, PLAIN, alpha=np.nan, out_format=fp.E4M3))
+    assert first_of(HOPPER, PLAIN, alpha=1e30, out_fmt=fp.E4M3) == 448.0
+    assert first_of(HOPPER, PLAIN, alpha=-np.inf, out_fmt=fp.E5M2) == -57344.0
+    assert first_of(HOPPER, PLAIN, alpha=1e30, out_fmt=fp.FP16) == np.inf
+    assert np.isnan(first_of(HOPPER, PLAIN, alpha=np.nan, out_fmt=fp.E4M3))
 
 
 @pytest.mark.parametrize("schedule", [s.FLAT, s.cutlass_2xacc(), PLAIN, s.cublas("sm_90", split_k=2),
@@ -258,7 +258,7 @@ def test_the_dtype_of_a_result_is_that_of_its_format() -> None:
     a, b = ones()
     for fmt, dtype in ((None, f32), ("fp32", f32), ("float16", np.float16), (fp.BF16, ml_dtypes.bfloat16),
                        (ml_dtypes.bfloat16, ml_dtypes.bfloat16), ("e4m3", ml_dtypes.float8_e4m3fn)):  # fmt: skip
-        assert fp.matmul(a, b, accumulate=HOPPER, schedule=PLAIN, out_format=fmt).dtype == dtype
+        assert fp.matmul(a, b, accumulate=HOPPER, schedule=PLAIN, out_fmt=fmt).dtype == dtype
     assert fp.matmul(a, b, accumulate="hopper_f16_f16", schedule=s.FLAT).dtype == np.float16
     assert fp.matmul(a, b, accumulate="hopper_f16_f16", schedule=s.cutlass_2xacc()).dtype == f32
 
@@ -285,7 +285,7 @@ REFUSED = {
     "2d x 2d": (call(HOPPER_FP8, *FP8, BLOCKS, scale_a=GRID, scale_b=GRID), r"no product of 128x128 by 128x128"),
     "fast": (call(HOPPER_FP8, *FP8, s.cublas("sm_90", family="block_scaled", fast_accum=True)),
              r"no fast accumulation with block scaling .*Leave fast_accum out"),
-    "fp8 out": (call(HOPPER_FP8, *FP8, BLOCKS, out_format=fp.E4M3), r"in FP16, BF16 or FP32 .*got out_format E4M3"),
+    "fp8 out": (call(HOPPER_FP8, *FP8, BLOCKS, out_fmt=fp.E4M3), r"in FP16, BF16 or FP32 .*got out_fmt E4M3"),
     "e5m2": (call("hopper_e5m2_f32", *ones("hopper_e5m2_f32"), PLAIN), r"does not multiply E5M2 by E5M2"),
     "e5m2 rowwise": (call("hopper_e5m2_f32", *ones("hopper_e5m2_f32"), s.torch_rowwise()), r"E5M2 by E5M2 on CUDA"),
     "rowwise n": (call(HOPPER_FP8, FP8[0], FP8[1][:, :8], s.torch_rowwise()), r"N and K to be multiples of 16"),
@@ -371,7 +371,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "bias f64": (lambda: product(bias=np.ones(16)), TypeError, r"float32, float16 or bfloat16; got float64"),
     "c": (lambda: product(c=C[:3]), ValueError, r"c must have the result's shape \(16, 16\); got \(3, 16\)"),
     "c f16": (lambda: product(c=C[:3].astype(np.float16)), ValueError, r"c must have the result's shape \(16, 16\)"),
-    "out_format": (lambda: product(out_format="fp17"), ValueError, r"format must be one of .*got 'fp17'"),
+    "out_fmt": (lambda: product(out_fmt="fp17"), ValueError, r"format must be one of .*got 'fp17'"),
     "scales": (lambda: fp.matmul(*FP8, accumulate=HOPPER_FP8, schedule=PLAIN, scale_a=np.ones((16, 3), f32)),
                ValueError, r"scale_a must be one number, or have one of the shapes \(1, 1\), \(16, 1\).*got \(16, 3\)"),
     "double scales": (lambda: fp.matmul(*FP8, accumulate=HOPPER_FP8, schedule=PLAIN, scale_b=np.full((1, 16), 0.1)),

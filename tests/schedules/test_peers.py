@@ -42,28 +42,26 @@ def theirs(a: Array, b: Array, pair: tuple[str, str], scales: tuple[float, float
 
 
 @sweep("whole", False, True)
-@pytest.mark.parametrize("out_format", list(OUTPUTS))
+@pytest.mark.parametrize("out_fmt", list(OUTPUTS))
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "promoted"])
 @pytest.mark.parametrize(
     ("arch", "chip", "scheme"),
     [("sm_90", "hopper", "contiguous"), ("sm_89", "ada", "serial"), ("sm_89", "ada", "pairwise")],
 )
 def test_split_products_have_the_bits_of_the_recorded_kernels(
-    arch: str, chip: str, scheme: str, fast: bool, out_format: str, whole: bool
+    arch: str, chip: str, scheme: str, fast: bool, out_fmt: str, whole: bool
 ) -> None:
-    half = SOME if out_format == "fp32" else SOME[list(OUTPUTS).index(out_format) % 2 :: 2]  # which FP32 shows best
+    half = SOME if out_fmt == "fp32" else SOME[list(OUTPUTS).index(out_fmt) % 2 :: 2]  # which FP32 shows best
     for seed, ((m, n, k), split) in PRODUCTS if whole else half:
         pair = (("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3", "e5m2"))[seed % 3]
         a, b = operand((m, k), pair[0], seed), operand((k, n), pair[1], seed + 100)
         scales = float(np.float32(0.3 + seed / 7)), float(np.float32(1.7 / (seed + 1)))
         want = theirs(
-            a, b, pair, scales, out_dtype=OUTPUTS[out_format], use_fast_accum=fast, profile=chip,
+            a, b, pair, scales, out_dtype=OUTPUTS[out_fmt], use_fast_accum=fast, profile=chip,
             splitk=1 if split == 1 else (split, scheme),
         )  # fmt: skip
         merge = {"merge": scheme} if chip == "ada" else {}
         schedule = fp.schedules.cublas(arch, split_k=split, fast_accum=fast, **merge)  # type: ignore[arg-type]
         unit = f"{chip}_{pair[0] if pair[0] == pair[1] else 'x'.join(pair)}_f32"
-        got = fp.matmul(
-            a, b, accumulate=unit, schedule=schedule, scale_a=scales[0], scale_b=scales[1], out_format=out_format
-        )
+        got = fp.matmul(a, b, accumulate=unit, schedule=schedule, scale_a=scales[0], scale_b=scales[1], out_fmt=out_fmt)
         assert_bits_equal(got.view(want.dtype), want)

@@ -80,7 +80,7 @@ SOME_OF_THEM = list(zip(KINDS, itertools.cycle((fp.FP32, *FORMATS)), strict=Fals
 @sweep("pairs", SOME_OF_THEM, KINDS_AND_FORMATS)
 def test_a_schedule_is_its_composition_for_every_kind_of_number(case: Case, unit: MatrixUnit, pairs: Any) -> None:
     for kind, fmt in pairs:
-        check(job(unit, kind, (5, 390, 9), out_format=fmt), case)
+        check(job(unit, kind, (5, 390, 9), out_fmt=fmt), case)
 
 
 @in_turn("case, unit", first(TENSOR_CORES))
@@ -108,7 +108,7 @@ def test_any_schedule_of_any_shape_is_its_composition(data: st.DataObject) -> No
     unit = fp.unit(data.draw(st.sampled_from(case.units)))
     shape = data.draw(st.tuples(st.integers(1, 20), st.integers(1, 700), st.integers(1, 20)))
     fmt = data.draw(st.sampled_from([fp.FP32, fp.FP16, fp.BF16, fp.E4M3]))
-    check(job(unit, data.draw(st.sampled_from(KINDS)), shape, data.draw(st.integers(0, 99)), out_format=fmt), case)
+    check(job(unit, data.draw(st.sampled_from(KINDS)), shape, data.draw(st.integers(0, 99)), out_fmt=fmt), case)
 
 
 DISTINCT = {
@@ -130,7 +130,7 @@ DISTINCT = {
 @pytest.mark.parametrize("name", DISTINCT)
 def test_schedules_are_told_apart(name: str) -> None:
     unit, schedules = DISTINCT[name]
-    x = job(fp.unit(unit), spread, (31, 1125, 61), out_format=fp.FP16 if name == "output" else fp.FP32)
+    x = job(fp.unit(unit), spread, (31, 1125, 61), out_fmt=fp.FP16 if name == "output" else fp.FP32)
     found = {multiplied(x, schedule).tobytes(): schedule for schedule in schedules}
     assert len(found) == len(schedules)
 
@@ -211,7 +211,7 @@ def test_families_go_by_their_number() -> None:
 
 
 def test_words_for_reduction_schemes() -> None:
-    x = job(fp.unit(HOPPER), spread, (5, 333, 8), out_format=fp.FP16)
+    x = job(fp.unit(HOPPER), spread, (5, 333, 8), out_fmt=fp.FP16)
     for number, word in {0: "none", 1: "in_place", 2: "compute_type", 4: "output_type"}.items():
         got, want = (multiplied(x, s.cublas("sm_90", family="cutlass", split_k=4, merge=m)) for m in (number, word))
         assert_bits_equal(got, want)
@@ -364,7 +364,7 @@ ADDED_AT_ONCE = {  # schedule, unit, K, output, products
 @pytest.mark.parametrize("name", ADDED_AT_ONCE)
 def test_slices_of_one_length_are_one_product(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel adds them to one another, instead of float32 matrices between products."""
-    schedule, unit, k, out_format, count = ADDED_AT_ONCE[name]
+    schedule, unit, k, out_fmt, count = ADDED_AT_ONCE[name]
     done: list[Any] = []
 
     def add_product(total: Any, product: Any) -> None:
@@ -374,7 +374,7 @@ def test_slices_of_one_length_are_one_product(name: str, monkeypatch: pytest.Mon
     real = Cpu.add_product
     monkeypatch.setattr(Cpu, "add_product", staticmethod(add_product))
     p = random_product(fp.unit(unit), normal, (3, k, 8))
-    fp.matmul(p.a, p.b, accumulate=unit, schedule=schedule, out_format=out_format, strict=False)
+    fp.matmul(p.a, p.b, accumulate=unit, schedule=schedule, out_fmt=out_fmt, strict=False)
     assert len(done) == count
 
 
@@ -390,7 +390,7 @@ def zero_signs(slices: tuple[float, ...], schedule: Schedule, unit: str = HOPPER
     operands = (fp.cast(x, fp.unit(unit).a.fmt) for x in (a, b))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return int(results(fp.matmul(*operands, accumulate=unit, schedule=schedule, out_format=fmt))[0, 0])
+        return int(results(fp.matmul(*operands, accumulate=unit, schedule=schedule, out_fmt=fmt))[0, 0])
 
 
 def cutlass(merge: int) -> Schedule:
@@ -464,7 +464,7 @@ def test_flat_is_the_plain_product(name: str) -> None:
         assert_bits_equal(got, fp.matmul(p.a, p.b, c, accumulate=unit))
         assert_bits_equal(results(got), chained(p._replace(c=c), unit))
     if name != "ampere_f64_f64":
-        words = {"bias": matrix(1, 9)[0], "alpha": 0.3, "out_format": fp.BF16}
+        words = {"bias": matrix(1, 9)[0], "alpha": 0.3, "out_fmt": fp.BF16}
         got = fp.matmul(p.a, p.b, accumulate=unit, schedule=s.FLAT, **words)
         assert_bits_equal(got, fp.matmul(p.a, p.b, accumulate=unit, **words))
 
@@ -487,11 +487,9 @@ def test_fused_chains_have_schedules_too() -> None:
 def test_nan_is_all_ones(fmt: fp.Format | None, code: int) -> None:
     a, b = np.full((16, 320), -np.nan, np.float16), np.ones((320, 16), np.float16)
     for case in (*BASIC[:3], *NVJET[:3], *CUTLASS[:9], LANES[0]):
-        got = fp.matmul(a, b, accumulate=HOPPER, schedule=case.schedule, out_format=fmt)
+        got = fp.matmul(a, b, accumulate=HOPPER, schedule=case.schedule, out_fmt=fmt)
         assert set(results(got).flat) == {code}, case
-    got = fp.matmul(
-        np.ones((16, 320), np.float16), b, accumulate=HOPPER, bias=np.full(16, -np.nan, f32), out_format=fmt
-    )
+    got = fp.matmul(np.ones((16, 320), np.float16), b, accumulate=HOPPER, bias=np.full(16, -np.nan, f32), out_fmt=fmt)
     assert set(results(got).flat) == {code}
 
 
@@ -501,7 +499,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("fpsim.runtime.threads.SMALLEST", 1)
     for m, n in ((5, 300), (300, 140), (300, 1)):
-        x, found = job(unit, spread, (m, 333, n), out_format=fp.BF16), []
+        x, found = job(unit, spread, (m, 333, n), out_fmt=fp.BF16), []
         for threads in ("1", "2", "3"):
             monkeypatch.setenv("FPSIM_NUM_THREADS", threads)
             found.append(multiplied(x, case.schedule))
@@ -513,7 +511,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 def test_products_may_be_empty(case: Case, unit: MatrixUnit) -> None:
     for m, k, n in ((0, 64, 8), (1, 64, 0), (1, 0, 8), (0, 0, 0)):
         a, b = np.zeros((m, k), unit.a.dtype), np.zeros((k, n), unit.b.dtype)
-        options: tuple[dict[str, Any], ...] = ({}, {"bias": np.ones(n, f32), "out_format": fp.BF16})
+        options: tuple[dict[str, Any], ...] = ({}, {"bias": np.ones(n, f32), "out_fmt": fp.BF16})
         for words in options:
             got = fp.matmul(a, b, accumulate=unit, schedule=case.schedule, strict=False, **words)
             want = np.ones((m, n), f32) if words else np.zeros((m, n), f32)
@@ -523,9 +521,9 @@ def test_products_may_be_empty(case: Case, unit: MatrixUnit) -> None:
 def test_the_result_may_be_given() -> None:
     x = job(fp.unit(HOPPER), spread, (3, 333, 9))
     for case, fmt in itertools.product((BASIC[0], BASIC[1], NVJET[2], CUTLASS[6], LANES[0]), (None, fp.FP16, fp.BF16)):
-        want = multiplied(x, case.schedule, out_format=fmt)
+        want = multiplied(x, case.schedule, out_fmt=fmt)
         out = np.zeros((9, 3), want.dtype).T
-        assert multiplied(x, case.schedule, out_format=fmt, out=out) is out
+        assert multiplied(x, case.schedule, out_fmt=fmt, out=out) is out
         assert_bits_equal(out, want)
 
 
@@ -540,9 +538,9 @@ def test_torch_tensors_are_operands_and_scales() -> None:
     bias = torch.from_numpy(matrix(1, 16)[0]).to(torch.bfloat16)
     schedule = s.cublas("sm_90", family="block_scaled")
     got = fp.matmul(a, b, c, accumulate=HOPPER_FP8, schedule=schedule, scale_a=of_a, scale_b=of_b, bias=bias,
-                    out_format=torch.bfloat16)  # fmt: skip
+                    out_fmt=torch.bfloat16)  # fmt: skip
     want = fp.matmul(x.a, x.b, c.numpy(), accumulate=HOPPER_FP8, schedule=schedule, scale_a=x.scale_a,
-                     scale_b=x.scale_b, bias=bias.to(torch.float32).numpy(), out_format=fp.BF16)  # fmt: skip
+                     scale_b=x.scale_b, bias=bias.to(torch.float32).numpy(), out_fmt=fp.BF16)  # fmt: skip
     assert_bits_equal(got, want)
     got = fp.matmul(
         a, b, accumulate=HOPPER_FP8, schedule=s.cublas("sm_90"), scale_a=torch.tensor(0.3), scale_b=of_b[0, 0]

@@ -26,10 +26,10 @@ E4M3, F16, BF16 = "hopper_e4m3_f32", "hopper_f16_f32", "hopper_bf16_f32"
 PICTURED: list[tuple[Schedule, int, int, dict[str, Any]]] = [
     (s.FLAT, 1, 64, {}), (s.FLAT, 8, 1, {}), (s.cutlass_2xacc(128), 8, 512, {}),
     (s.cublas(split_k=4), 8, 1024, {"accumulate": E4M3}), (s.cublas(split_k=9), 8, 11528, {}),
-    (s.cublas(family="cutlass", stages=13, split_k=2, merge=0), 9, 300, {"out_format": "fp16"}),
+    (s.cublas(family="cutlass", stages=13, split_k=2, merge=0), 9, 300, {"out_fmt": "fp16"}),
     (s.cublas(family="gemv", option=10), 64, 1024, {}), (s.cublas(family="gemm_sn"), 8, 600, {}),
     (s.cublas(family="dot", split_k=4), 1, 2048, {}), (s.cublas("sm_89", split_k=4, merge="pairwise"), 8, 1024, {}),
-    (s.deepgemm(), 8, 1000, {"out_format": "bf16"}), (s.cutlass_2xacc(128), 8, 1 << 17, {}),
+    (s.deepgemm(), 8, 1000, {"out_fmt": "bf16"}), (s.cutlass_2xacc(128), 8, 1 << 17, {}),
 ]  # fmt: skip
 RUN: list[tuple[Schedule, str]] = [
     (s.FLAT, E4M3), (s.FLAT, "ampere_f16_f16"), (s.FLAT, "hopper_mma_e4m3_f32"), (s.cutlass_2xacc(128), E4M3),
@@ -92,8 +92,8 @@ def test_what_cannot_matter_does_not_show() -> None:
 def test_roundings_to_the_output_show_only_where_it_is_shorter() -> None:
     merges = [s.cublas(family="cutlass", stages=13, split_k=2, merge=merge) for merge in (0, 2, 4)]
     assert len({tree(each, 300) for each in merges}) == 1
-    assert len({tree(each, 300, out_format="fp16") for each in merges}) == 3
-    assert tree(s.FLAT, 64, out_format="bf16").fmt == fp.BF16
+    assert len({tree(each, 300, out_fmt="fp16") for each in merges}) == 3
+    assert tree(s.FLAT, 64, out_fmt="bf16").fmt == fp.BF16
 
 
 def test_a_minus_zero_that_may_come_is_not_normalised_away() -> None:
@@ -126,19 +126,19 @@ def test_equal_sequences_of_steps_have_one_form() -> None:
 
 
 @in_turn("schedule, unit", RUN)
-@in_turn("out_format", [None, "fp16"])
+@in_turn("out_fmt", [None, "fp16"])
 @sweep("whole", False, True)
-def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_format: str | None, whole: bool) -> None:
-    of, step = fp.unit(unit), 1 if out_format is None else 3
+def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_fmt: str | None, whole: bool) -> None:
+    of, step = fp.unit(unit), 1 if out_fmt is None else 3
     lengths = LENGTHS[:: step if schedule.slicing.count < 100 else 4]
     if not whole:  # every second one, odd ones with half of the schedules
         lengths = lengths[len(str(schedule)) % 2 :: 2]
     for i, k in enumerate(lengths):
         for n in (1, 2) if whole else (1 + i % 2,):
             a, b = codes(of.a.fmt, (2, k), k), codes(of.b.fmt, (n, k), k + 2)
-            found = tree(schedule, k, n=n, accumulate=of, out_format=out_format)
+            found = tree(schedule, k, n=n, accumulate=of, out_fmt=out_fmt)
             wanted = evaluate(found, np.repeat(a, n, 0), np.tile(b, (2, 1)), unit=of)
-            got = fp.matmul(a, b.T, accumulate=of, schedule=schedule, out_format=out_format, strict=False)
+            got = fp.matmul(a, b.T, accumulate=of, schedule=schedule, out_fmt=out_fmt, strict=False)
             assert same(got.astype(np.float32).reshape(-1), values(wanted)), (k, n)
 
 
@@ -296,15 +296,15 @@ def test_every_comparison_is_a_sentence() -> None:
     everything: list[Any] = [*schedules_of(), *(each for each, _ in RUN), *accumulators, "ada_f16_f16"]
     for i, x in enumerate(everything):
         for y in (s.FLAT, s.cublas(family="dot", split_k=2), fp.Pairwise("fp16"), everything[i - 1]):
-            found = s.compare(x, y, 130, n=1, out_format="bf16", accumulate=F16)
+            found = s.compare(x, y, 130, n=1, out_fmt="bf16", accumulate=F16)
             assert found.sentence.endswith(".")
             assert "None" not in found.sentence
 
 
 def test_depth_does_not_grow_with_the_number_of_slices() -> None:
     many = s.cublas(family="cutlass", stages=13, split_k=3000, merge=0)
-    assert tree(many, 24000, out_format="fp16") == tree(many, 24000, out_format="fp16")
-    assert tree(many, 24000, out_format="fp16").depth < 6
+    assert tree(many, 24000, out_fmt="fp16") == tree(many, 24000, out_fmt="fp16")
+    assert tree(many, 24000, out_fmt="fp16").depth < 6
     assert hash(tree(s.FLAT, 10**6)) == hash(tree(s.FLAT, 10**6))
     assert s.compare(s.FLAT, s.cutlass_2xacc(128), 10**6).terms == (128, 256, 128)
 
@@ -335,7 +335,7 @@ def test_an_explanation_tells_slices_and_lost_terms() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "shape", "keywords", "words"),
-    [(s.cublas(family="cutlass", stages=13, split_k=2, merge=0), (7, 9, 300), {"out_format": "fp16"},
+    [(s.cublas(family="cutlass", stages=13, split_k=2, merge=0), (7, 9, 300), {"out_fmt": "fp16"},
       "the running sum is rounded to the output, FP16"),
      (s.cublas(family="cutlass", stages=13), (7, 9, 300), {}, "The 44 terms by which K exceeds a multiple of 64"),
      (s.cublas(family="gemv", option=10), (1, 8, 1024), {}, "32 lanes share an output and take 4 terms in turn"),

@@ -144,7 +144,7 @@ def test_two_faults_at_once_are_both_named() -> None:
     def twice(a: Any, b: Any) -> Any:
         return fp.cast(fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=256), "bf16", rounding="toward_zero")
 
-    report = check_kernel(twice, **FP8, out_format="bf16", raises=False)
+    report = check_kernel(twice, **FP8, out_fmt="bf16", raises=False)
     assert report.causes == ("adds as hopper_e4m3_f32 by cutlass_2xacc(256)", "truncates the result")
 
 
@@ -324,14 +324,14 @@ def test_an_envelope_of_a_unit_holds_for_it_and_not_for_a_coarser_one() -> None:
 
 RIGHT: tuple[dict[str, Any], ...] = (
     {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 64},
-    {"a": "e4m3", "b": "e5m2", "accumulate": "blackwell_e4m3xe5m2_f32", "out_format": "fp16"},
+    {"a": "e4m3", "b": "e5m2", "accumulate": "blackwell_e4m3xe5m2_f32", "out_fmt": "fp16"},
     {"a": "bf16", "accumulate": "cdna3_bf16_f32"},
-    {"a": "tf32", "accumulate": "ampere_tf32_f32", "out_format": "bf16"},
+    {"a": "tf32", "accumulate": "ampere_tf32_f32", "out_fmt": "bf16"},
     {"a": "fp16", "accumulate": "hopper_f16_f16"},
     {"a": "fp16", "accumulate": fp.Chunked(fp.FP16, 8, fp.FP32)},
     {"a": "e2m1", "accumulate": "blackwell_nvfp4_f32", "scale_a": "block", "scale_b": "block"},
     {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "scale_a": "row", "scale_b": "row", "bias": True,
-     "out_format": "bf16"},
+     "out_fmt": "bf16"},
     {"a": "float64", "accumulate": fp.FusedMultiplyAdd(fp.FP64)},
     {"a": "fp16", "accumulate": "hopper_f16_f32", "schedule": fp.schedules.cublas("sm_90", split_k=3)},
 )  # fmt: skip
@@ -358,10 +358,10 @@ def test_torch_tensors_are_passed_and_read() -> None:
     def kernel(a: Any, b: Any) -> Any:
         assert isinstance(a, torch.Tensor)
         arrays = [x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16) for x in (a, b)]
-        found = fp.matmul(*arrays, accumulate="hopper_bf16_f32", out_format="bf16")
+        found = fp.matmul(*arrays, accumulate="hopper_bf16_f32", out_fmt="bf16")
         return torch.from_numpy(found.view(np.uint16)).view(torch.bfloat16)
 
-    how: dict[str, Any] = {"accumulate": "hopper_bf16_f32", "out_format": "bf16", "shapes": [(4, 4, 40)],
+    how: dict[str, Any] = {"accumulate": "hopper_bf16_f32", "out_fmt": "bf16", "shapes": [(4, 4, 40)],
                            "certificate": False}  # fmt: skip
     assert check_kernel(kernel, a=torch.bfloat16, **how).ok
     assert check_kernel(kernel, a="bf16", takes="torch", **how).ok
@@ -375,9 +375,9 @@ def test_torch_has_the_bits_of_the_model_of_a_probe() -> None:
 
 def test_codes_are_results_too() -> None:
     def kernel(a: Any, b: Any) -> Any:
-        return fp.matmul(a, b, accumulate="hopper_bf16_f32", out_format="bf16").view(np.uint16)
+        return fp.matmul(a, b, accumulate="hopper_bf16_f32", out_fmt="bf16").view(np.uint16)
 
-    assert check_kernel(kernel, **SHORT, out_format="bf16", certificate=False).ok
+    assert check_kernel(kernel, **SHORT, out_fmt="bf16", certificate=False).ok
 
 
 def _raises(a: Any, b: Any) -> Any:

@@ -58,5 +58,5 @@ def test_layers_on_another_chip_have_the_bits_of_its_unit() -> None:
     layer = ft.QuantLinear(256, 16, False, recipe=chips.on_chip(ft.RECIPES["FP8_TENSOR"], "B200"))
     x = torch.randn(8, 256)
     a, b = (fp.encode_scaled(each.detach().numpy(), "e4m3", fp.scalings.TENSOR) for each in (x, layer.weight))
-    want = fp.matmul(a, b.transpose(), accumulate="blackwell_e4m3_f32", promote=128, out_format="bf16")
+    want = fp.matmul(a, b.transpose(), accumulate="blackwell_e4m3_f32", promote=128, out_fmt="bf16")
     fp.testing.assert_bits_equal(layer(x).detach().numpy(), want.astype(np.float32))

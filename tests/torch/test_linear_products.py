@@ -39,8 +39,8 @@ def hand(x: Any, fmt: Any, scaling: Any, **cast: Any) -> Any:
 
 # recipe: formats of x, w, dy; scalings of x, w, dy, and of w, dy, x backwards; the arithmetic of each product
 ROWS: dict[str, Any] = {
-    "BF16": ("bf16", "bf16", "bf16", *[None] * 6, *[{"accumulate": "hopper_bf16_f32", "out_format": "bf16"}] * 3),
-    "FP16": ("fp16", "fp16", "fp16", *[None] * 6, *[{"accumulate": "hopper_f16_f32", "out_format": "fp16"}] * 3),
+    "BF16": ("bf16", "bf16", "bf16", *[None] * 6, *[{"accumulate": "hopper_bf16_f32", "out_fmt": "bf16"}] * 3),
+    "FP16": ("fp16", "fp16", "fp16", *[None] * 6, *[{"accumulate": "hopper_f16_f32", "out_fmt": "fp16"}] * 3),
     "FP8_RAW": ("e4m3", "e4m3", "e4m3", *[None] * 6, PROMOTED, PROMOTED, PROMOTED),
     "FP8_TENSOR": ("e4m3", "e4m3", "e4m3", *[S.TENSOR] * 6, PROMOTED, PROMOTED, PROMOTED),
     "TE_HYBRID": ("e4m3", "e4m3", "e5m2", *[S.TE_TENSOR] * 6, FLAT, E5M2, E5M2),
@@ -66,7 +66,7 @@ def test_products_are_those_of_matmul_on_operands_quantised_by_hand(name: str) -
     raw = {"overflow": "saturate"} if name == "FP8_RAW" else {}
     ax, aw, ady = x.detach().numpy(), layer.weight.detach().numpy(), dy.numpy()
     if recipe.fprop.out_fmt is not None:
-        fprop, dgrad = {"out_format": "bf16", **fprop}, {"out_format": "bf16", **dgrad}
+        fprop, dgrad = {"out_fmt": "bf16", **fprop}, {"out_fmt": "bf16", **dgrad}
     qx, qw, qdy = hand(ax, of_x, sx, **raw), hand(aw, of_w, sw, **raw), hand(ady, of_dy, sdy, **raw)
     turned = qw.T if sw is None else qw.transpose()
     fp.testing.assert_bits_equal(y.detach().numpy(), fp.matmul(qx, turned, **fprop).astype(np.float32))
@@ -90,12 +90,12 @@ def test_nvfp4_has_square_weights_stochastic_gradients_and_a_hadamard_transform(
     weight, square = layer.weight.detach().numpy(), S.NVFP4.replace(block=(16, 16))
     qx = fp.encode_scaled(x.detach().numpy(), "e2m1", S.NVFP4)
     rows = spread(fp.encode_scaled(weight, "e2m1", square))
-    want = fp.matmul(qx, rows.transpose(), out_format="bf16", **NVFP4)
+    want = fp.matmul(qx, rows.transpose(), out_fmt="bf16", **NVFP4)
     fp.testing.assert_bits_equal(y.detach().numpy(), want.astype(np.float32))
     draws: dict[str, Any] = {"rounding": "stochastic", "seed": plan.grad.key}
     qdy = fp.encode_scaled(dy.numpy(), "e2m1", S.NVFP4, **draws)
     columns = spread(fp.encode_scaled(np.ascontiguousarray(weight.T), "e2m1", square)).transpose()
-    fp.testing.assert_bits_equal(dx.numpy(), fp.matmul(qdy, columns, out_format="bf16", **NVFP4).astype(np.float32))
+    fp.testing.assert_bits_equal(dx.numpy(), fp.matmul(qdy, columns, out_fmt="bf16", **NVFP4).astype(np.float32))
     mixed = [mixing.hadamard(each, 16, plan.signs) for each in (dy.numpy(), x.detach().numpy())]
     draws["seed"] = plan.grad_backward.key
     left = fp.encode_scaled(mixed[0], "e2m1", NVFP4_BACK, **draws).transpose()
@@ -142,9 +142,9 @@ def test_delayed_scales_are_those_of_the_class() -> None:
             state.encode(np.ascontiguousarray(each.detach().numpy()))
             for state, each in zip(states, (x, layer.weight, dy), strict=True)
         )
-        want = fp.matmul(qx, qw.transpose(), accumulate="hopper_e4m3_f32", out_format="bf16")
+        want = fp.matmul(qx, qw.transpose(), accumulate="hopper_e4m3_f32", out_fmt="bf16")
         fp.testing.assert_bits_equal(y.detach().numpy(), want.astype(np.float32))
-        want = fp.matmul(qdy, qw, out_format="bf16", **E5M2)
+        want = fp.matmul(qdy, qw, out_fmt="bf16", **E5M2)
         fp.testing.assert_bits_equal(dx.numpy(), want.astype(np.float32))
         fp.testing.assert_bits_equal(dw.numpy(), fp.matmul(qdy.transpose(), qx, **E5M2))
     for row, state in zip(layer.scales.numpy(), states, strict=True):

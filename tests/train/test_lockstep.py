@@ -79,7 +79,7 @@ def test_two_chips_differ_at_the_first_product_where_their_units_do() -> None:
     call = seen[0]
     hopper, blackwell = (
         fp.matmul(call.a.encoded, call.b.encoded, accumulate=f"{arch}_e4m3_f32", promote=128, bias=call.bias,
-                  out_format="bf16").astype(np.float32)
+                  out_fmt="bf16").astype(np.float32)
         for arch in ("hopper", "blackwell")
     )  # fmt: skip
     fp.testing.assert_bits_equal(hopper, call.result)

@@ -65,7 +65,7 @@ def by_hand(call: Any, linear: Any) -> Any:
         operands.append(codes.transpose() if flip and scaling is not None else codes.T if flip else codes)
     found = fp.matmul(
         *operands, accumulate=linear.accumulator(call.product), schedule=product.schedule, promote=product.promote,
-        out_format=product.out_fmt,
+        out_fmt=product.out_fmt,
     )  # fmt: skip
     return fp.decode(found, product.out_fmt) if found.dtype == np.uint16 else np.asarray(found, np.float32)
 
@@ -288,11 +288,11 @@ def test_nvfp4_draws_anew_in_every_step() -> None:
     for step in range(2):
         calls = {name: found[0] for name, found in calls_of(run, LAYER).items()}
         x, dy, weight = calls["fprop"].a.source, calls["dgrad"].a.source, calls["dgrad"].b.source
-        want = fp.matmul(fp.encode_scaled(x, "e2m1", NVFP4), squares(weight), out_format="bf16", **FP4)
+        want = fp.matmul(fp.encode_scaled(x, "e2m1", NVFP4), squares(weight), out_fmt="bf16", **FP4)
         assert_bits_equal(calls["fprop"].result, rounded(want))
         draws: dict[str, Any] = {"rounding": "stochastic", "seed": plan.grad.key + step}
         qdy = fp.encode_scaled(dy, "e2m1", NVFP4, **draws)
-        assert_bits_equal(calls["dgrad"].result, rounded(fp.matmul(qdy, squares(weight.T), out_format="bf16", **FP4)))
+        assert_bits_equal(calls["dgrad"].result, rounded(fp.matmul(qdy, squares(weight.T), out_fmt="bf16", **FP4)))
         draws["seed"] = plan.grad_backward.key + step
         left = fp.encode_scaled(mixing.hadamard(dy, 16, plan.signs), "e2m1", columns, **draws).transpose()
         right = fp.encode_scaled(mixing.hadamard(x, 16, plan.signs), "e2m1", columns)
@@ -308,9 +308,9 @@ def test_delayed_scales_follow_the_steps_before() -> None:
         x, weight, dy = (
             state.encode(np.ascontiguousarray(each)) for state, each in zip(states, sources, strict=True)
         )  # fmt: skip
-        want = fp.matmul(x, weight.transpose(), out_format="bf16", **FP8)
+        want = fp.matmul(x, weight.transpose(), out_fmt="bf16", **FP8)
         assert_bits_equal(calls["fprop"].result, rounded(want))
-        assert_bits_equal(calls["dgrad"].result, rounded(fp.matmul(dy, weight, out_format="bf16", **HYBRID)))
+        assert_bits_equal(calls["dgrad"].result, rounded(fp.matmul(dy, weight, out_fmt="bf16", **HYBRID)))
         assert_bits_equal(calls["wgrad"].result, fp.matmul(dy.transpose(), x, **HYBRID))
 
 

@@ -81,7 +81,7 @@ def described(
     return BudgetRow(
         kept.layer, product, shape, 1, (kept.called.get(left, left), kept.called.get(right, right)),
         (names[0], names[1]), how.unit or how.accumulator or "torch",
-        how.schedule or (f"promote={how.promote}" if how.promote else ""), str(_out_format(how) or "float32"), squares,
+        how.schedule or (f"promote={how.promote}" if how.promote else ""), str(_out_fmt(how) or "float32"), squares,
         tuple(of_part), kept.kind,
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ def _row(
         inherited=None if arrived is None else energy(arrived.product - reference),
         total=None if total is None else energy(total - reference),
         closed_a=_share(closed[0], size), closed_b=_share(closed[1], size),
-        closed_cast=_share(relative_rounding(_out_format(call.how)), size),
+        closed_cast=_share(relative_rounding(_out_fmt(call.how)), size),
         a=energy(mixed.a), b=energy(mixed.b), a_stored=energy(sides[0].error), b_stored=energy(sides[1].error),
         **lines_of_error(squares_of(error), LineSizes.of(reference)),
         rounded=sum(map(_met, sides, (True, False))),
@@ -213,7 +213,7 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
     """The energy of what rounding the exact product to its format changes."""
-    fmt = _out_format(how)
+    fmt = _out_fmt(how)
     if fmt is None:
         return (0.0,)
     overflow = "nonfinite" if how.is_torch else output_overflow(fmt)
@@ -221,7 +221,7 @@ def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
         return (energy(quantize(reference, fmt, overflow=overflow) - reference),)
 
 
-def _out_format(how: ProductPlan) -> Any:
+def _out_fmt(how: ProductPlan) -> Any:
     return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
 
 

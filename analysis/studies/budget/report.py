@@ -243,7 +243,7 @@ def main_cause(row: BudgetRow) -> str:
     return {
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",
         "rounding_b": f"the rounding of the {b.replace('_', ' ')} to {row.formats[1]}",
-        "scales": "the scales", "sums": f"sums by {row.unit}", "cast": f"the cast to {row.out_format}",
+        "scales": "the scales", "sums": f"sums by {row.unit}", "cast": f"the cast to {row.out_fmt}",
         "": "by causes that were not measured",
     }[cause_of(row)]  # fmt: skip
 

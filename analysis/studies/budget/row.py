@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.budget.tiles import WorstTile, worst_of
+from fpsim.deprecation import warn_renamed
 
 # The causes, in the order of tables and pictures; the last is what the others leave of `joint`.
 CAUSES = ("rounding_a", "rounding_b", "scales", "accumulator", "promotion", "cast", "interplay")
@@ -80,7 +81,7 @@ class BudgetRow:
       operands: what a and b are called: "input", "weight", "output_gradient".
       formats: of a and b, as text; "float32" where nothing is cast.
       unit, schedule: what adds, and in which order; "torch" for torch's float32.
-      out_format: of the result.
+      out_fmt: of the result.
       squares: the sums behind the figures.
       tiles: the tiles of the operands whose rounding costs most.
       kind: "linear", "convolution" (whose input is its patches) or "attention".
@@ -95,11 +96,17 @@ class BudgetRow:
     formats: tuple[str, str]
     unit: str
     schedule: str
-    out_format: str
+    out_fmt: str
     squares: Squares = field(repr=False)
     tiles: tuple[WorstTile, ...] = field(repr=False, default=())
     kind: str = "linear"
     parts: int = 1
+
+    @property
+    def out_format(self) -> str:
+        """Return `out_fmt`, by its old name."""
+        warn_renamed("BudgetRow.out_format", "BudgetRow.out_fmt")
+        return self.out_fmt
 
     def _relative(self, square: float | None) -> float:
         """The root of a square over the reference's, with its sign; NaN where it is not known."""
@@ -240,5 +247,5 @@ class BudgetRow:
         fields = {name: getattr(self, name) for name in ("layer", "kind", "product", "shape", "parts", "batches")}
         for i, side in enumerate("ab"):
             fields |= {f"operand_{side}": self.operands[i], f"format_{side}": self.formats[i]}
-        fields |= {name: getattr(self, name) for name in ("unit", "schedule", "out_format")}
+        fields |= {name: getattr(self, name) for name in ("unit", "schedule", "out_fmt")}
         return fields | {name: getattr(self, name) for name in FIGURES}

@@ -22,7 +22,7 @@ FIELDS = (
     "formats",
     "unit",
     "schedule",
-    "out_format",
+    "out_fmt",
     "kind",
     "parts",
 )
@@ -70,6 +70,8 @@ def _tile(tile: WorstTile) -> dict[str, Any]:
 
 def _row(fields: dict[str, Any]) -> BudgetRow:
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    if "out_format" in arguments:  # its old name, in folders that were saved before
+        arguments["out_fmt"] = arguments.pop("out_format")
     tiles = []
     for tile in fields["tiles"]:
         values = tuple(WorstValue(tuple(place), *rest) for place, *rest in tile["values"])

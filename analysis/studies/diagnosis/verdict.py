@@ -114,8 +114,8 @@ def reason(
     """
     product, lines = called or row.product, lines_of(row)
     if not math.isfinite(row.joint):
-        ends = NAMED[row.out_format].max if row.out_format in NAMED else math.inf
-        why = f"it reaches {reaches:.2g} and {row.out_format} ends at {ends:,.0f}" if reaches > ends else ""
+        ends = NAMED[row.out_fmt].max if row.out_fmt in NAMED else math.inf
+        why = f"it reaches {reaches:.2g} and {row.out_fmt} ends at {ends:,.0f}" if reaches > ends else ""
         return f"its {product} overflows{_since(why or _out_of_range(row, recipe, recording, layer, ('above',)))}"
     if row.joint > limit:
         return f"its {product} is off by {relative(row.joint)}{_since(_cause(row, recipe, recording, layer))}"
@@ -146,7 +146,7 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
         kept = f", which keeps {unit.fraction_bits} fraction bits" if unit is not None and unit.fraction_bits else ""
         return f"sums are those of {row.unit}{kept}"
     if cause == "cast":
-        return f"results are rounded to {row.out_format}"
+        return f"results are rounded to {row.out_fmt}"
     side, parts = SIDES[cause], (row.rounding_a, row.rounding_b)
     if min(parts) >= ALIKE * max(parts):
         said = " and ".join(map(_said, row.operands))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fpsim.analysis.studies.planning.evidence import Measured
 from fpsim.analysis.studies.planning.libraries import Setting, settings_of
 from fpsim.analysis.studies.planning.problem import Slot
+from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_kind, require_word
@@ -55,7 +56,7 @@ class Choice:
         has no scales.
       accumulator: what adds: a unit or an accumulator, or "torch" in float32.
       schedule: in which order; "" for one chain, or promotion.
-      out_format: of the result; "" for the accumulator's.
+      out_fmt: of the result; "" for the accumulator's.
       bits: a value that the product reads, scales included.
       value, spread: the figure of this product alone, and its standard deviation over batches.
       harm: what is added up of it.
@@ -69,7 +70,7 @@ class Choice:
     scalings: tuple[str, str]
     accumulator: str
     schedule: str
-    out_format: str
+    out_fmt: str
     bits: float
     value: float
     spread: float
@@ -77,12 +78,18 @@ class Choice:
     cheaper: Other | None
     dearer: Other | None
 
+    @property
+    def out_format(self) -> str:
+        """Return `out_fmt`, by its old name."""
+        warn_renamed("Choice.out_format", "Choice.out_fmt")
+        return self.out_fmt
+
     def to_dict(self) -> dict[str, Any]:
         """The row of a table."""
         found: dict[str, Any] = {"layer": self.layer, "product": self.product, "recipe": self.recipe}
         for i, side in enumerate("ab"):
             found |= {f"format_{side}": self.formats[i], f"scaling_{side}": self.scalings[i]}
-        names = ("accumulator", "schedule", "out_format", "bits", "value", "spread", "harm")
+        names = ("accumulator", "schedule", "out_fmt", "bits", "value", "spread", "harm")
         found |= {name: getattr(self, name) for name in names}
         for name in ("cheaper", "dearer"):
             other = getattr(self, name)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import encode
+from fpsim.deprecation import renamed_arguments, warn_renamed
 from fpsim.errors import shown
 from fpsim.formats.named import Format
 from fpsim.matrix_units.catalogue import named_unit
@@ -26,7 +27,7 @@ class ScheduledProduct:
       w: float array (k, n), or None where each call passes its own: `product(x, w)`.
       unit: a matrix unit of floats, or its name.
       choose: a schedule, None for one chain over K, or a function (m, n, k) -> schedule, None, or (unit, schedule).
-      out_format: the format of results; None for the unit's own.
+      out_fmt: the format of results; None for the unit's own.
 
     Raises:
       TypeError: w holds no floats, or choose is something else.
@@ -41,8 +42,9 @@ class ScheduledProduct:
       ((2, 8), "hopper_bf16_f32, cublas('sm_90', split_k=4)", 'hopper_bf16_f32, one chain')
     """
 
+    @renamed_arguments(out_format="out_fmt")
     def __init__(
-        self, w: Any = None, unit: MatrixUnit | str = "hopper_bf16_f32", choose: Choice = None, out_format: Any = None
+        self, w: Any = None, unit: MatrixUnit | str = "hopper_bf16_f32", choose: Choice = None, out_fmt: Any = None
     ) -> None:
         self.w = None if w is None else float_array(without_gradient(w), "w")[0]
         if self.w is not None and self.w.ndim != 2:
@@ -52,7 +54,13 @@ class ScheduledProduct:
             raise TypeError(
                 f"choose must be a schedule, None or a function (m, n, k) -> schedule; got {shown(choose)}."
             )
-        self.choose, self.out_format = choose, out_format
+        self.choose, self.out_fmt = choose, out_fmt
+
+    @property
+    def out_format(self) -> Any:
+        """Return `out_fmt`, by its old name."""
+        warn_renamed("ScheduledProduct.out_format", "ScheduledProduct.out_fmt")
+        return self.out_fmt
 
     def chosen(self, m: int, n: int, k: int) -> tuple[MatrixUnit, Schedule]:
         """Return the unit and the schedule of a shape."""
@@ -81,7 +89,7 @@ class ScheduledProduct:
         return np.asarray(
             matmul(
                 encode(np.ascontiguousarray(left), unit.a.carrier), encode(np.ascontiguousarray(right), unit.b.carrier),
-                accumulate=unit, strict=False, out_format=self.out_format, **options,  # type: ignore[arg-type]
+                accumulate=unit, strict=False, out_fmt=self.out_fmt, **options,  # type: ignore[arg-type]
             )
         )  # fmt: skip
 

@@ -324,8 +324,8 @@ def _operands(call: Call) -> Iterator[str]:
         yield f"cuBLAS's {family} kernels take {kinds} ({source}); got {unit.name}."
     if takes_fp8 and unit.rule is not UnitRule.FUSED:
         yield f"cuBLAS's {family} kernels run on wgmma, tcgen05 or, on Ada, mma, without block scales; got {unit.name}."
-    if call.out_format not in OUTPUTS:
-        yield f"cuBLAS gives {', '.join(map(str, OUTPUTS))} ({DOC}); got out_format {call.out_format}."
+    if call.out_fmt not in OUTPUTS:
+        yield f"cuBLAS gives {', '.join(map(str, OUTPUTS))} ({DOC}); got out_fmt {call.out_fmt}."
     if unit.d.fmt != FP32:
         yield f"cuBLAS is known with float32 sums alone, CUBLAS_COMPUTE_32F ({HEURISTIC}); got {unit.name}."
     if unit.a.fmt == E5M2 and unit.b.fmt == E5M2:
@@ -356,8 +356,8 @@ def _scales(call: Call) -> Iterator[str]:
         yield f"cuBLAS has no product of 128x128 by 128x128 blocks of scales ({DOC}; {TORCH}). Scale one side by 1x128."
     if call.schedule.fast_accum:
         yield f"cuBLAS has no fast accumulation with block scaling ({TORCH}: get_scale_mode). Leave fast_accum out."
-    if call.out_format not in (FP16, BF16, FP32):
-        yield f"cuBLAS gives block-scaled products in FP16, BF16 or FP32 ({DOC}); got out_format {call.out_format}."
+    if call.out_fmt not in (FP16, BF16, FP32):
+        yield f"cuBLAS gives block-scaled products in FP16, BF16 or FP32 ({DOC}); got out_fmt {call.out_fmt}."
 
 
 def _outputs(call: Call) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
@@ -81,9 +82,10 @@ class Explanation:
         return tree_axes(self.tree, ax, f"{self.schedule}, K = {self.k}\n{name}")
 
 
+@renamed_arguments(out_format="out_fmt")
 def explain(
     schedule: Schedule, m: int, n: int, k: int, *, accumulate: MatrixUnit | str | None = None,
-    out_format: FormatLike | None = None,
+    out_fmt: FormatLike | None = None,
 ) -> Explanation:  # fmt: skip
     """Explain how a schedule adds up the products of an (m, k) by (k, n) matrix product.
 
@@ -91,7 +93,7 @@ def explain(
       schedule: of `fp.schedules`.
       m, n, k: the shape.
       accumulate: the unit, as of `fp.matmul`; None as for `fp.schedules.tree`.
-      out_format: the format of the result; None for that of the sums.
+      out_fmt: the format of the result; None for that of the sums.
 
     Returns:
       An Explanation; print it, or `.plot()` it.
@@ -115,8 +117,8 @@ def explain(
         if not is_integer(value) or value < 1:
             raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     unit = unit_of(schedule, accumulate)
-    fmt = None if out_format is None else find_format(out_format)
-    found = tree(schedule, k, n=n, accumulate=unit, out_format=fmt)  # which refuses what has too many parts
+    fmt = None if out_fmt is None else find_format(out_fmt)
+    found = tree(schedule, k, n=n, accumulate=unit, out_fmt=fmt)  # which refuses what has too many parts
     plan = plan_of(schedule, unit, k)
     lines = [f"{schedule}, a {m} x {n} product of K = {k} on {unit.name}."]
     if isinstance(schedule.sums, Lanes):
@@ -124,7 +126,7 @@ def explain(
     else:
         lines += _chains(schedule, schedule.sums, plan, unit)
     lines += [*_slices(schedule, plan, fmt), *_lost(plan), *_result(schedule, unit, fmt)]
-    call = Call(schedule, unit, m, n, k, out_format=fmt or FP32)
+    call = Call(schedule, unit, m, n, k, out_fmt=fmt or FP32)
     lines += [f"Refused by the library: {line}" for line in refusals(call)]
     lines += [f"Note: {line}" for line in remarks(schedule, unit, m, n, k)]
     of_unit = (
@@ -233,7 +235,7 @@ def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Itera
     merge = schedule.slicing.merge
     yield f"{MERGES[merge].format(out=f'the output, {in_words(fmt or FP32)}')}."
     if merge in ("output", "in_place") and (fmt or FP32) == FP32:
-        yield "The output is float32, so nothing is rounded there; pass out_format to see it for another."
+        yield "The output is float32, so nothing is rounded there; pass out_fmt to see it for another."
 
 
 def _bounds(of: Slice) -> str:

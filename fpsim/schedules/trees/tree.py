@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer, require_integer, require_kind, shown
 from fpsim.formats.named import FP32, Format, find_by_name
 from fpsim.formats.named import format as find_format
@@ -108,9 +109,10 @@ class Tree:
         return f"Tree(k={self.k}, {self.depth} levels{lost}, result {self.fmt})"
 
 
+@renamed_arguments(out_format="out_fmt")
 def tree(
     how: Schedule | MatrixUnit | Accumulator | str, k: int, *, n: int | None = None,
-    accumulate: MatrixUnit | str | None = None, out_format: FormatLike | None = None, scaled: bool | None = None,
+    accumulate: MatrixUnit | str | None = None, out_fmt: FormatLike | None = None, scaled: bool | None = None,
 ) -> Tree:  # fmt: skip
     """The tree by which a schedule, a matrix unit or an accumulator adds K products.
 
@@ -120,7 +122,7 @@ def tree(
       n: columns of the product; cuBLAS's dot adds otherwise where it is 1. None for any other number.
       accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) with E4M3 or, for
         cuBLAS's default, CUTLASS and other families of 16-bit operands, FP16 operands.
-      out_format: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
+      out_fmt: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
       scaled: whether partial sums meet block scales; None where the schedule is for such operands.
 
     Raises:
@@ -139,9 +141,9 @@ def tree(
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     if k > LARGEST_K:
         raise ValueError(f"k must be at most 2**63; got 2**{int(k).bit_length() - 1} or more.")
-    fmt = None if out_format is None else find_format(out_format)
+    fmt = None if out_fmt is None else find_format(out_fmt)
     if isinstance(how, (str, MatrixUnit)):
-        return tree(Schedule("one chain"), k, accumulate=_unit_named(how), out_format=fmt)
+        return tree(Schedule("one chain"), k, accumulate=_unit_named(how), out_fmt=fmt)
     if isinstance(how, Accumulator):
         return Tree(k, rounded(by_accumulator(how, k), fmt).node)
     if not isinstance(how, Schedule):
@@ -161,16 +163,17 @@ def tree(
     return Tree(k, whole.node, (plan.lost,) if plan.lost.terms else ())
 
 
+@renamed_arguments(out_format="out_fmt")
 def compare(
     x: Schedule | MatrixUnit | Accumulator | str, y: Schedule | MatrixUnit | Accumulator | str, k: int, *,
-    n: int | None = None, accumulate: MatrixUnit | str | None = None, out_format: FormatLike | None = None,
+    n: int | None = None, accumulate: MatrixUnit | str | None = None, out_fmt: FormatLike | None = None,
     scaled: bool | None = None,
 ) -> Comparison:  # fmt: skip
     """Whether two schedules, units or accumulators add K products alike, and where they first differ.
 
     Args:
       x, y: as `how` of `fp.schedules.tree`.
-      k, n, accumulate, out_format, scaled: as of `fp.schedules.tree`, for both; a schedule without a unit takes the
+      k, n, accumulate, out_fmt, scaled: as of `fp.schedules.tree`, for both; a schedule without a unit takes the
         other's.
 
     Returns:
@@ -188,7 +191,7 @@ def compare(
     shared = shared if accumulate is None else named_unit("accumulate", accumulate)
     first, second = (
         tree(
-            each, k, n=n, accumulate=shared, out_format=out_format,
+            each, k, n=n, accumulate=shared, out_fmt=out_fmt,
             scaled=scaled if isinstance(each, Schedule) and each.block_scaled else None,
         )
         for each in (x, y)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fpsim.arrays import Array, as_array, is_torch, words
 from fpsim.casts.cast import cast, quantize
+from fpsim.deprecation import warn_renamed
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP16, FP32
@@ -61,7 +62,7 @@ class KernelMutant:
 
     def right(self, promise: Keywords | None = None) -> Kernel:
         """The kernel that it should be: of its own promise, or of another."""
-        made = _of_any_arrays(kernel_of(**(self.promise if promise is None else promise)))
+        made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
         return made
 
@@ -73,7 +74,7 @@ class KernelMutant:
         Raises:
           ValueError: the fault has no place in a kernel of that promise.
         """
-        found = self.factory(self.promise if promise is None else promise)
+        found = self.factory(self.promise if promise is None else with_new_names(promise))
         if found is None:
             raise ValueError(f"{self.name} is no fault of a kernel of {promise}. Ask breaks(promise) before.")
         made = _of_any_arrays(found)
@@ -86,9 +87,18 @@ class KernelMutant:
         Raises:
           TypeError, ValueError: a promise that `check_kernel` does not take.
         """
+        promise = with_new_names(promise)
         checked = checked_promise(promise)
         kernel = self.factory(promise)
         return kernel is not None and any(_differs(kernel, checked, x) for x in inputs_for(checked, None, 0))
+
+
+def with_new_names(promise: Any) -> Any:
+    """Return a promise with its `out_format`, an old name, as `out_fmt`, and warn; anything else as it is."""
+    if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
+        return promise
+    warn_renamed("out_format=", "out_fmt=", stacklevel=3)
+    return {"out_fmt" if name == "out_format" else name: value for name, value in promise.items()}
 
 
 def checked_promise(promise: object) -> Promise:
@@ -98,7 +108,7 @@ def checked_promise(promise: object) -> Promise:
       TypeError: it is none.
       ValueError: keywords that mean nothing, or a model of a probe.
     """
-    known = ("a", "b", "accumulate", "schedule", "promote", "out_format", *EXTRAS)
+    known = ("a", "b", "accumulate", "schedule", "promote", "out_fmt", *EXTRAS)
     if not isinstance(promise, Mapping):
         raise TypeError(
             f"a kernel's promise must be a mapping of keywords of check_kernel, such as {{'a': 'bf16', 'accumulate': "
@@ -162,7 +172,7 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
 
     def kernel(*arrays: Array) -> Array:
         found = made(*arrays)
-        return np.asarray(found if promise.get("out_format") else cast(found, out))
+        return np.asarray(found if promise.get("out_fmt") else cast(found, out))
 
     return kernel
 
@@ -283,7 +293,7 @@ def _bias_first(promise: Keywords) -> Kernel | None:
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
         return None
     out = checked_promise(promise).out
-    sums_of = kernel_of(**{**promise, "scale_a": None, "scale_b": None, "bias": None, "out_format": None})
+    sums_of = kernel_of(**{**promise, "scale_a": None, "scale_b": None, "bias": None, "out_fmt": None})
 
     def kernel(a: Array, b: Array, *extras: Array) -> Any:
         *factors, bias = extras
@@ -293,9 +303,9 @@ def _bias_first(promise: Keywords) -> Kernel | None:
 
 
 def _truncates(promise: Keywords) -> Kernel | None:
-    if not promise.get("out_format"):
+    if not promise.get("out_fmt"):
         return None
-    out, sums_of = checked_promise(promise).out, kernel_of(**{**promise, "out_format": None})
+    out, sums_of = checked_promise(promise).out, kernel_of(**{**promise, "out_fmt": None})
 
     def kernel(*arrays: Array) -> Array:
         return cast(sums_of(*arrays), out, rounding="toward_zero")
@@ -304,7 +314,7 @@ def _truncates(promise: Keywords) -> Kernel | None:
 
 
 FP8 = {"a": "e4m3", "accumulate": "hopper_e4m3_f32", "promote": 128}
-TO_BF16 = {"a": "bf16", "accumulate": "hopper_bf16_f32", "out_format": "bf16"}
+TO_BF16 = {"a": "bf16", "accumulate": "hopper_bf16_f32", "out_fmt": "bf16"}
 FLOAT32 = {"a": "fp32", "accumulate": FusedMultiplyAdd(FP32)}
 HALF = {"a": "fp16", "accumulate": "hopper_f16_f32"}
 
@@ -318,7 +328,7 @@ _ROWS = (
     ("scale_strides", "reads the scales of b with the strides of their transpose",
      {**FP8, "promote": None, "scale_a": "1x128", "scale_b": "128x128"}, _scale_strides),
     ("bias_first", "adds the bias before the scales",
-     {**FP8, "scale_a": "row", "scale_b": "row", "bias": True, "out_format": "bf16"}, _bias_first),
+     {**FP8, "scale_a": "row", "scale_b": "row", "bias": True, "out_fmt": "bf16"}, _bias_first),
     ("truncates", "truncates the result", TO_BF16, _truncates),
     ("backwards", "adds K from the last term to the first", FP8, _with_operands(_backwards)),
     ("rounds_products", "rounds products before it adds them", FLOAT32, _rounds_products),

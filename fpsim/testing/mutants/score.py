@@ -11,7 +11,7 @@ from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import E4M3
 from fpsim.formats.named import format as find_format
-from fpsim.testing.mutants.kernels import KERNELS, KernelMutant, checked_promise
+from fpsim.testing.mutants.kernels import KERNELS, KernelMutant, checked_promise, with_new_names
 from fpsim.testing.mutants.quantizers import QUANTIZERS, Mutant, right
 
 
@@ -123,7 +123,8 @@ def mutation_score(
             for each in KERNELS.values()
         ]
         return _scored(kernels, kernels)
-    kernels = [_Trial(each, each.make(kernel), each.right(kernel), test) for each in breaking(kernel)]
+    promise = with_new_names(kernel)
+    kernels = [_Trial(each, each.make(promise), each.right(promise), test) for each in breaking(promise)]
     return _scored(kernels, kernels[:1])
 
 

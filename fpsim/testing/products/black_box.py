@@ -185,7 +185,7 @@ class CalledKernel:
             raise KernelMisbehaved(
                 "dtype",
                 f"fn must return {wanted or f'codes of {out}'}, as {out} is promised; got {array.dtype} for {x}. Pass "
-                "out_format= if that is right.",
+                "out_fmt= if that is right.",
             )
         return canonical(words(np.ascontiguousarray(array)), out)
 

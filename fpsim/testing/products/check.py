@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.probing import model_of
 from fpsim.schedules.schedule import Schedule
@@ -30,6 +31,7 @@ TOGETHER = 16  # rows and columns from which a shape is probed in few calls
 PROBED = 3  # shapes that are tried, where the probe of one takes longer
 
 
+@renamed_arguments(out_format="out_fmt")
 def check_kernel(
     fn: Callable[..., Any],
     *,
@@ -39,7 +41,7 @@ def check_kernel(
     schedule: Schedule | None = None,
     promote: int | None = None,
     shapes: Sequence[Shape] | None = None,
-    out_format: Any = None,
+    out_fmt: Any = None,
     scale_a: str | None = None,
     scale_b: str | None = None,
     bias: bool = False,
@@ -61,7 +63,7 @@ def check_kernel(
         in the promised dtype, or its codes.
       a, b: formats, dtypes of NumPy or torch (tensors come then), or elements of units; b None is a's.
       accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
-      schedule, promote, out_format: as of `fpsim.matmul`.
+      schedule, promote, out_fmt: as of `fpsim.matmul`.
       shapes: (M, N, K) to call it with; None for shapes around the boundaries of the schedule, such as K of 1, of one
         step more or less, and M and N of 1 to 1,030.
       scale_a, scale_b: "tensor", "row" (one per row of a, or column of b), "1x128", "128x128", or "block" for units
@@ -96,7 +98,7 @@ def check_kernel(
       (False, ('adds as hopper_e4m3_f32 by cutlass_2xacc(64)',))
     """
     __tracebackhide__ = True
-    promise = promise_of(a, b, accumulate, schedule, promote, out_format, scale_a, scale_b, bias)
+    promise = promise_of(a, b, accumulate, schedule, promote, out_fmt, scale_a, scale_b, bias)
     if envelope:
         envelopes.refuse_envelope(promise)
     inputs = inputs_for(promise, shapes, seed)

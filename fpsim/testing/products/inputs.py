@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES as SCALE_FORMATS
@@ -55,15 +56,16 @@ SHOWS = {
 FINITE = tuple(kind for kind in SHOWS if kind not in ("large", "special", "infinite"))
 
 
+@renamed_arguments(out_format="out_fmt")
 def discriminating_inputs(
     *, a: Any, b: Any = None, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
-    shapes: Sequence[Shape] | None = None, out_format: Any = None, scale_a: str | None = None,
+    shapes: Sequence[Shape] | None = None, out_fmt: Any = None, scale_a: str | None = None,
     scale_b: str | None = None, bias: bool = False, seed: int = 0,
 ) -> list[KernelInputs]:  # fmt: skip
     """Inputs that tell a kernel's arithmetic from others: what `check_kernel` calls a kernel with.
 
     Args:
-      a, b, accumulate, schedule, promote, shapes, out_format, scale_a, scale_b, bias, seed: as of `check_kernel`.
+      a, b, accumulate, schedule, promote, shapes, out_fmt, scale_a, scale_b, bias, seed: as of `check_kernel`.
 
     Returns:
       Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), and `.scale_a`, `.scale_b`, `.bias`, which are None
@@ -80,7 +82,7 @@ def discriminating_inputs(
       >>> sorted({each.shape[2] for each in some})
       [1, 31, 32, 33, 127, 128, 129, 159, 257, 514, 595]
     """
-    promise = promise_of(a, b, accumulate, schedule, promote, out_format, scale_a, scale_b, bias)
+    promise = promise_of(a, b, accumulate, schedule, promote, out_fmt, scale_a, scale_b, bias)
     return list(inputs_for(promise, shapes, seed))
 
 

@@ -146,7 +146,7 @@ class Promise:
 
 def promise_of(
     a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
-    out_format: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
+    out_fmt: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
 ) -> Promise:  # fmt: skip
     """A promise in the words of `check_kernel`, checked.
 
@@ -159,7 +159,7 @@ def promise_of(
     said += [f"promote={promote}"] if promote is not None else []
     scales = [_scale_word(word, name) for name, word in (("scale_a", scale_a), ("scale_b", scale_b))]
     if isinstance(accumulate, Model):
-        return _of_model(accumulate, left, right, schedule, promote, any(scales) or bias, out_format)
+        return _of_model(accumulate, left, right, schedule, promote, any(scales) or bias, out_fmt)
     if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
         raise TypeError(
             "accumulate must be a matrix unit, its name, an accumulator such as fp.Sequential(fp.FP32), or a model of "
@@ -187,7 +187,7 @@ def promise_of(
             schedule = Schedule(f"promote={interval}", sums=Chain(interval), epilogue=Epilogue(), block_scaled=True)
         adding = Adding(how, schedule)
         own_format = FP32 if any(scales) or bias else adding.own_format
-    out = own_format if out_format is None else find_format(out_format)
+    out = own_format if out_fmt is None else find_format(out_fmt)
     said += [f"{name}={word!r}" for name, word in zip(("scale_a", "scale_b"), scales, strict=True) if word]
     said += ["bias=True"] if bias else []
     return Promise(left, right, adding, out, scales[0], scales[1], bias, ", ".join(said))
@@ -212,7 +212,7 @@ def _refuse_operands(unit: MatrixUnit, a: ProbedOperand, b: ProbedOperand) -> No
 
 
 def _of_model(
-    model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_format: Any
+    model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_fmt: Any
 ) -> Promise:  # fmt: skip
     if model.operands[0].integer:
         raise ValueError(
@@ -222,9 +222,9 @@ def _of_model(
         raise ValueError("a model of fp.probe has its order; got schedule, promote, scales or bias. Leave them out.")
     if model.kind != "matmul" or not model.found:
         raise ValueError(f"accumulate must be a model of fp.probe.matmul that runs; got {model!r}.")
-    out = model.out if out_format is None else find_format(out_format)
+    out = model.out if out_fmt is None else find_format(out_fmt)
     if out != model.out:
-        raise ValueError(f"out_format must be {model.out}, which the model gives; got {out}.")
+        raise ValueError(f"out_fmt must be {model.out}, which the model gives; got {out}.")
     return Promise(a, b, model, out, wording=repr(model))
 
 
@@ -270,7 +270,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
         return np.asarray(
             matmul(
                 a, b, accumulate=how, schedule=adding.schedule, scale_a=x.scale_a, scale_b=x.scale_b, bias=x.bias,
-                out_format=None if out is None or plain else out, strict=False,
+                out_fmt=None if out is None or plain else out, strict=False,
             )
         )  # fmt: skip
 

@@ -328,10 +328,10 @@ class _Trees:
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
     """The tree of an addition."""
     if isinstance(adding.schedule, type(None)):
-        return tree(adding.how, k, n=n, out_format=promise.out)
+        return tree(adding.how, k, n=n, out_fmt=promise.out)
     unit = adding.how
     assert not isinstance(unit, str)
-    return tree(adding.schedule, k, n=n, accumulate=unit, out_format=promise.out)  # type: ignore[arg-type]
+    return tree(adding.schedule, k, n=n, accumulate=unit, out_fmt=promise.out)  # type: ignore[arg-type]
 
 
 POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the result", "positive", "normal", "ties")

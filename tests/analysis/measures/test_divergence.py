@@ -65,7 +65,7 @@ def multiplied(a: Operand, b: Operand, how: Adds, bias: Any = None) -> Array:
     """The result as a layer has it, float32."""
     if how.unit is not None:
         found = fp.matmul(a.encoded, b.encoded, accumulate=how.unit, schedule=how.schedule, promote=how.promote,
-                          bias=bias, out_format=how.out_fmt, strict=False)  # fmt: skip
+                          bias=bias, out_fmt=how.out_fmt, strict=False)  # fmt: skip
         return found.astype(np.float32)
     if how.accumulator is None:
         found = (a.values @ b.values).astype(np.float32)

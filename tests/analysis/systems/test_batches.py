@@ -32,14 +32,14 @@ def split_below(limit: int, parts: int = 4) -> Any:
 
 def test_a_scheduled_product_has_the_bits_of_its_schedule() -> None:
     x, w = draws((8, 1024), (1024, 16))
-    layer = A.ScheduledProduct(w, "hopper_bf16_f32", split_below(4), out_format="bf16")
+    layer = A.ScheduledProduct(w, "hopper_bf16_f32", split_below(4), out_fmt="bf16")
     codes = fp.cast(x, "bf16"), fp.cast(w, "bf16")
     schedule = fp.schedules.cublas(split_k=4)
-    few = fp.matmul(codes[0][:4], codes[1], accumulate="hopper_bf16_f32", schedule=schedule, out_format="bf16")
-    many = fp.matmul(*codes, accumulate="hopper_bf16_f32", out_format="bf16")
+    few = fp.matmul(codes[0][:4], codes[1], accumulate="hopper_bf16_f32", schedule=schedule, out_fmt="bf16")
+    many = fp.matmul(*codes, accumulate="hopper_bf16_f32", out_fmt="bf16")
     fp.testing.assert_bits_equal(layer(x[:4]), few)
     fp.testing.assert_bits_equal(layer(x), many)
-    fp.testing.assert_bits_equal(A.ScheduledProduct(None, "hopper_bf16_f32", out_format="bf16")(x, w), many)
+    fp.testing.assert_bits_equal(A.ScheduledProduct(None, "hopper_bf16_f32", out_fmt="bf16")(x, w), many)
     pair = A.ScheduledProduct(w, choose=lambda m, n, k: ("ampere_bf16_f32", None))
     fp.testing.assert_bits_equal(pair(x), fp.matmul(*codes, accumulate="ampere_bf16_f32"))
 

@@ -72,7 +72,7 @@ def schedules(every: bool) -> Iterator[Case]:
     base = s.cublas("sm_90", split_k=4)
     for merge in ("output", "in_place", "from_both_ends"):
         schedule = replace(base, slicing=replace(base.slicing, merge=merge))
-        yield Case(f"merge {merge}", HALF, 256, {"schedule": schedule, "out_format": "bf16"})
+        yield Case(f"merge {merge}", HALF, 256, {"schedule": schedule, "out_fmt": "bf16"})
     interleaved = replace(base, slicing=replace(base.slicing, rule="interleaved", count=2))
     yield Case("interleaved", HALF, 200, {"schedule": interleaved})
     lanes = {row.sums: row for row in s.ROWS if row.arch == "hopper" and isinstance(row.sums, Lanes)}
@@ -100,14 +100,14 @@ def epilogues() -> Iterator[Case]:
     for name, schedule in (("nvjet", nvjet), ("cutlass", cutlass)):
         more = {"schedule": schedule, "alpha": 0.7, "bias": bias}
         yield Case(f"{name}, c added", HALF, 40, {**more, "beta": -0.3}, "float32")
-        yield Case(f"{name}, c of halves", HALF, 40, {**more, "beta": 1.3, "out_format": "fp16"}, "float16")
+        yield Case(f"{name}, c of halves", HALF, 40, {**more, "beta": 1.3, "out_fmt": "fp16"}, "float16")
     yield Case("scales and bias", FP8, 40, {"scale_a": one, "scale_b": matrix(1, N), "bias": bias.astype(np.float16)})
     yield Case("a first", FP8, 40, {"schedule": s.torch_rowwise(), "scale_a": matrix(M, 1), "scale_b": one,
-                                    "bias": bias, "out_format": "bf16"})  # fmt: skip
+                                    "bias": bias, "out_fmt": "bf16"})  # fmt: skip
     yield Case("c and scales", FP8, 40, {"scale_a": one, "scale_b": one}, "float32")
     yield Case("c ignored", FP8, 40, {"beta": 0.0, "alpha": 2.0}, "float32")
     for fmt in ("e4m3", "e5m2", "fp16", "bf16", "fp32", "e2m1"):
-        yield Case(f"special, to {fmt}", FP8, 40, {"out_format": fmt, "alpha": 900.0})
+        yield Case(f"special, to {fmt}", FP8, 40, {"out_fmt": fmt, "alpha": 900.0})
     yield Case("special", FP8, 40, {}, "float32")
     yield Case("special halves", "hopper_f16_f16", 40, {}, "float16")
 
@@ -118,7 +118,7 @@ def units() -> Iterator[Case]:
     yield Case("doubles", "ampere_f64_f64", 6, {}, "float64")
     for k in (0, 1):
         yield Case(f"{k} terms", FP8, k, {}, "float32")
-        yield Case(f"{k} terms, scaled", FP8, k, {"alpha": 2.0, "bias": matrix(N), "out_format": "bf16"})
+        yield Case(f"{k} terms, scaled", FP8, k, {"alpha": 2.0, "bias": matrix(N), "out_fmt": "bf16"})
 
 
 def own_units() -> Iterator[Case]:

@@ -124,7 +124,7 @@ OF_FP8 = (
 def expected(promise: tuple[tuple[str, Any], ...]) -> list[tuple[list[Any], Any]]:
     """The operands of every input that tells kernels of a promise apart, with what comes of them."""
     words = dict(promise)
-    how: dict[str, Any] = {name: words[name] for name in ("accumulate", "promote", "out_format") if name in words}
+    how: dict[str, Any] = {name: words[name] for name in ("accumulate", "promote", "out_fmt") if name in words}
     names = [name for name in ("scale_a", "scale_b", "bias") if words.get(name)]
     found = []
     for x in fp.testing.discriminating_inputs(**words):
@@ -176,7 +176,7 @@ def test_a_fault_that_a_promise_cannot_have_is_not_made() -> None:
 
 def test_broken_kernels_take_and_return_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
-    promise = {"a": torch.bfloat16, "accumulate": "hopper_bf16_f32", "out_format": "bf16"}
+    promise = {"a": torch.bfloat16, "accumulate": "hopper_bf16_f32", "out_fmt": "bf16"}
     made = KERNELS["truncates"].make(promise)
     a = torch.full((2, 3), 1.0546875, dtype=torch.bfloat16)
     got = made(a, a.T)

@@ -97,7 +97,7 @@ def test_slices_and_their_merges_are_named(name: str) -> None:
 def test_merges_in_bf16_results_are_named_too() -> None:
     kernel = split(whole(4, 64), reverse)
     report = fp.testing.check_kernel(
-        lambda a, b: kernel(a, b).astype(ml_dtypes.bfloat16), **FOUR, out_format="bf16", certificate=False, raises=False
+        lambda a, b: kernel(a, b).astype(ml_dtypes.bfloat16), **FOUR, out_fmt="bf16", certificate=False, raises=False
     )
     assert "joined from the last to the first in FP32" in report.causes[0]
     assert report.unexplained == 0

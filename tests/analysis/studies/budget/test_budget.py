@@ -131,7 +131,7 @@ def test_each_cause_alone_is_what_it_says() -> None:
     assert row.promotion == pytest.approx(-math.sqrt(chain**2 - promoted**2), rel=1e-9)
     assert chain > 5 * promoted  # of numbers of one sign
     assert row.cast == pytest.approx(relative(fp.quantize(reference, "bf16") - reference, reference), rel=1e-9)
-    joint = fp.matmul(a, b.transpose(), accumulate=unit, promote=128, out_format="bf16").astype(np.float64)
+    joint = fp.matmul(a, b.transpose(), accumulate=unit, promote=128, out_fmt="bf16").astype(np.float64)
     assert row.joint == pytest.approx(relative(joint - reference, reference), rel=1e-9)
 
 
@@ -195,7 +195,7 @@ def test_delayed_scales_come_from_the_recorded_steps_before() -> None:
     w, squares = model[0].weight.detach().numpy(), 0.0
     for each in x:
         a, b = of_x.encode(each), of_w.encode(w)
-        y = fp.matmul(a, b.transpose(), accumulate="hopper_e4m3_f32", out_format="bf16").astype(np.float64)
+        y = fp.matmul(a, b.transpose(), accumulate="hopper_e4m3_f32", out_fmt="bf16").astype(np.float64)
         error = y - each.astype(np.float64) @ w.T.astype(np.float64)
         squares += float(np.vdot(error, error))
     row = found.row("0", "fprop")

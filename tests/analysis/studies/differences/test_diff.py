@@ -79,7 +79,7 @@ def by_hand(x: Any, weight: Any, bias: Any, **how: Any) -> Any:
     """A product in FP8 by `fp.matmul`, with a scale for each operand."""
     a, b = (fp.encode_scaled(each, fp.E4M3, fp.scalings.TENSOR) for each in (x, weight))
     vector = None if bias is None else bias.detach().numpy()
-    return fp.matmul(a, b.transpose(), bias=vector, out_format="bf16", strict=False, **how).astype(np.float32)
+    return fp.matmul(a, b.transpose(), bias=vector, out_fmt="bf16", strict=False, **how).astype(np.float32)
 
 
 def test_another_promotion_in_one_layer_is_found_at_its_first_element() -> None:
