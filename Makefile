@@ -22,7 +22,7 @@ help:
 	@echo "make fuzz       random calls beside the oracles, for MINUTES=5 from SEED=0"
 	@echo "make bench      measure speed beside other libraries -> out/bench.json (ROWS=encode for some, OLD=old.json to compare)"
 	@echo "make scoreboard hold other libraries' casts to their policies -> docs/scoreboard.md"
-	@echo "make check      lint, format and type checks"
+	@echo "make check      lint, format, types and spelling"
 
 # The stamp remembers what was installed; a changed pin or dependency installs again.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -107,6 +107,7 @@ check: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/codespell
 
 format: setup
 	$(VENV)/bin/ruff check --fix .

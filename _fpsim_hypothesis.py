@@ -1,7 +1,7 @@
-"""What Hypothesis calls when it is imported: a profile for tests of fpsim. It imports fpsim when a failure is printed.
+"""The plugin for Hypothesis: a profile for tests of fpsim. It imports fpsim only when a failure is printed.
 
-It lies beside the package, not in it, so that whoever imports Hypothesis does not import fpsim.
-PYTEST_DONT_REWRITE, which is read by pytest: it warns where a module that comes with a plugin was imported before.
+This module is outside the package, so that importing Hypothesis does not import fpsim.
+PYTEST_DONT_REWRITE is a mark for pytest, which would warn if a plugin's module was imported before the plugin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def register() -> None:
 
 
 def _print(x: Any, printer: Any, cycle: bool) -> None:
-    """An array or number of NumPy as a line to paste in this profile, as it prints itself in any other."""
+    """Print a NumPy array or number: in this profile as a line to paste into a test, in others as its repr."""
     from hypothesis import settings
 
     if settings.get_current_profile_name() == PROFILE:

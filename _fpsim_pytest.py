@@ -1,7 +1,7 @@
-"""What pytest loads where fpsim is installed: fixtures, exact floats under failed comparisons, `--fpsim-mutants`.
+"""The plugin for pytest: fixtures, exact floats below failed comparisons, and `--fpsim-mutants`.
 
-It lies beside the package, not in it, so that a run of tests that do not use fpsim does not import it.
-PYTEST_DONT_REWRITE, which is read by pytest: it would compile the assertions of all that comes with a plugin.
+This module is outside the package, so that tests that don't use fpsim don't import it.
+PYTEST_DONT_REWRITE is a mark for pytest, which would rewrite the assertions of the whole package otherwise.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PROPERTY = "fpsim mutants that the test sees"
 
 @pytest.fixture(scope="session")
 def check_quantizer() -> Any:
-    """`fpsim.testing.check_quantizer`: check that a function rounds to a format, bit for bit."""
+    """Return `fpsim.testing.check_quantizer`, which checks that a function rounds to a format, bit for bit."""
     return _of_testing("check_quantizer")
 
 
 @pytest.fixture(scope="session")
 def check_kernel() -> Any:
-    """`fpsim.testing.check_kernel`: check that a function adds a product as a unit or library does, bit for bit."""
+    """Return `fpsim.testing.check_kernel`, which checks that a function computes the bits of a unit or library."""
     return _of_testing("check_kernel")
 
 
@@ -39,7 +39,7 @@ def _of_testing(name: str) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> Generator[None, Any, Any]:
-    """Add the floats that a failed comparison is about in hexadecimal, where the tests have imported fpsim."""
+    """Add the compared floats in hexadecimal to the message of a failed comparison, if fpsim was imported."""
     explained = yield
     if "fpsim" not in sys.modules:
         return explained
@@ -48,8 +48,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> Generator
     line = in_hexadecimal(op, left, right)
     if not line:
         return explained
-    told = [each for each in explained if each]
-    return [[*told[0], line]] if told else [[f"{left!r} {op} {right!r}", line]]
+    explanations = [lines for lines in explained if lines]
+    return [[*explanations[0], line]] if explanations else [[f"{left!r} {op} {right!r}", line]]
 
 
 # ---- mutants
@@ -58,42 +58,47 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> Generator
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options of `--fpsim-mutants`."""
     _import_fpsim_as_it_is(pluginmanager)
-    group = parser.getgroup("fpsim", "fpsim: which faults of a quantizer or a kernel the tests see")
+    group = parser.getgroup("fpsim", "fpsim: mutation tests of quantizers and kernels")
     group.addoption(
         "--fpsim-mutants", action="store_true",
-        help="Run each test that passes again with every broken quantizer of fpsim.testing.mutants in the place of the "
-        "fixture 'quantizer', with --fpsim-promise every broken kernel in that of 'kernel', and fail where no test "
-        "sees one of them.",
+        help="Run each test that passes again with every broken quantizer of fpsim.testing.mutants as its fixture "
+        "'quantizer' (with --fpsim-promise every broken kernel as 'kernel'), and fail if no test detects one of them.",
     )  # fmt: skip
     group.addoption(
         "--fpsim-quantizer", metavar="MODULE:FUNCTION",
-        help="Put them in the place of this function, and not of the fixture; in the test's module too.",
+        help="Replace this function, also in the module of the test, instead of the fixture.",
     )  # fmt: skip
-    group.addoption("--fpsim-format", default="e4m3", metavar="FORMAT", help="What it rounds to [%(default)s].")
     group.addoption(
-        "--fpsim-kernel", metavar="MODULE:FUNCTION", help="Put broken kernels in the place of this function."
+        "--fpsim-format",
+        default="e4m3",
+        metavar="FORMAT",
+        help="The quantizer's format [%(default)s].",
+    )
+    group.addoption(
+        "--fpsim-kernel", metavar="MODULE:FUNCTION", help="Replace this function by broken kernels."
     )  # fmt: skip
     group.addoption(
         "--fpsim-promise", metavar="NAME=VALUE,...",
-        help="What the kernel promises, in keywords of check_kernel: a=e4m3,accumulate=hopper_e4m3_f32,promote=128.",
+        help="The arithmetic that the kernel promises, as keywords of check_kernel: "
+        "a=e4m3,accumulate=hopper_e4m3_f32,promote=128.",
     )  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where mutants are asked for, bring what runs them."""
+    """Register the plugin that runs mutants, if `--fpsim-mutants` is given."""
     if config.getoption("fpsim_mutants"):
         config.pluginmanager.register(Mutants(config), "fpsim-mutants")
 
 
 def _import_fpsim_as_it_is(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Take back that pytest compiles fpsim's assertions, which makes importing it half as long again."""
+    """Stop pytest from rewriting fpsim's assertions, which makes its import half as long again."""
     marked = getattr(pluginmanager.rewrite_hook, "_must_rewrite", None)
     if isinstance(marked, set):
         marked.discard("fpsim")
 
 
 class Place:
-    """Where broken functions are put: in the place of a fixture, or of the function that an option names."""
+    """The fixture or named function that broken functions replace, and the mutants that tests have detected."""
 
     def __init__(self, fixture: str, path: str | None, kind: str, broken: dict[str, tuple[str, Any]]) -> None:
         from fpsim.cli.functions import function_at
@@ -105,25 +110,25 @@ class Place:
 
     @property
     def key(self) -> str:
-        """Under which name what a test sees travels."""
+        """Name of the report property that lists the mutants which a test detected."""
         return f"{PROPERTY}: {self.fixture}"
 
     @property
     def missed(self) -> list[str]:
-        """Mutants that no test saw."""
+        """Names of the mutants that no test detected."""
         return [name for name in self.broken if not any(name in names for names in self.seen.values())]
 
     def concerns(self, item: pytest.Function) -> bool:
-        """Whether a test may meet what is put here."""
+        """Return whether a test may call the replaced fixture or function."""
         return self.path is not None or self.fixture in item.funcargs
 
     def sees(self, item: pytest.Function, name: str) -> bool:
-        """Whether a test that passes fails with a mutant."""
-        made = self.broken[name][1]()
-        arguments = {each: item.funcargs[each] for each in item._fixtureinfo.argnames}
+        """Return whether a test that passes fails with the mutant `name`."""
+        mutant = self.broken[name][1]()
+        arguments = {argument: item.funcargs[argument] for argument in item._fixtureinfo.argnames}
         if self.path is None:
-            arguments[self.fixture] = made
-        with self._in_place(item, made):
+            arguments[self.fixture] = mutant
+        with self._in_place(item, mutant):
             try:
                 item.obj(**arguments)
             except (Exception, pytest.fail.Exception):
@@ -133,19 +138,19 @@ class Place:
         return False
 
     @contextmanager
-    def _in_place(self, item: pytest.Function, made: Callable[..., Any]) -> Iterator[None]:
-        """Put a broken function where the option's is, and where the test's module has it."""
+    def _in_place(self, item: pytest.Function, mutant: Callable[..., Any]) -> Iterator[None]:
+        """Replace the named function by a mutant, in its own module and in the module of the test."""
         with pytest.MonkeyPatch.context() as patch:
             if self.path is not None:
                 module, _, name = self.path.partition(":")
-                patch.setattr(f"{module}.{name}", made)
+                patch.setattr(f"{module}.{name}", mutant)
                 for alias, value in list(vars(item.module).items()):
                     if value is self.original:
-                        patch.setattr(item.module, alias, made)
+                        patch.setattr(item.module, alias, mutant)
             yield
 
     def lines(self) -> Iterator[str]:
-        """What is said at the end."""
+        """Yield the lines of the summary: how many mutants were detected, and those that were not."""
         if not self.seen:
             where = f"took the fixture {self.fixture!r}" if self.path is None else "passed"
             yield f"No test {where}, so none met a broken {self.fixture}."
@@ -162,7 +167,7 @@ def _of_quantizers(config: pytest.Config) -> Place:
     from fpsim.testing.mutants import QUANTIZERS
 
     fmt = find_format(config.getoption("fpsim_format"))
-    broken = {name: (each.wrong, partial(each.make, fmt)) for name, each in QUANTIZERS.items()}
+    broken = {name: (mutant.wrong, partial(mutant.make, fmt)) for name, mutant in QUANTIZERS.items()}
     return Place("quantizer", config.getoption("fpsim_quantizer"), f"to {fmt}", broken)
 
 
@@ -173,23 +178,23 @@ def _of_kernels(config: pytest.Config) -> Place:
     if said is None:
         raise ValueError("--fpsim-kernel needs what the kernel promises; add --fpsim-promise a=FORMAT,accumulate=UNIT.")
     promise = _promise(said)
-    broken = {each.name: (each.wrong, partial(each.make, promise)) for each in breaking(promise)}
+    broken = {mutant.name: (mutant.wrong, partial(mutant.make, promise)) for mutant in breaking(promise)}
     return Place("kernel", config.getoption("fpsim_kernel"), f"of {said}", broken)
 
 
 def _promise(said: str) -> dict[str, Any]:
-    """Keywords as they are written on the command line: integers, true, and words."""
-    found: dict[str, Any] = {}
+    """Parse NAME=VALUE,... of `--fpsim-promise` into keywords; a value is an integer, true or a string."""
+    keywords: dict[str, Any] = {}
     for part in said.split(","):
-        name, equals, value = (each.strip() for each in part.partition("="))
+        name, equals, value = (text.strip() for text in part.partition("="))
         if not (name and equals and value):
             raise ValueError(f"--fpsim-promise must be NAME=VALUE,NAME=VALUE, such as a=bf16,bias=true; got {said!r}.")
-        found[name] = int(value) if value.isdecimal() else True if value.lower() == "true" else value
-    return found
+        keywords[name] = int(value) if value.isdecimal() else True if value.lower() == "true" else value
+    return keywords
 
 
 class Mutants:
-    """Runs tests with broken functions; what they see travels with the reports, through pytest-xdist too."""
+    """The plugin that runs tests with mutants; reports carry the detected ones, also through pytest-xdist."""
 
     def __init__(self, config: pytest.Config) -> None:
         of_kernels = any(config.getoption(name) is not None for name in ("fpsim_kernel", "fpsim_promise"))
@@ -201,7 +206,7 @@ class Mutants:
 
     @property
     def asked(self) -> list[Place]:
-        """The places that are reported: quantizers beside kernels only where they are named or a test takes one."""
+        """Places to report: with kernels, that of quantizers only if it is named or a test used its fixture."""
         *kernels, quantizers = self.places
         if kernels and quantizers.path is None and not quantizers.seen:
             return kernels
@@ -209,7 +214,7 @@ class Mutants:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """Run a test, and where it passes with each mutant."""
+        """Run a test, and if it passes, run it again with each mutant."""
         result = yield
         for place in self.places:
             if place.concerns(pyfuncitem):
@@ -218,21 +223,21 @@ class Mutants:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what a test has seen."""
+        """Record the mutants that a test detected."""
         if report.when != "call":
             return
         for place in self.places:
             place.seen.update((report.nodeid, names) for key, names in report.user_properties if key == place.key)  # type: ignore[misc]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail where a mutant was missed; a worker of pytest-xdist leaves that to the process that collects."""
+        """Fail the session if a mutant was missed; workers of pytest-xdist leave that to the main process."""
         worker = hasattr(session.config, "workerinput")
         missed = any(place.missed for place in self.asked)
         if not worker and session.exitstatus == pytest.ExitCode.OK and missed:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say which mutants no test saw."""
+        """Print the summary of mutants."""
         terminalreporter.section("mutants of fpsim")
         for place in self.asked:
             for line in place.lines():

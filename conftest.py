@@ -1,4 +1,4 @@
-"""Settings of every test: doctests see the names that the README's examples import, and hypothesis has patience."""
+"""Settings of every test: names for doctests, the profile of Hypothesis, time limits, the number of workers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection() -> None:
-    """Ten thousand tests are not searched for garbage while they are collected."""
+    """Switch garbage collection off while ten thousand tests are collected."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Nor afterwards, when one search through them and the libraries takes a second; through the rest more rarely."""
+    """Switch it on again, rarer, and without the collected tests and libraries: a search of those takes a second."""
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], 100)
     gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take minutes with few tests begin, so that no worker waits for another one at the end."""
+    """Run long files of few tests first, so that workers end together, and give slow tests an hour."""
     items.sort(key=lambda item: not item.path.stem.endswith("_ptx"))
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("ptx"):
@@ -52,7 +52,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(autouse=True, scope="session")
 def _keys_of_kernels() -> Iterator[None]:
-    """An edit of what a kernel is made of is never overlooked, in whichever room it is."""
+    """Check in every test process that the key of each compiled kernel covers all the source that the kernel uses."""
     from tests.kit.keys import keys_are_checked  # it loads numba, which the process that hands tests out does not need
 
     with keys_are_checked():
