@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fpsim.display.wording import percent, printable
+from fpsim.display.wording import listed, percent, printable
 
 NAMED = 4  # parts of a model that a sentence names
 MOST = 0.5  # share of the weights or multiplications that makes most of a model
@@ -126,9 +126,7 @@ class Coverage:
         missing = list(dict.fromkeys(f"{printable(part.name) or 'the model'} ({part.kind})" for part in self.unseen))
         if not missing:
             return ""
-        more = [f"{len(missing) - NAMED} more"] if len(missing) > NAMED else []
-        named = [*missing[:NAMED], *more]
-        return f"; not seen: {', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"; not seen: {named[0]}"
+        return f"; not seen: {listed(missing, NAMED)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON holds them."""

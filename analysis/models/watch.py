@@ -24,6 +24,7 @@ from fpsim.analysis.models.selection import ATTENTION, Selection, joined
 from fpsim.analysis.models.tally import COMPILED_KIND, Tally
 from fpsim.analysis.models.updates import Updates
 from fpsim.arrays import Array, from_torch
+from fpsim.display.wording import listed
 
 REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # whose forward may be another one
 NAMED = 4  # modules of a sentence
@@ -444,9 +445,7 @@ class Watch:
 def _unrecorded(function: str, modules: Iterable[str]) -> str:
     """The modules that multiply by a function whose products are not recorded."""
     names = list(modules)
-    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-    shown = [*names[:NAMED], *more]
-    who = f"{', '.join(shown[:-1])} and {shown[-1]} multiply" if len(shown) > 1 else f"{shown[0]} multiplies"
+    who = f"{listed(names, NAMED)} {'multiply' if len(names) > 1 else 'multiplies'}"
     return (
         f"{who} by {function}, whose operands are not recorded: attention is seen where it is "
         "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."

@@ -465,9 +465,7 @@ class TensorGroup(NamedTuple):
     def title(self) -> str:
         """How many tensors of which role."""
         noun = {"statistics": "statistic", "matrix": "weight"}.get(self.role, SPOKEN.get(self.role, self.role))
-        many = {"bias": "biases"}.get(noun)
-        count = len(self.rows)
-        return plural(count, noun) if many is None or count == 1 else f"{count:,} {many}"
+        return plural(len(self.rows), noun, {"bias": "biases"}.get(noun, ""))
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:

@@ -11,7 +11,7 @@ from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.studies.candidates import scaling_words
 from fpsim.analysis.studies.recommend import Recommendation, WorstFigures, deficit, worst_of
 from fpsim.analysis.studies.results import StudyResults, judged
-from fpsim.display.wording import decibels, plural
+from fpsim.display.wording import decibels, listed, plural
 from fpsim.formats.integer_format import IntegerFormat
 
 NOTABLE_DB = 3.0  # a deficit of half a bit, from which a tensor is an exception
@@ -269,7 +269,6 @@ def folded(notes: Iterable[str]) -> list[str]:
             lines.append(names[0] if reason.startswith("\n") else f"{names[0]} left out, {reason}")
             continue
         last = list(dict.fromkeys(name.rpartition(": ")[2].rpartition(".")[2] for name in names))
-        more = f" and {len(last) - NAMED} more" if len(last) > NAMED else ""
         each = f"each {reason.removeprefix('it ')}" if reason.startswith("it ") else reason
-        lines.append(f"{plural(len(names), 'tensor')} left out: {each} ({', '.join(last[:NAMED])}{more})")
+        lines.append(f"{plural(len(names), 'tensor')} left out: {each} ({listed(last, NAMED)})")
     return lines

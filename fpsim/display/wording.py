@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Sequence
 
 
 def percent(rate: float) -> str:
@@ -53,15 +54,35 @@ def power(exponent: int) -> str:
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def plural(number: int, noun: str) -> str:
-    """A number with its noun.
+def plural(number: int, noun: str, many: str = "") -> str:
+    """Return a number with its noun; `many` is the plural of a noun that takes more than an s.
 
     Example:
       >>> from fpsim.display.wording import plural
-      >>> plural(1, "tensor"), plural(12345, "tensor")
-      ('1 tensor', '12,345 tensors')
+      >>> plural(1, "tensor"), plural(12345, "tensor"), plural(2, "batch", "batches")
+      ('1 tensor', '12,345 tensors', '2 batches')
     """
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def listed(words: Sequence[str], most: int | None = None, separator: str = ", ") -> str:
+    """Return words as a list in a sentence, of which the first `most` are named and the others counted.
+
+    Names that hold commas go with the separator "; ", and without "and" where all are named.
+
+    Example:
+      >>> from fpsim.display.wording import listed
+      >>> listed(["a", "b", "c"]), listed(["a", "b", "c", "d"], most=2), listed(["a, b", "c"], separator="; ")
+      ('a, b and c', 'a, b and 2 more', 'a, b; c')
+    """
+    words = [*words]
+    rest = 0 if most is None else max(len(words) - most, 0)
+    shown = words[: len(words) - rest]
+    if separator != ", ":
+        return separator.join([*shown, *([f"and {rest} more"] if rest else [])])
+    if rest:
+        shown.append(f"{rest} more")
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
 
 
 def bytes_in_words(count: float) -> str:

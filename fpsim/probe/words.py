@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Protocol
 
-from fpsim.display.wording import plural
+from fpsim.display.wording import listed, plural
 from fpsim.formats.named import Format
 from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import spine
@@ -68,9 +68,9 @@ def sentences(model: Described) -> Iterator[str]:
         plain = model.arithmetic
         if plain is not None:
             yield f"A {noun} of {plural(model.n, 'term')}, {calls}: {plain}."
-            yield f"The same as {_listed(model.names)}."
+            yield f"The same as {listed(model.names, FEW, '; ')}."
         else:
-            named = f"equals {_listed(model.names)}" if model.names else "is a tree of its own"
+            named = f"equals {listed(model.names, FEW, '; ')}" if model.names else "is a tree of its own"
             yield f"A {noun} of {plural(model.n, 'term')}{_factor(model.program)} that {named}, {calls}."
         yield from _arithmetic(model)
         yield from _lost(model)
@@ -117,7 +117,7 @@ def _arithmetic(model: Described) -> Iterator[str]:
         towards = TOWARDS.get(traits.alignment or "")
         cut = "adds them exactly" if towards is None else f"cuts them at {traits.fraction_bits} fraction bits{towards}"
         takes = f"An addition takes {count} at once, {cut},"
-    flush = f"; subnormal {_and(traits.flushes)} become zero" if traits.flushes else ""
+    flush = f"; subnormal {listed(traits.flushes)} become zero" if traits.flushes else ""
     flush += "; sums beyond the largest number stay there" if traits.saturates else ""
     rounding = traits.rounding.replace("_", " ")
     yield f"{takes} and rounds {rounding} to {in_words(traits.accumulator)}{flush}."
@@ -126,11 +126,6 @@ def _arithmetic(model: Described) -> Iterator[str]:
     if traits.accumulator != model.out:
         passed = "" if model.returned == model.out else f", and passed in {in_words(model.returned)}"
         yield f"The result is cast to {in_words(model.out)}{passed}."
-
-
-def _and(words: Sequence[str]) -> str:
-    """Words as a sentence lists them."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _products(model: Described, program: Program) -> Iterator[str]:
@@ -193,8 +188,3 @@ def in_ranges(terms: Iterable[int]) -> list[list[int]]:
         else:
             found.append([each, each + 1])
     return found
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = f"; and {len(names) - FEW} more" if len(names) > FEW else ""
-    return "; ".join(names[:FEW]) + more

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fpsim.display.wording import listed
+
 SHOWN = 8  # names of a sentence
 
 
@@ -16,7 +18,7 @@ class Notes:
       >>> for name in ("conv1", "conv2", "conv1"):
       ...     notes.add("Left out, since convolutions stay as they are", name)
       >>> notes.sentences
-      ('Left out, since convolutions stay as they are: conv1, conv2.',)
+      ('Left out, since convolutions stay as they are: conv1 and conv2.',)
     """
 
     def __init__(self) -> None:
@@ -34,9 +36,4 @@ class Notes:
     @property
     def sentences(self) -> tuple[str, ...]:
         """A sentence for each reason."""
-        return tuple(f"{reason}: {_listed(list(names))}." for reason, names in self._found.items())
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._found.items())

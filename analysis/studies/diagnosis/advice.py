@@ -15,8 +15,7 @@ from fpsim.analysis.studies.diagnosis.verdict import FIGURES, KV_CACHE, LINES, V
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of
-from fpsim.display.wording import plural, printable
-from fpsim.train.comparisons.answer import listed
+from fpsim.display.wording import listed, plural, printable
 
 NAMED = 3  # layers of a sentence, each with its reason
 
@@ -132,8 +131,7 @@ def _layers(found: Diagnosed) -> list[str]:
         rest[0] = f"Nor can {rest[0]}"
     more = [name_of(layer) for layer in bad[NAMED:]]
     if more:
-        shown = listed(more[:NAMED] + ([f"{len(more) - NAMED} more"] if len(more) > NAMED else []))
-        rest.append(f"{plural(len(more), 'more layer')} cannot either: {shown}.")
+        rest.append(f"{plural(len(more), 'more layer')} cannot either: {listed(more, NAMED)}.")
     if alone:
         rest.append(f"So none of the {plural(len(layers), kind_of(found))} can." if len(layers) > 1 else "")
     else:
@@ -259,7 +257,7 @@ def beside_batches(row: SensitivityRow) -> str:
         return "which is nothing"
     if math.isnan(row.loss_spread):
         return "on one batch, which does not tell what others give"
-    batches = plural(len(row.batches), "batch").replace("batchs", "batches")
+    batches = plural(len(row.batches), "batch", "batches")
     if abs(row.loss_change) <= row.loss_spread:
         return f"no more than it differs between {batches} ({row.loss_spread:.2g}), so that others may tell otherwise"
     return f"more than it differs between {batches} ({row.loss_spread:.2g})"
@@ -405,8 +403,7 @@ def _judged_alone(found: Diagnosed) -> list[str]:
     fits = [one for one in rows if one.fits]
     worst = f", off by at most {max(fits, key=lambda one: one.error).off}" if fits else ""
     names = list(dict.fromkeys(name_of(one.layer) for one in rows))
-    more = [f"{len(names) - NAMED - 1} more"] if len(names) > NAMED + 1 else []
-    said = [f"{head} ({listed([*names[: NAMED + 1], *more])}) fit {recipe}{worst}."]
+    said = [f"{head} ({listed(names, NAMED + 1)}) fit {recipe}{worst}."]
     said += [_opened(f"{name_of(one.layer)} does not: {one.why}.") for one in bad[:NAMED]]
     return said + _caches(found, recipe)
 
@@ -429,6 +426,5 @@ def _not_judged(found: Diagnosed) -> list[str]:
     others += (name_of(layer) for layer in found.unseen if layer not in there)
     if not others:
         return []
-    more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
     stays = "as it is" if len(others) == 1 else "as they are"
-    return [f"Not judged, and left {stays}: {listed([*others[:NAMED], *more])}."]
+    return [f"Not judged, and left {stays}: {listed(others, NAMED)}."]

@@ -112,7 +112,7 @@ def page(found: Paged) -> str:
 def _lead(found: Paged) -> str:
     """What was diagnosed, in a line."""
     products = len({(one.layer, one.product) for one in found.verdicts})
-    batches = plural(len(found.sensitivity.losses), "batch").replace("batchs", "batches")
+    batches = plural(len(found.sensitivity.losses), "batch", "batches")
     return (
         f"{found.model}: {plural(len(found.layers), kind_of(found))}, {plural(products, 'product')}, {batches}, "
         f"{plural(len(found.sensitivity.recipes), 'recipe')} on {found.on}"

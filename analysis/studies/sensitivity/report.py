@@ -262,7 +262,7 @@ class Sensitivity:
     def __str__(self) -> str:
         """The most harmful rows, what they add up to, and how well they were foretold."""
         ranked = self.ranking()
-        size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch').replace('batchs', 'batches')}"
+        size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch', 'batches')}"
         coverage = self.coverage
         judged = f"mean loss {np.mean(self.losses):.4g}" if self.has_loss else "no loss, outputs alone"
         lines = [*filter(None, [coverage.headline]), f"sensitivity of {self.model}: {size}, {judged}",

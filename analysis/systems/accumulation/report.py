@@ -112,7 +112,7 @@ class AccumulationReport(SavedReport):
 
     def __str__(self) -> str:
         """Return the error of each way with all micro-batches."""
-        head = f"{plural(self.micro_batches, 'micro-batch').replace('batchs', 'batches')} of "
+        head = f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')} of "
         head += f"{plural(self.elements, 'element')}"
         width = max(map(len, self.ways))
         return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.display.wording import listed
 from fpsim.formats.float_format import Format
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.pasted import pasted
@@ -170,7 +171,7 @@ class KernelReport:
             lines += [f"  {line}" for line in self.terms_shown.splitlines()]
         lines += [f"  {side}: {said}" for side, said in zip(("promised", "explained"), self.meet, strict=True) if said]
         if self.mismatches and self.others:
-            lines.append(f"  as well explained by: {listed(self.others)}")
+            lines.append(f"  as well explained by: {listed(self.others, LISTED, '; ')}")
         lines += [f"  covered: {self.covered}"] if self.covered.shapes else []
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
@@ -183,16 +184,10 @@ def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -
     """Return the sentence that says what a verdict excludes."""
     all_of = excluded + len(rivals)
     text = f"Of {all_of:,} other additions, orders, roundings and faults {excluded:,} differ on at least one input"
-    text += ": every one" if not rivals else f"; not excluded: {listed(rivals)}"
+    text += ": every one" if not rivals else f"; not excluded: {listed(rivals, LISTED, '; ')}"
     if same:
         text += f"; {len(same)} further names stand for the same additions at these shapes"
     return f"{text}."
-
-
-def listed(names: tuple[str, ...]) -> str:
-    """The first few of them."""
-    more = f"; and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return "; ".join(names[:LISTED]) + more
 
 
 def ulps_in_words(ulps: float) -> str:

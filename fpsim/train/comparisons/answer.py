@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fpsim.display.wording import plural
+from fpsim.display.wording import listed, plural
 from fpsim.train.comparisons.intervals import Interval
 from fpsim.train.runs import Run
 
@@ -96,17 +95,6 @@ def _stopped(found: Compared) -> str:
             diverged.append(f"{name} in {len(highest)} of {found.seeds} (up to {max(highest):.2g} nats)")
     sentences = [f"The loss became Inf or NaN: {listed(ended)}."] if ended else []
     return " ".join([*sentences, *([f"Diverged: {listed(diverged)}."] if diverged else [])])
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words as a list in a sentence.
-
-    Example:
-      >>> from fpsim.train.comparisons.answer import listed
-      >>> listed(["a", "b", "c"])
-      'a, b and c'
-    """
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def nats(found: Interval) -> str:

@@ -171,7 +171,7 @@ def test_what_multiplies_nothing_is_named() -> None:
     assert found.layers == ("attention.scores", "attention.values", "mix", "head")
     assert found.notes == (
         "Left out, since an embedding looks rows up and multiplies nothing: tokens.",
-        "Without dgrad and wgrad, since no output gradient was kept: attention, mix, head.",
+        "Without dgrad and wgrad, since no output gradient was kept: attention, mix and head.",
     )
     assert str(found).splitlines()[-2:] == list(found.notes)
     assert budget(r, "BF16", layers="attention.scores").layers == ("attention.scores",)
@@ -335,10 +335,10 @@ def test_runs_that_parted_are_told_from_one_that_inherits(two_layers: Any) -> No
     model = linears(128, 128, 128, seed=1)
     batches = [torch.randn(128, 128, generator=torch.Generator().manual_seed(i)) for i in range(2)]
     found = budget(two_layers, arriving=recorded(model, *batches))
-    assert found.notes[0] == "Weights differ at step 1, which counts as inherited: the runs had parted: 0, 1."
+    assert found.notes[0] == "Weights differ at step 1, which counts as inherited: the runs had parted: 0 and 1."
     same = budget(two_layers, arriving=two_layers)
     assert same.notes == ()
     assert all(row.inherited == 0 and row.total == row.joint for row in same.rows)
     part = budget(two_layers, arriving=recorded(linears(128, 128, 128), batches[0]))
-    assert part.notes == ("What is inherited is not known, since nothing arriving was kept at step 2: 0, 1.",)
+    assert part.notes == ("What is inherited is not known, since nothing arriving was kept at step 2: 0 and 1.",)
     assert math.isnan(part.rows[0].inherited)

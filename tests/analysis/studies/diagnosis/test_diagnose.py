@@ -246,7 +246,7 @@ def test_recurrent_layers_are_named_as_not_judged() -> None:
     assert found.unseen == ("lstm", "cell")
     assert found.sentences[-1] == "Not judged, and left as they are: lstm and cell."
     assert any("FP8_TENSOR for all that is judged" in sentence for sentence in found.sentences)
-    assert "Not diagnosed, since recurrent layers stay exact: lstm, cell." in found.notes
+    assert "Not diagnosed, since recurrent layers stay exact: lstm and cell." in found.notes
 
 
 class OwnLinear(nn.Linear):  # type: ignore[misc]
@@ -296,7 +296,7 @@ def test_gradients_of_a_small_difference_are_beyond_the_limit_even_in_16_bits() 
         r"2 of 5 products, leaves the gradients \d+ % off at once, more than the limit of 19 %.$", found.sentences[at]
     )
     assert re.match(r"BF16 itself leaves them \d+ % off, and the limit is 19 %: where ", found.sentences[at + 1])
-    assert "Of several calls in a step only the first was kept: low, high." in found.notes
+    assert "Of several calls in a step only the first was kept: low and high." in found.notes
 
 
 def test_what_arrives_is_what_quantised_layers_read() -> None:
