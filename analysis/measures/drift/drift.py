@@ -16,6 +16,7 @@ from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import Floats
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
+from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, FP64, Format
@@ -47,6 +48,7 @@ class How(NamedTuple):
     schedule: Schedule
 
 
+@renamed_arguments(format="fmt")
 def drift(
     a: str | npt.ArrayLike = "normal",
     b: str | npt.ArrayLike | None = None,
@@ -55,14 +57,14 @@ def drift(
     lengths: Sequence[int] | int,
     trials: int = 32,
     seed: int = 0,
-    format: FormatLike | None = None,
+    fmt: FormatLike | None = None,
     confidence: float = 0.95,
     factor: float | None = None,
 ) -> DriftReport:
     """Measure how far sums of different lengths are from the exact ones, and how far theory lets them be.
 
     Operands are rounded first, so that all of the error is the accumulator's: to a unit's own input formats, to
-    `format`, or else to float32, always to nearest even, and what lies beyond a format becomes its largest value. A
+    `fmt`, or else to float32, always to nearest even, and what lies beyond a format becomes its largest value. A
     shorter sum is the beginning of the longest one of its trial, and trials are independent.
 
     Args:
@@ -74,7 +76,7 @@ def drift(
       lengths: the numbers of terms, positive integers.
       trials: sums of each length; with arrays their rows.
       seed: the draws are a function of it, the trial, the operand and the place.
-      format: the format of operands of accumulators that are no units; float32 values by default.
+      fmt: the format of the operands of accumulators that are not matrix units; float32 by default.
       confidence: what share of sums the probabilistic bound is to hold for, by its theory.
       factor: the lambda of that bound, instead of the one that follows from confidence.
 
@@ -121,7 +123,7 @@ def drift(
             f"drift holds at most {MOST_TERMS} terms, trials times the longest length; got {source.trials} times "
             f"{source.longest}. Merge reports of fewer trials, with other seeds."
         )
-    operand = _operand_format(format, hows)
+    operand = _operand_format(fmt, hows)
     terms: dict[tuple[Any, ...], Terms] = {}
     found = []
     for how in hows:
@@ -320,9 +322,10 @@ def _operand_format(fmt: FormatLike | None, hows: list[How]) -> Format:
         return FP32
     found = find_format(fmt)
     if not FP32.holds(found):
-        raise ValueError(f"format must be one whose values float32 holds; got {found}.")
+        raise ValueError(f"fmt must be a format whose values float32 holds; got {found}.")
     if all(how.unit is not None for how in hows):
         raise ValueError(
-            f"format is for accumulators that are no units, which know their own; got {found}. Leave it out."
+            f"fmt is for accumulators other than matrix units, which have their own input formats; got {found}. Leave "
+            "it out."
         )
     return found

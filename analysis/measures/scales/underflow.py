@@ -15,6 +15,7 @@ from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
+from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
 from fpsim.display.wording import percent, plural, power
 from fpsim.errors import is_integer, shown
@@ -29,26 +30,32 @@ SMALLEST = 2.0**-900  # of a format: what float64 rounds lies far below
 EDGES: tuple[tuple[float, Literal["left", "right"]], ...] = (
     (-np.inf, "right"), (0.0, "left"), (0.0, "right"), (np.inf, "left"), (np.inf, "right"),
 )  # fmt: skip
-COLUMNS = ("scale", "lost", "subnormal", "saturated", "lost_energy")
+COLUMNS = ("log2_scale", "lost", "subnormal", "saturated", "lost_energy")
 
 
 @dataclass(frozen=True)
 class UnderflowRow:
-    """What becomes of an array times 2**scale; counts of elements.
+    """Counts of the elements that a format loses of an array times 2**log2_scale.
 
     Attributes:
-      scale: k.
-      lost: not 0, and 0 or -0 in the format.
-      subnormal: subnormal in the format.
-      saturated: finite, and beyond the range of nearest-even rounding.
-      lost_squares: sum x**2 over the lost, of x before scaling.
+      log2_scale: the exponent k of the scale 2**k.
+      lost: elements other than 0 that become 0 or -0 in the format.
+      subnormal: elements that become subnormal in the format.
+      saturated: finite elements beyond the range of nearest-even rounding.
+      lost_squares: sum x**2 over the lost elements, of x before scaling.
     """
 
-    scale: int
+    log2_scale: int
     lost: int
     subnormal: int
     saturated: int
     lost_squares: float
+
+    @property
+    def scale(self) -> int:
+        """The old name of `log2_scale`."""
+        warn_renamed("UnderflowRow.scale", "log2_scale")
+        return self.log2_scale
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ class UnderflowReport:
     @property
     def scales(self) -> tuple[int, ...]:
         """The exponents k, as they were given."""
-        return tuple(row.scale for row in self.rows)
+        return tuple(row.log2_scale for row in self.rows)
 
     @property
     def lost(self) -> tuple[float, ...]:
@@ -114,7 +121,7 @@ class UnderflowReport:
         """
         if not self.amax:
             return None
-        return min(self.rows, key=lambda row: (row.lost + row.saturated, row.subnormal, abs(row.scale))).scale
+        return min(self.rows, key=lambda row: (row.lost + row.saturated, row.subnormal, abs(row.log2_scale))).log2_scale
 
     @property
     def headroom(self) -> int | None:
@@ -145,7 +152,7 @@ class UnderflowReport:
                 raise ValueError(f"reports to merge must have the same {setting}; got {mine} and {others}.")
         rows = tuple(
             UnderflowRow(
-                a.scale, a.lost + b.lost, a.subnormal + b.subnormal, a.saturated + b.saturated,
+                a.log2_scale, a.lost + b.lost, a.subnormal + b.subnormal, a.saturated + b.saturated,
                 a.lost_squares + b.lost_squares,
             )
             for a, b in zip(self.rows, other.rows, strict=True)
@@ -157,7 +164,7 @@ class UnderflowReport:
         return replace(self, rows=rows, amax=max(self.amax, other.amax), **sums)
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of a row for each scale: scale, lost, subnormal, saturated, lost_energy."""
+        """Return a pandas DataFrame with a row for each scale: log2_scale, lost, subnormal, saturated, lost_energy."""
         return frame(self._dicts())
 
     def plot(self, ax: Any = None) -> Any:
@@ -178,7 +185,7 @@ class UnderflowReport:
         best, values = self.best_scale, plural(self.count, "value")
         if best is None:
             return f"in {self.format}, no scale matters to {values}: none is finite and other than 0"
-        rows = {row.scale: row for row in self.rows}
+        rows = {row.log2_scale: row for row in self.rows}
         lost, saturated = (percent(self._share(x)) for x in (rows[best].lost, rows[best].saturated))
         words = f"in {self.format}, {power(best)} loses the least of {values}: {lost} become 0 and {saturated} saturate"
         if best == 0 or 0 not in rows:

@@ -370,9 +370,9 @@ def kv_caches(
       >>> k[..., 3] *= 20  # a channel of outliers
       >>> caches = [fp.analysis.KVCache("int4"), fp.analysis.KVCache("int4", keys="channel")]
       >>> for row in fp.analysis.kv_caches(q, k, v, caches).rows:
-      ...     print(f"{row.cache}: {row.bits:.3f} bits, errors {row.key_error:.2f} and {row.output_error:.2f}")
-      INT4, token: 4.250 bits, errors 0.24 and 0.44
-      INT4, token, keys by channel: 4.188 bits, errors 0.13 and 0.24
+      ...     print(row.cache, f"{row.bits_per_value:.3f} bits, errors {row.key_error:.2f}, {row.output_error:.2f}")
+      INT4, token 4.250 bits, errors 0.24, 0.44
+      INT4, token, keys by channel 4.188 bits, errors 0.13, 0.24
     """
     chosen = [caches] if isinstance(caches, KVCache) else list(caches)
     for cache in chosen:

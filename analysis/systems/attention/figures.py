@@ -95,8 +95,9 @@ def cache_axes(report: DrawnCaches, ax: Any = None) -> Any:
             ax.set_xscale("log")
             ax.set_xlim(min(known) / 2, max(known) * 4)
         for place, row in enumerate(rows):
-            ax.annotate(f"{row.output_error:.2g}, {row.bits:.3g} bits", (row.output_error, place), xytext=(4, 0),
-                        textcoords="offset points", va="center", fontsize=6.5, color=INK)  # fmt: skip
+            label = f"{row.output_error:.2g}, {row.bits_per_value:.3g} bits"
+            ax.annotate(label, (row.output_error, place), xytext=(4, 0), textcoords="offset points", va="center",
+                        fontsize=6.5, color=INK)  # fmt: skip
         ax.set_xlabel("relative error of outputs")
         _plain(ax)
         return ax

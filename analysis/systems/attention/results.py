@@ -11,6 +11,7 @@ import numpy as np
 
 from fpsim.analysis.systems.saved_report import SavedReport, table
 from fpsim.arrays import Array
+from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
 from fpsim.display.wording import percent
 from fpsim.errors import require_word
@@ -237,7 +238,7 @@ class CacheRow:
 
     Attributes:
       cache: its name.
-      bits: of a stored value, scales included.
+      bits_per_value: bits of a stored value, its share of the scales included.
       key_error, value_error: norm of the error / norm.
       score_error: norm of the error of q.k / norm.
       output_error: norm of the error of outputs / norm, where all else is float64.
@@ -245,12 +246,18 @@ class CacheRow:
     """
 
     cache: str
-    bits: float
+    bits_per_value: float
     key_error: float
     value_error: float
     score_error: float
     output_error: float
     kl: float
+
+    @property
+    def bits(self) -> float:
+        """The old name of `bits_per_value`."""
+        warn_renamed("CacheRow.bits", "bits_per_value")
+        return self.bits_per_value
 
 
 @dataclass(frozen=True)
@@ -282,7 +289,9 @@ class CacheReport(SavedReport):
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> CacheReport:
-        contents["rows"] = tuple(CacheRow(**row) for row in contents["rows"])
+        new_names = {"bits": "bits_per_value"}  # of columns in older files
+        rows = ({new_names.get(name, name): value for name, value in row.items()} for row in contents["rows"])
+        contents["rows"] = tuple(CacheRow(**row) for row in rows)
         return cls(**contents)
 
     def __str__(self) -> str:

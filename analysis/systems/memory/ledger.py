@@ -383,7 +383,7 @@ def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []
     for each in saved.rows:
-        part, fmt, size = f"{each.module or 'the model'}: saved", each.dtype, each.bytes
+        part, fmt, size = f"{each.layer or 'the model'}: saved", each.dtype, each.bytes
         elements = math.prod(each.shape)
         if each.input_of and each.dtype == "float32":
             element, scaling = kept_input(recipe, name_of(each.input_of))

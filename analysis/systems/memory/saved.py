@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fpsim.analysis.models.losses import loss_of
+from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_kind
@@ -20,18 +21,24 @@ class SavedTensor:
     """A storage that autograd keeps.
 
     Attributes:
-      module: qualified name of the innermost module whose forward pass saved it first; "" is the model or the loss.
+      layer: qualified name of the innermost module whose forward pass saved it first; "" is the model or the loss.
       shape: of the tensor that was saved first.
       dtype: as text, such as "float32".
       bytes: of its storage.
       input_of: the linear layer whose input it is; "" for none.
     """
 
-    module: str
+    layer: str
     shape: tuple[int, ...]
     dtype: str
     bytes: int
     input_of: str = ""
+
+    @property
+    def module(self) -> str:
+        """The old name of `layer`."""
+        warn_renamed("SavedTensor.module", "layer")
+        return self.layer
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def saved_tensors(model: Any, batch: Any, loss: Any = None) -> SavedTensors:
       >>> import torch
       >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
       >>> found = fp.analysis.saved_tensors(model, torch.ones(3, 4))
-      >>> [(row.module, row.shape, row.bytes) for row in found.rows]
+      >>> [(row.layer, row.shape, row.bytes) for row in found.rows]
       [('0', (3, 4), 48), ('1', (3, 8), 96)]
     """
     require_kind("model", model, torch.nn.Module, "a torch.nn.Module")
@@ -100,7 +107,7 @@ def saved_tensors(model: Any, batch: Any, loss: Any = None) -> SavedTensors:
         else:
             model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
     rows = [
-        SavedTensor(row.module, row.shape, row.dtype, row.bytes, inputs[address][0] if address in inputs else "")
+        SavedTensor(row.layer, row.shape, row.dtype, row.bytes, inputs[address][0] if address in inputs else "")
         for address, (row, _) in kept.items()
     ]
     return SavedTensors(tuple(rows))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, decibels, plural, short
 from fpsim.exact_json import from_json, to_json
@@ -24,7 +25,7 @@ class ExportedWeight(NamedTuple):
     Attributes:
       tensor: its name.
       shape: of the weight.
-      bits: of a value as stored, with its share of scales.
+      bits_per_value: bits of a stored value, its share of the scales included.
       signal: sum of squares of the weight.
       noise: sum of squares of the differences.
       max_error: the largest difference.
@@ -32,10 +33,16 @@ class ExportedWeight(NamedTuple):
 
     tensor: str
     shape: tuple[int, ...]
-    bits: float
+    bits_per_value: float
     signal: float
     noise: float
     max_error: float
+
+    @property
+    def bits(self) -> float:
+        """The old name of `bits_per_value`."""
+        warn_renamed("ExportedWeight.bits", "bits_per_value")
+        return self.bits_per_value
 
     @property
     def sqnr_db(self) -> float:
@@ -101,7 +108,7 @@ class ExportReport:
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for each quantised weight."""
         return frame([
-            {"tensor": one.tensor, "shape": one.shape, "bits": one.bits, "sqnr_db": one.sqnr_db,
+            {"tensor": one.tensor, "shape": one.shape, "bits_per_value": one.bits_per_value, "sqnr_db": one.sqnr_db,
              "relative_error": one.relative_error, "max_error": one.max_error}
             for one in self.weights
         ])  # fmt: skip
@@ -127,7 +134,7 @@ class ExportReport:
         """Return the summary, and the weights that lose most."""
         rows = sorted(self.weights, key=lambda one: one.sqnr_db)[:SHOWN]
         cells = "".join(
-            f"<tr><td>{html.escape(one.tensor)}</td><td>{one.bits:.4g}</td><td>{decibels(one.sqnr_db)}</td></tr>"
+            f"<tr><td>{html.escape(one.tensor)}</td><td>{one.bits_per_value:.4g}</td><td>{decibels(one.sqnr_db)}</td></tr>"
             for one in rows
         )
         text = html.escape(str(self)).replace("\n", "<br>")

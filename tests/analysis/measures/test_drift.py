@@ -80,7 +80,7 @@ def test_operands_are_rounded_to_what_a_unit_takes() -> None:
     x = np.random.default_rng(0).standard_normal((3, 64)) * 200
     rounded = fp.quantize(x, "e4m3", overflow="saturate")
     for how in (HOPPER, fp.Exact("fp32")):
-        options: Any = {} if how is HOPPER else {"format": "e4m3"}
+        options: Any = {} if how is HOPPER else {"fmt": "e4m3"}
         got, want = (
             drift(x, x, accumulators=how, lengths=64, **options),
             drift(rounded, rounded, accumulators=how, lengths=64),
@@ -457,8 +457,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"seed": -1}, ValueError, "seed must be an integer >= 0"),
     ({"confidence": 1.0}, ValueError, "confidence must be a number between 0 and 1"),
     ({"factor": 0}, ValueError, "factor must be a positive number"),
-    ({"format": "e9m9"}, ValueError, "e9m9"),
-    ({"accumulators": HOPPER, "format": "e4m3"}, ValueError, "format is for accumulators that are no units"),
+    ({"fmt": "e9m9"}, ValueError, "e9m9"),
+    ({"accumulators": HOPPER, "fmt": "e4m3"}, ValueError, "fmt is for accumulators other than matrix units"),
 ]  # fmt: skip
 
 
@@ -467,6 +467,13 @@ def test_bad_input_gets_one_clear_sentence(changed: dict[str, Any], kind: type[E
     with pytest.raises(kind, match=match) as raised:
         drift(**{"accumulators": [fp.Exact("fp32")], "lengths": [8], **changed})
     assert "\n" not in str(raised.value)
+
+
+def test_the_format_is_taken_by_its_old_name_too() -> None:
+    call: dict[str, Any] = {"a": "uniform", "accumulators": fp.Sequential(fp.BF16), "lengths": [8], "trials": 2}
+    with pytest.warns(DeprecationWarning, match="format= is now called fmt="):
+        old = drift(**call, format="e4m3")  # type: ignore[call-arg]
+    assert old == drift(**call, fmt="e4m3")
 
 
 def test_meta_tensors_are_refused() -> None:

@@ -54,7 +54,7 @@ def test_counts_are_those_of_rounding_every_scaled_value(name: str, subnormals: 
     x = values(fmt)
     report = underflow(x, fmt, SCALES, rounding=rounding, subnormals=subnormals)
     for row in report.rows:
-        assert (row.lost, row.subnormal, row.saturated) == brute(x, fmt, row.scale, rounding, subnormals)
+        assert (row.lost, row.subnormal, row.saturated) == brute(x, fmt, row.log2_scale, rounding, subnormals)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
@@ -69,7 +69,7 @@ def test_every_dtype_is_read_exactly(dtype: Any) -> None:
         wide = x.astype(np.float64)
     report = underflow(x.reshape(-1, 4), fp.E4M3)
     for row in report.rows:
-        assert (row.lost, row.subnormal, row.saturated) == brute(wide, fp.E4M3, row.scale, "nearest_even", "keep")
+        assert (row.lost, row.subnormal, row.saturated) == brute(wide, fp.E4M3, row.log2_scale, "nearest_even", "keep")
     assert (report.zeros, report.nans) == (int(np.sum(wide == 0)), int(np.sum(np.isnan(wide))))
     assert report.count == x.size
 
@@ -149,13 +149,19 @@ def test_arrays_without_a_value_have_no_best_scale(x: Array) -> None:
     assert math.isnan(report.lost_energy[0])
 
 
+def test_rows_have_the_exponent_by_its_old_name_too() -> None:
+    row = underflow(f32(1.0), fp.FP16, [3]).rows[0]
+    with pytest.warns(DeprecationWarning, match=r"UnderflowRow\.scale is now called log2_scale"):
+        assert row.scale == row.log2_scale == 3
+
+
 def test_frames_pages_and_figures() -> None:
     pytest.importorskip("pandas")
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     report = underflow(values(fp.FP16), fp.FP16)
     frame = report.to_frame()
-    assert frame["scale"].tolist() == list(range(-24, 25))
+    assert frame["log2_scale"].tolist() == list(range(-24, 25))
     assert frame["lost"].tolist() == list(report.lost)
     assert report._repr_html_().count("<tr>") == 50
     ax = report.plot()

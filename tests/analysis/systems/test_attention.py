@@ -262,7 +262,7 @@ def test_caches_lose_what_is_published_for_blocks_of_32() -> None:
         k[..., ::32] = np.where(outlier > 1, outlier * np.sign(k[..., ::32]), k[..., ::32])
         rows = A.kv_caches(q, k, k, caches).rows
         assert [100 * row.score_error for row in rows] == pytest.approx(figures, rel=0.12)
-        assert [row.bits for row in rows] == [8.5, 8.5, 8.5]
+        assert [row.bits_per_value for row in rows] == [8.5, 8.5, 8.5]
 
 
 def test_scales_of_caches_are_shared_as_named() -> None:
@@ -279,8 +279,8 @@ def test_scales_of_caches_are_shared_as_named() -> None:
         error = np.linalg.norm(stored - k) / np.linalg.norm(k)
         assert by[f"INT4, {name}" + (" 1x32" if name == "block" else "")].key_error == pytest.approx(error, rel=1e-6)
     assert by["INT4, channel"].key_error < by["INT4, token"].key_error / 1.2
-    assert by["INT4, token"].bits == 4 + 16 / 64
-    assert by["INT4, head"].bits == 4 + 16 / (48 * 64)
+    assert by["INT4, token"].bits_per_value == 4 + 16 / 64
+    assert by["INT4, head"].bits_per_value == 4 + 16 / (48 * 64)
     both = A.kv_caches(q, k, v, A.KVCache("int4", "token", keys="channel")).rows[0]
     assert both.key_error == by["INT4, channel"].key_error
     assert both.value_error == by["INT4, token"].value_error
@@ -318,6 +318,11 @@ def test_reports_are_saved_drawn_and_tabulated(tmp_path: Path) -> None:
     caches = A.kv_caches(q, k, v, A.KVCache("int8"))
     caches.save(tmp_path / "c.json")
     assert A.CacheReport.load(tmp_path / "c.json") == caches
+    older = (tmp_path / "c.json").read_text().replace('"bits_per_value"', '"bits"')
+    (tmp_path / "older.json").write_text(older)
+    assert A.CacheReport.load(tmp_path / "older.json") == caches
+    with pytest.warns(DeprecationWarning, match="bits_per_value"):
+        assert caches.rows[0].bits == caches.rows[0].bits_per_value
     for each in (report, law, caches):
         each.plot()
         each.to_frame()
