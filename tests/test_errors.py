@@ -191,7 +191,7 @@ def generator_of(x: Any) -> Any:
         (lambda: loose.decode(np.zeros(2, "V1"), "e4m3"), "such as codes.view(ml_dtypes.float8_e4m3fn). fpsim.encode"),
         (lambda: loose.add(np.zeros(2, "V1"), E4M3), "such as a.view(ml_dtypes.float8_e4m3fn)."),
         (lambda: loose.encode(np.zeros(2, "M8[D]"), "e4m3"), "got datetime64[D]."),
-        (lambda: loose.decode(SCALED, "e4m3"), "got Scaled, which has a format of its own. Its .decode() returns the"),
+        (lambda: loose.decode(SCALED, "e4m3"), "got Scaled, which knows its format. Its .decode() returns the"),
         (lambda: loose.add(SCALED, E4M3), "got Scaled: its .decode() returns the values, with which to compute."),
     ],
 )
@@ -404,7 +404,7 @@ STRIDES: dict[str, Callable[[int], tuple[int, int]]] = {
 )
 def test_an_out_whose_elements_share_bytes_is_refused(dtype: Any, call: Any, strides: str) -> None:
     out = np.ndarray((2, 32), dtype, np.zeros(4096, np.uint8), 0, STRIDES[strides](np.dtype(dtype).itemsize))
-    assert "out must have bytes of its own for every element; got shape (2, 32) in" in refusal(lambda: call(out))
+    assert "out must have separate bytes for every element; got shape (2, 32) in" in refusal(lambda: call(out))
 
 
 @pytest.mark.parametrize(

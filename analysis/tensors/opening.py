@@ -16,7 +16,7 @@ from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.analysis.tensors.layouts.joining import joined
 from fpsim.analysis.tensors.roles import ROLES
 from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
-from fpsim.arrays import float_array, without_gradient
+from fpsim.arrays import float_array, is_torch, without_gradient
 from fpsim.errors import unknown
 
 
@@ -41,7 +41,7 @@ def tensor(name: str, x: Any, *, role: str = "", layer: str = "", step: int | No
     """
     if role and role not in ROLES:
         raise unknown("role", role, list(ROLES))
-    if type(x).__module__.partition(".")[0] == "torch":
+    if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 
         return replace(torch_tensor(name, x.detach()), role=role, layer=layer, step=step)
@@ -159,7 +159,7 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
 
 def _place_of(x: Any) -> Any:
     """Return what tells the memory of a torch tensor: equal for those that a model ties; of others nothing does."""
-    if type(x).__module__.partition(".")[0] == "torch":
+    if is_torch(x):
         from fpsim.analysis.tensors.torch_file import place_of
 
         return object() if x.is_meta or str(x.layout) != "torch.strided" else place_of(x)
@@ -168,7 +168,7 @@ def _place_of(x: Any) -> Any:
 
 def integer_tensor(name: str, x: Any) -> Tensor:
     """Return a NumPy or torch tensor of integers in memory, which may be codes."""
-    if type(x).__module__.partition(".")[0] == "torch":
+    if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 
         return torch_tensor(name, x.detach(), codes=True)

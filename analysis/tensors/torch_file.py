@@ -9,23 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
-from fpsim.arrays import Array
+from fpsim.arrays import Array, from_torch
 from fpsim.display.optional import load
 
-# torch's names of floats that NumPy arrays of torch cannot hold -> (integer view, dtype).
-VIEWS: dict[str, tuple[str, Any]] = {
-    "bfloat16": ("int16", ml_dtypes.bfloat16),
-    "float8_e4m3fn": ("uint8", ml_dtypes.float8_e4m3fn),
-    "float8_e5m2": ("uint8", ml_dtypes.float8_e5m2),
-    "float8_e4m3fnuz": ("uint8", ml_dtypes.float8_e4m3fnuz),
-    "float8_e5m2fnuz": ("uint8", ml_dtypes.float8_e5m2fnuz),
-    "float8_e8m0fnu": ("uint8", ml_dtypes.float8_e8m0fnu),
-}
-PLAIN = ("float16", "float32", "float64")
+# torch's names of the floats that are read.
+FLOATS = (
+    "float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+)  # fmt: skip
 
 # Files are untrusted: a few bytes can name one thing any number of times, and a container can hold itself.
 DEPTH_LIMIT = 64  # containers inside each other
@@ -110,7 +102,7 @@ def _unreadable(x: Any) -> str:
     dtype = str(x.dtype).removeprefix("torch.")
     if x.is_nested or x.layout != torch.strided:
         return f"it holds {dtype}, {'nested' if x.is_nested else 'sparse'}"
-    if x.is_quantized or x.device.type != "cpu" or dtype not in (*VIEWS, *PLAIN, *CODES):
+    if x.is_quantized or x.device.type != "cpu" or dtype not in (*FLOATS, *CODES):
         return f"it holds {dtype}"
     stored = x.untyped_storage().nbytes() // x.element_size()
     last = x.storage_offset() + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
@@ -170,25 +162,14 @@ def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Te
     if str(x.layout) != "torch.strided":
         raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Use {name}.to_dense().")
     dtype = str(x.dtype).removeprefix("torch.")
-    if dtype not in (*VIEWS, *PLAIN, *(CODES if codes else ())):
+    if dtype not in (*FLOATS, *(CODES if codes else ())):
         raise TypeError(f"{name} must be a tensor of floats; got {x.dtype}. Convert with {name}.float().")
 
     def read(size: int) -> Iterator[Array]:
         flat = x.reshape(-1)  # tiles run along the last axis, so the order is that of the elements
         for start in range(0, flat.shape[0], size):
-            yield _to_numpy(flat[start : start + size], dtype)
+            yield from_torch(flat[start : start + size].detach().contiguous())
 
     shape = tuple(int(n) for n in x.shape)
     assert math.prod(shape) == x.numel()
     return Tensor(name, shape, dtype, read, source)
-
-
-def _to_numpy(x: Any, dtype: str) -> Array:
-    """A contiguous 1-d tensor as an array on the same memory."""
-    x = x.detach().cpu().contiguous()
-    if dtype in PLAIN or dtype in CODES:
-        return np.asarray(x.numpy())
-    import torch
-
-    integer, target = VIEWS[dtype]
-    return np.asarray(x.view(getattr(torch, integer)).numpy()).view(target)

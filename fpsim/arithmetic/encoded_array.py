@@ -26,7 +26,7 @@ from fpsim.arithmetic.functions import (
 )
 from fpsim.arithmetic.operands import broadcast_shape
 from fpsim.arithmetic.rounding_context import rounding_keywords
-from fpsim.arrays import EXACT_INTEGERS, Array, as_array, code_array, float_array, is_torch
+from fpsim.arrays import EXACT_INTEGERS, Array, as_array, code_array, float_array
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
@@ -380,8 +380,6 @@ def numbers(values: Any) -> Array:
       ValueError: a list that NumPy makes floats of holds an integer that float64 does not.
       TypeError: neither floats nor integers.
     """
-    if is_torch(values):
-        return float_array(values, "values")[0] if values.is_floating_point() else numbers(as_array(values, "values"))
     array = as_array(values, "values")
     if array.dtype.kind == "b" or array.dtype.name in ("int2", "int4", "uint2", "uint4", "int1", "uint1"):
         return array.astype(np.int8)

@@ -14,11 +14,11 @@ from fpsim.arrays import (
     Array,
     as_array,
     code_array,
+    describe_refused,
     format_of,
     overlaps,
     refuse_masked,
     refuse_shared_elements,
-    what_came,
     words,
 )
 from fpsim.formats.cast_options import FormatLike
@@ -88,7 +88,7 @@ def integers(n: npt.ArrayLike) -> Operands:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         floats = array.dtype.kind == "f" or format_of(array.dtype) is not None
-        came = f"got {array.dtype}. fpsim.encode rounds floats." if floats else what_came(n, array, "n")
+        came = f"got {array.dtype}. fpsim.encode rounds floats." if floats else describe_refused(n, array, "n")
         raise TypeError(f"n must be an array of integers of up to 64 bits; {came}")
     return Operands((array.astype(f"{array.dtype.kind}8", copy=False),), (), array.shape, False)
 
@@ -138,7 +138,7 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
             )
         raise TypeError(
             f"{label} must be unsigned codes with fmt=, or an array of a float dtype of up to 32 bits; "
-            f"{what_came(value, array, label)}"
+            f"{describe_refused(value, array, label)}"
         )
     codes = code_array(array, wanted_fmt, label)
     return codes.astype(wanted_fmt.storage, copy=False), wanted_fmt, False

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arithmetic.operands import full_dtype
-from fpsim.arrays import Array, as_array, code_array, format_of, overlaps, refuse_masked, what_came, words
+from fpsim.arrays import Array, as_array, code_array, describe_refused, format_of, overlaps, refuse_masked, words
 from fpsim.formats.named import DTYPES, FP16, Format
 from fpsim.matrix_units.catalogue import units
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
@@ -32,7 +32,8 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
     source = format_of(array.dtype)
     if array.dtype.kind not in "iuf" and source is None:
         raise TypeError(
-            f"{name} must be an array of {DTYPES.get(fmt, fmt.storage)} or codes of {fmt}; {what_came(x, array, name)}"
+            f"{name} must be an array of {DTYPES.get(fmt, fmt.storage)} or codes of {fmt}; "
+            f"{describe_refused(x, array, name)}"
         )
     if not hasattr(x, "dtype") and array.size and (source is not None or array.dtype.kind not in "iu"):
         remedy = "pass its codes" if hasattr(x, "codes") else f"fpsim.encode(values, fpsim.{fmt}) makes codes"

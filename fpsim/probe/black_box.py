@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, format_of
+from fpsim.arrays import Array, as_array, format_of, to_torch
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.float_format import DTYPES
@@ -219,12 +219,7 @@ class BlackBox:
     def _as_given(self, array: Array, operand: ProbedOperand) -> Any:
         if not operand.tensors:
             return array
-        import torch
-
-        if operand.integer or operand.fmt in (find_format("float16"), FP32, find_format("float64")):
-            return torch.from_numpy(array)
-        dtype = getattr(torch, DTYPES[operand.fmt].name)
-        return torch.from_numpy(array.view(f"u{array.itemsize}")).view(dtype)
+        return to_torch(array if operand.integer else array.view(DTYPES[operand.fmt]))
 
     def _checked(self, result: Any) -> Array:
         """The result as an array of the shape that is wanted."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import Array, as_array, format_of, is_small_integer, refuse_masked, what_came, without_gradient
+from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, refuse_masked, without_gradient
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.integer_format import IntegerFormat
@@ -79,7 +79,8 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
     array = as_array(without_gradient(x), name)
     if array.dtype.kind not in "iub" and format_of(array.dtype) is None and not is_small_integer(array.dtype):
         raise TypeError(
-            f"{name} must hold real floats of up to 64 bits, integers or truth values; {what_came(x, array, name)}"
+            f"{name} must hold real floats of up to 64 bits, integers or truth values; "
+            f"{describe_refused(x, array, name)}"
         )
     return ComparedSide("a plain array", None, None, {"": (array, fmt)})
 

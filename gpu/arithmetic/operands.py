@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda
 
 from fpsim.arithmetic.operands import NAMES, Formats, broadcast_shape, read_operand
+from fpsim.arrays import library_of
 from fpsim.formats.named import DTYPES, Format
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.casts.cast import refuse_outside
@@ -16,7 +17,6 @@ from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
 from fpsim.gpu.device.copies import apart, broadcast
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import uploaded
-from fpsim.gpu.device.streams import library_of
 
 
 class GpuOperands(NamedTuple):

@@ -7,20 +7,25 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import format_of
-from fpsim.formats.named import DTYPES, Format
+from fpsim.arrays import (
+    exports_gpu_memory,
+    format_of,
+    format_of_tensor,
+    has_cuda_interface,
+    integers_of,
+    is_cupy,
+    is_numba,
+    is_torch,
+    library_of,
+    refuse_sparse,
+)
 from fpsim.gpu.device.device import device_number, require_device
 from fpsim.gpu.device.failures import one_sentence, size_in_words
 from fpsim.gpu.device.gpu_array import WORDS, GpuArray
-from fpsim.gpu.device.streams import _is_numba, is_cupy, is_torch, library_of
-
-DLPACK_CUDA = (2, 13)  # kDLCUDA and kDLCUDAManaged of dlpack.h
-TORCH_WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # that all versions share with the array interface
 
 
 def gpu_array(x: Any, name: str) -> GpuArray:
@@ -35,15 +40,15 @@ def gpu_array(x: Any, name: str) -> GpuArray:
         return _torch_array(x, name)
     from numba import cuda
 
-    if _is_numba(x) or hasattr(x, "__cuda_array_interface__"):
+    if has_cuda_interface(x):
         _refuse_other_device(x, name)
         # an array of cupy is used on the stream that cupy works on; numba waits for the streams of other libraries
-        array = x if _is_numba(x) else cuda.as_cuda_array(x, sync=not is_cupy(x))
+        array = x if is_numba(x) else cuda.as_cuda_array(x, sync=not is_cupy(x))
         fmt = format_of(np.dtype(array.dtype))
         if fmt is None and np.dtype(array.dtype).kind not in "iu":
             raise TypeError(f"{name} must hold floats or codes; got {array.dtype} on the GPU.")
         return GpuArray(_flat(array, x, name).view(_word(array.dtype)), tuple(array.shape), fmt, x)
-    if _exports_gpu_memory(x):
+    if exports_gpu_memory(x):
         return _through_dlpack(x, name)
     remedy = f"Take fpsim's own function for arrays on the CPU, or numba.cuda.to_device({name})."
     if hasattr(x, "codes"):
@@ -52,13 +57,6 @@ def gpu_array(x: Any, name: str) -> GpuArray:
         f"{name} must be an array on the GPU: a torch CUDA tensor, or one of cupy or numba; got {type(x).__name__}. "
         + remedy
     )
-
-
-def lies_on_gpu(x: Any) -> bool:
-    """Whether x is an array in the memory of a GPU."""
-    if is_torch(x):
-        return bool(x.is_cuda)
-    return _is_numba(x) or hasattr(x, "__cuda_array_interface__") or _exports_gpu_memory(x)
 
 
 def _word(dtype: Any) -> Any:
@@ -91,13 +89,6 @@ def _on_other_device(name: str, found: str) -> str:
     )
 
 
-def _exports_gpu_memory(x: Any) -> bool:
-    """Whether x offers memory of a CUDA GPU by DLPack."""
-    if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
-        return False
-    return int(x.__dlpack_device__()[0]) in DLPACK_CUDA
-
-
 def _through_dlpack(x: Any, name: str) -> GpuArray:
     """An array that speaks DLPack alone, read by torch or cupy, which order its stream before theirs."""
     for library in ("torch", "cupy"):
@@ -127,21 +118,13 @@ def _torch_array(x: Any, name: str) -> GpuArray:
         )
     if x.device.index != device_number():
         raise TypeError(_on_other_device(name, str(x.device)))
-    if x.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Call {name}.to_dense() first.")
-    fmt = _torch_formats().get(str(x.dtype))
+    refuse_sparse(x, name)
+    fmt = format_of_tensor(x)
     if fmt is None and (x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool):
         raise TypeError(f"{name} must hold floats or codes; got {x.dtype}.")
-    size = x.element_size()
     with one_sentence(f"a contiguous copy of {name}"):
-        integers = x.detach().contiguous().view(getattr(torch, TORCH_WORDS[size])).reshape(-1)
-    return GpuArray(cuda.as_cuda_array(integers).view(WORDS[size]), tuple(x.shape), fmt, x)
-
-
-@cache
-def _torch_formats() -> dict[str, Format]:
-    """Formats by the names of torch's dtypes."""
-    return {f"torch.{dtype.name}": fmt for fmt, dtype in DTYPES.items()}
+        integers = integers_of(x.detach().contiguous()).reshape(-1)
+    return GpuArray(cuda.as_cuda_array(integers).view(WORDS[x.element_size()]), tuple(x.shape), fmt, x)
 
 
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
@@ -171,7 +154,7 @@ def _is_one_run(x: Any) -> bool:
     """Whether an array's memory is one run in C order."""
     if is_torch(x):
         return bool(x.is_contiguous())
-    return bool(x.is_c_contiguous() if _is_numba(x) else x.flags.c_contiguous)
+    return bool(x.is_c_contiguous() if is_numba(x) else x.flags.c_contiguous)
 
 
 def dtype_name(x: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.arrays import TORCH_INTEGERS, integers_of
 from fpsim.gpu.casts.cast import encode
 from fpsim.gpu.device.device import FP8_CAPABILITY, require_capability, require_device
 from fpsim.gpu.hardware import tensors
@@ -13,7 +14,6 @@ from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.tensors import (
     DTYPES,
     FP8,
-    SIGNED,
     Pair,
     Words,
     column_major,
@@ -129,7 +129,7 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
         theirs = torch.zeros_like(patterns)
         triton_kernels.convert(patterns.view(torch.float32), theirs, target)
         codes = encode(patterns.view(torch.float32), target, overflow="saturate" if target in FP8 else "nonfinite")
-        ours = codes.view(getattr(torch, SIGNED[codes.element_size()])).to(torch.int32) & (2 * magnitude + 1)
+        ours = integers_of(codes).to(torch.int32) & (2 * magnitude + 1)
         theirs = theirs & (2 * magnitude + 1)
         nans = ((ours & magnitude) >= NAN_FROM[target]) & ((theirs & magnitude) >= NAN_FROM[target])
         differ = (ours != theirs) & ~nans
@@ -184,4 +184,4 @@ def _to_gpu(x: Any) -> Any:
     if array.dtype.kind == "i":
         return torch.from_numpy(array.copy()).cuda()
     size = array.dtype.itemsize
-    return torch.from_numpy(array.view(SIGNED[size]).copy()).cuda().view(getattr(torch, f"uint{8 * size}"))
+    return torch.from_numpy(array.view(TORCH_INTEGERS[size]).copy()).cuda().view(getattr(torch, f"uint{8 * size}"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import is_torch
+from fpsim.arrays import TORCH_INTEGERS, integers_of, is_torch
 from fpsim.errors import unknown
 from fpsim.gpu.device.device import GpuError
 
@@ -20,7 +20,6 @@ DTYPES = {
     "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32",
     "tf32": "float32", "fp64": "float64",
 }  # fmt: skip
-SIGNED = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # integers that every version of torch knows
 FP8 = ("e4m3", "e5m2")
 
 
@@ -45,15 +44,12 @@ def tensor(x: Any, kind: str) -> Any:
     size = array.dtype.itemsize
     if size != dtype.itemsize:
         raise TypeError(f"operands of {kind} must have {dtype.itemsize} bytes per element; got {array.dtype}.")
-    return torch.from_numpy(array.view(SIGNED[size]).copy()).to(DEVICE).view(dtype)
+    return torch.from_numpy(array.view(TORCH_INTEGERS[size]).copy()).to(DEVICE).view(dtype)
 
 
 def words(x: Any) -> Words:
     """The words of a tensor, on the CPU."""
-    torch = torch_module()
-    size = x.element_size()
-    integers = x.detach().contiguous().view(getattr(torch, SIGNED[size])).cpu().numpy()
-    return np.asarray(integers.view(f"u{size}"))
+    return np.asarray(integers_of(x.detach().contiguous()).cpu().numpy().view(f"u{x.element_size()}"))
 
 
 def column_major(x: Any, kind: str) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import as_array
+from fpsim.arrays import as_array, lies_on_gpu
 from fpsim.formats.named import DTYPES
 from fpsim.gpu.casts.cast import refuse_outside
-from fpsim.gpu.device.array import gpu_array, lies_on_gpu
+from fpsim.gpu.device.array import gpu_array
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.device.transfer import host_array

@@ -9,17 +9,17 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
+from fpsim.arrays import library_of, lies_on_gpu
 from fpsim.core.tile_scale import COUNTERS
 from fpsim.errors import shown
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import element_format
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
-from fpsim.gpu.device.array import dtype_name, gpu_array, lies_on_gpu, result_like
+from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.device import require_device
 from fpsim.gpu.device.launch import uploaded
-from fpsim.gpu.device.streams import library_of
 from fpsim.gpu.device.transfer import host_array, sent
 from fpsim.gpu.scaling.decode import NOTHING, decode_scaled, transposed
 from fpsim.gpu.scaling.encode import GpuTargets, GpuTileJob, refuse_logarithms, run, scaled_job, temporary

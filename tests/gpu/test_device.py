@@ -44,7 +44,7 @@ TORCH = [
     r"integers torch\.int16 \[196, 72\]",
     r"parameter Tensor",
     r"comparison torch\.uint8",
-    r"sparse x must be a dense tensor; got one of layout torch\.sparse_coo\. Call x\.to_dense\(\) first\.",
+    r"sparse x must be a dense tensor; got one of layout torch\.sparse_coo\. Use x\.to_dense\(\)\.",
     r"other device x must lie on the GPU that numba works on, 1; got one on cpu\. .*",
     r"DLPack Tensor",
     r"DLPack of the CPU x must be an array on the GPU: .*; got Foreign\. .*",

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.arrays import to_torch
 from fpsim.gpu import hardware
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, instructions, products, tensors
@@ -258,8 +259,7 @@ def test_sweeps_find_what_differs(monkeypatch: pytest.MonkeyPatch, target: str, 
     from fpsim.gpu.hardware import triton_kernels
 
     def codes(x: Any, name: str, overflow: str) -> Any:
-        found = fp.encode(x.numpy(), name, overflow=overflow)
-        return torch.from_numpy(found.view(tensors.SIGNED[found.itemsize])).view(getattr(torch, found.dtype.name))
+        return to_torch(fp.encode(x.numpy(), name, overflow=overflow))
 
     def convert(x: Any, out: Any, name: str) -> None:
         found = fp.encode(x.numpy(), name, overflow="saturate" if name in ("e4m3", "e5m2") else "nonfinite")

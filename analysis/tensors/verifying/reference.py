@@ -12,7 +12,7 @@ from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
 from fpsim.analysis.tensors.layouts.parts import whole
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
-from fpsim.arrays import Array
+from fpsim.arrays import Array, is_torch
 
 FAR = 0.5  # relative error beyond which a weight is another one; 2-bit formats keep below
 NEAR = 0.5  # times the error, which a change of the order explains
@@ -73,6 +73,6 @@ def _pairs_exchanged(values: Array) -> Array | None:
 
 def _array(x: Any) -> Any:
     """Return a torch tensor as an array; others as they are."""
-    if type(x).__module__.partition(".")[0] == "torch":
+    if is_torch(x):
         return x.detach().float().cpu().numpy()
     return x

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, is_torch, words
+from fpsim.arrays import Array, as_array, is_torch, to_torch
 from fpsim.casts.cast import cast, quantize
 from fpsim.deprecation import warn_renamed
 from fpsim.errors import shown
@@ -155,9 +154,7 @@ def _of_any_arrays(kernel: Kernel) -> Kernel:
         found = np.ascontiguousarray(kernel(*arrays))
         if not operands or not is_torch(operands[0]):
             return found
-        torch = sys.modules["torch"]
-        dtype = getattr(torch, found.dtype.name)
-        return torch.from_numpy(words(found).view(f"i{found.itemsize}")).view(dtype).to(operands[0].device)
+        return to_torch(found).to(operands[0].device)
 
     return any_arrays
 

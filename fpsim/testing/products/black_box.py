@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import Array, as_array, is_torch, without_gradient, words
+from fpsim.arrays import Array, as_array, is_torch, to_torch, without_gradient, words
 from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.testing.products.layouts import OperandLayout
@@ -140,12 +140,7 @@ class CalledKernel:
             import jax.numpy as jnp
 
             return jnp.asarray(x)
-        import torch
-
-        native = x.dtype.name in ("float16", "float32", "float64", "uint8", "int8")
-        flat = np.ascontiguousarray(x)
-        tensor = torch.from_numpy(flat if native else words(flat))
-        tensor = tensor if native else tensor.view(getattr(torch, x.dtype.name))
+        tensor = to_torch(np.ascontiguousarray(x))
         return tensor.cuda() if self.takes == "cuda" else tensor
 
     def _kinds(self, x: KernelInputs, layout: OperandLayout | None = None) -> str:

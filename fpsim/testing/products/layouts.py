@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import is_torch
+from fpsim.arrays import integers_of, is_torch
 
 
 class OperandLayout(NamedTuple):
@@ -27,7 +27,7 @@ def _transposed(x: Any) -> Any:
     """Return the same matrix with its columns contiguous."""
     if not is_torch(x):
         return np.asfortranarray(x)
-    return _words(x).t().contiguous().t().view(x.dtype)
+    return integers_of(x).t().contiguous().t().view(x.dtype)
 
 
 def _widened(x: Any) -> Any:
@@ -36,7 +36,7 @@ def _widened(x: Any) -> Any:
         return np.concatenate([x[:, -1:], x, x[:, :1]], 1)[:, 1:-1]
     import torch
 
-    words = _words(x)
+    words = integers_of(x)
     return torch.cat([words[:, -1:], words, words[:, :1]], 1)[:, 1:-1].view(x.dtype)
 
 
@@ -44,18 +44,11 @@ def _spaced(x: Any) -> Any:
     """Return the same matrix as every other row and column of a larger one."""
     if not is_torch(x):
         return x.repeat(2, 0).repeat(2, 1)[::2, 1::2]
-    return _words(x).repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, 1::2].view(x.dtype)
+    return integers_of(x).repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, 1::2].view(x.dtype)
 
 
 def _reversed(x: Any) -> Any:
     return np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
-
-
-def _words(x: Any) -> Any:
-    """Return a tensor's patterns as integers, which every operation of torch takes."""
-    import torch
-
-    return x.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
 
 
 LAYOUTS = (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import Array, as_array, format_of, is_torch, without_gradient, words
+from fpsim.arrays import Array, as_array, format_of, is_torch, to_torch, without_gradient, words
 from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
@@ -120,10 +120,7 @@ class CalledQuantizer:
     def _as_taken(self, x: Array) -> Any:
         if self.takes == "numpy":
             return x
-        torch = sys.modules["torch"]
-        if format_of(x.dtype) is not None and x.dtype.name == "bfloat16":
-            return torch.from_numpy(words(x)).view(torch.bfloat16)
-        return torch.from_numpy(x)
+        return to_torch(x)
 
     def _kind(self, x: Array) -> str:
         noun = "an array of" if self.takes == "numpy" else "a torch tensor of"

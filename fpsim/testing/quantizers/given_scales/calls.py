@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, format_of, is_torch, without_gradient
+from fpsim.arrays import Array, as_array, format_of, packed_as_bytes, without_gradient
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
@@ -85,8 +85,7 @@ class GivenScaleCall:
             raise QuantizerMisbehaved(
                 "returns", f"fn must return codes or values; got {len(got)} arrays. {FINDS_ITS_OWN}", x
             )
-        if is_torch(got) and str(got.dtype) == "torch.float4_e2m1fn_x2":
-            got = got.view(sys.modules["torch"].uint8)
+        got = packed_as_bytes(got)
         try:
             array = np.asarray(as_array(without_gradient(got), "the result"))
         except (TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, format_of, is_torch, without_gradient
+from fpsim.arrays import Array, as_array, format_of, packed_as_bytes, without_gradient
 from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.element import Element
@@ -88,11 +88,7 @@ class ReturnedParts:
         if self.scales is None:
             self.elements = values_of(elements, x)
             return
-        if is_torch(elements) and str(elements.dtype) == "torch.float4_e2m1fn_x2":
-            import torch
-
-            elements = elements.view(torch.uint8)
-        codes = np.asarray(as_array(without_gradient(elements), "codes"))
+        codes = np.asarray(as_array(packed_as_bytes(without_gradient(elements)), "codes"))
         if is_packed(codes, x.shape, fmt):
             self.elements, self.swapped = (
                 _words_of(unpacked(codes, x.shape, fmt, high), x, fmt) for high in (False, True)

@@ -1,0 +1,62 @@
+"""Arrays to fill: `out=` is checked here, and memory that two arrays share is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays.words import Array
+
+
+def output(
+    out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], source: Array, whose: str = "the input's"
+) -> Array:
+    """Return the array to fill: `out` if it fits, or a new one.
+
+    Raises:
+      ValueError: out has another dtype or shape, cannot be written, or shares memory with the input.
+    """
+    if out is None:
+        return np.empty(shape, dtype)
+    if not isinstance(out, np.ndarray):
+        raise ValueError(f"out must be a NumPy array of {dtype} and shape {shape}; got {type(out).__name__}.")
+    if out.dtype != dtype:
+        raise ValueError(f"out must have dtype {dtype}; got {out.dtype}. Leave it out to get a new array.")
+    if out.shape != shape:
+        raise ValueError(f"out must have {whose} shape {shape}; got {out.shape}.")
+    if not out.flags.writeable:
+        raise ValueError("out must be writeable; got a read-only array. Pass a copy.")
+    refuse_shared_elements(out)
+    refuse_shared_memory(out, source)
+    return out
+
+
+def refuse_shared_memory(out: Array, *read: Array | None) -> None:
+    """Raise a ValueError if the array to fill overlaps one that is read."""
+    if any(array is not None and overlaps(array, out) for array in read):
+        raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
+
+
+def refuse_shared_elements(out: Array, name: str = "out") -> None:
+    """Raise a ValueError if elements of an array share bytes, as broadcast ones do, or if that stays in doubt."""
+    if out.flags.c_contiguous or out.flags.f_contiguous:
+        return
+    reach = out.itemsize  # bytes from the first to the last one of what the shorter strides span
+    for stride, length in sorted((abs(s), n) for s, n in zip(out.strides, out.shape, strict=True) if n > 1):
+        if stride < reach:
+            raise ValueError(
+                f"{name} must have separate bytes for every element; got shape {out.shape} in strides {out.strides}, "
+                "as of a broadcast array. Pass a copy."
+            )
+        reach += stride * (length - 1)
+
+
+def overlaps(a: Array, b: Array) -> bool:
+    """Return whether two arrays share an element, or whether they do is too hard to tell."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any count will do
+    except np.exceptions.TooHardError:
+        return True

@@ -1,0 +1,89 @@
+"""torch tensors: their elements as NumPy arrays or as integers, small floats included, and arrays as tensors."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays.libraries import is_torch
+from fpsim.arrays.words import Array
+from fpsim.formats.named import DTYPES, Format
+
+# Bytes of an element -> the integers that every version of torch, NumPy and the CUDA array interface share.
+TORCH_INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+SHARED = {"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}  # with NumPy
+
+
+def without_gradient(x: Any) -> Any:
+    """Return a tensor detached from its gradient, and any other object as it is.
+
+    Measurements and comparisons read this, as they return no array that a gradient could flow through.
+    """
+    return x.detach() if is_torch(x) else x
+
+
+def from_torch(tensor: Any, name: str = "x") -> Array:
+    """Return the elements of a torch tensor as an array, without a copy if they are in the CPU's memory.
+
+    Raises:
+      TypeError: the tensor requires a gradient, or has no elements in memory that NumPy could see.
+    """
+    if tensor.requires_grad:
+        raise TypeError(
+            f"{name} must not require a gradient, which NumPy arrays lose; got a torch tensor that does. Use fp.torch, "
+            f"whose fake_quantize has one, or {name}.detach()."
+        )
+    if tensor.is_meta:
+        raise TypeError(f"{name} must have elements; got a torch tensor on the meta device. Make it on the CPU.")
+    refuse_sparse(tensor, name)
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    fmt = format_of_tensor(tensor)
+    if fmt is None or (fmt.bits >= 16 and fmt.name != "BF16"):
+        try:
+            return np.asarray(tensor.numpy())  # torch and NumPy share these
+        except TypeError:
+            raise TypeError(
+                f"{name} must have elements that NumPy or ml_dtypes knows; got {tensor.dtype}. View it as torch.uint8."
+            ) from None
+    return np.asarray(integers_of(tensor).numpy()).view(DTYPES[fmt])
+
+
+def to_torch(array: Array) -> Any:
+    """Return an array as a torch tensor on the same memory, ml_dtypes' floats that torch has included."""
+    import torch
+
+    if array.dtype.name in SHARED:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(TORCH_INTEGERS[array.itemsize])).view(getattr(torch, array.dtype.name))
+
+
+def refuse_sparse(tensor: Any, name: str) -> None:
+    """Raise a TypeError if a tensor does not store all its elements."""
+    if tensor.layout is not sys.modules["torch"].strided:
+        raise TypeError(f"{name} must be a dense tensor; got one of layout {tensor.layout}. Use {name}.to_dense().")
+
+
+def integers_of(tensor: Any) -> Any:
+    """Return a view of a tensor as integers of its elements' size."""
+    return tensor.view(getattr(sys.modules["torch"], TORCH_INTEGERS[tensor.element_size()]))
+
+
+def packed_as_bytes(x: Any) -> Any:
+    """Return a view of torch's pairs of FP4 codes as bytes, and any other object as it is."""
+    if is_torch(x) and str(x.dtype) == "torch.float4_e2m1fn_x2":
+        return x.view(sys.modules["torch"].uint8)
+    return x
+
+
+def format_of_tensor(tensor: Any) -> Format | None:
+    """Return the format that a tensor's dtype stores if NumPy or ml_dtypes has that too, else None."""
+    return _format_of_name(str(tensor.dtype))
+
+
+@cache
+def _format_of_name(dtype: str) -> Format | None:
+    """Return the format of a torch dtype such as "torch.float8_e5m2", or None."""
+    return next((fmt for fmt, known in DTYPES.items() if dtype == f"torch.{known.name}"), None)
