@@ -14,10 +14,10 @@ import fpsim as fp
 from fpsim.casts.explain import explain
 from fpsim.formats import named, rounding
 from fpsim.matrix_units import catalogue
-from fpsim.matrix_units.chips import CHIPS, Chip, capability_of, of_arch, of_capability
+from fpsim.matrix_units.chips import CHIPS, Chip, capability_of, resolve
 from fpsim.matrix_units.matrix_unit import Rule, row
 from fpsim.schedules import Chain, Schedule
-from fpsim.schedules.arguments import arch_of
+from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.call import Call, Library
 from fpsim.schedules.catalogue import LIBRARIES
 from fpsim.testing import assert_bits_equal
@@ -74,9 +74,9 @@ def nova(monkeypatch: Patch) -> fp.MatrixUnit:
 def test_a_chip_and_a_unit_are_a_row_each(nova: fp.MatrixUnit) -> None:
     assert fp.unit("nova_e5m2_f32") is nova
     assert fp.units("Nova") == (nova,)
-    assert of_capability((20, 0)) is of_arch("nova")[0]
+    assert resolve("20.0").chip is resolve("nova").chip is CHIPS["N1"]
     assert capability_of("nova") == (20, 0)
-    assert arch_of("sm_200a", ("hopper", "nova")) == "nova"
+    assert chip_of("sm_200a", "cuBLAS", ("hopper", "nova")).arch == "nova"
 
 
 @pytest.mark.parametrize("kind", [normal, wide])

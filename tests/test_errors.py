@@ -19,7 +19,7 @@ from fpsim.analysis.studies.differences.arithmetics import _base as base_of
 from fpsim.analysis.studies.sensitivity.request import linear_of
 from fpsim.cli.terminal import scaling_named as command_scaling
 from fpsim.errors import shown, unknown
-from fpsim.matrix_units.chips import named as find_chip
+from fpsim.matrix_units.chips import resolve as find_chip
 from fpsim.schedules.written import parsed
 from fpsim.train.parts import linear_recipe
 from fpsim.train.runs import find_recipe
@@ -140,7 +140,7 @@ SEVERAL = torch.arange(12).reshape(3, 4)
         (lambda: loose.OnlineScaling("e4m3").save(None), "path must be a text or a pathlib.Path; got None."),
         (lambda: loose.policy_diff(None, "ieee", "e4m3"), "a policy is a name or a dict of keywords of fp.encode"),
         (lambda: loose.encode([[1.0], [2.0, 3.0]], "e4m3"), "x must be an array, a number or nested lists of one"),
-        (lambda: loose.units(X), "arch must be the name of a chip, such as 'H100'; got an array of float32"),
+        (lambda: loose.units(X), "chip must be the name of a chip, such as 'H100'; got an array of float32"),
         (lambda: loose.schedules.tree(fp.schedules.FLAT, SEVERAL), "k must be a number of terms, 0 or more; got"),
         (lambda: TREE.compare("x"), "other must be a tree of fp.schedules.tree; got 'x'."),
         (lambda: loose.schedules.deepgemm(X), "kernel must be one of 1d2d, 1d1d; got an array of float32"),
@@ -480,7 +480,7 @@ def test_words_that_people_use_get_the_one_that_is_meant(call: Callable[[], Any]
 @in_turn("chip", ["A100", "sm_80", "MI300X"])
 def test_a_chip_without_schedules_is_not_taken_for_another_one(chip: str) -> None:
     text = refusal(lambda: fp.schedules.cublas(chip))
-    assert text.endswith(f"; got '{chip}', of which nothing is known here.")
+    assert text.endswith(f"; got '{chip}', on which the order of cuBLAS is not known here.")
 
 
 @in_turn(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.errors import unknown
 from fpsim.formats.named import AMBIGUOUS, find_by_name
 from fpsim.matrix_units import amd, nvidia
-from fpsim.matrix_units.chips import find, named
+from fpsim.matrix_units.chips import BETWEEN, CHIPS, find, names_of, resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are named for a chip alone
@@ -15,10 +16,11 @@ ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNI
 
 
 def unit(name: str | MatrixUnit) -> MatrixUnit:
-    """The matrix unit of a name.
+    """Return the matrix unit of a name.
 
     Args:
-      name: `<arch>_<a>[x<b>]_<d>`, such as "hopper_e4m3_f32"; `fp.units()` lists them all. A unit is returned as it is.
+      name: `<arch>_<a>[x<b>]_<d>`, such as "hopper_e4m3_f32"; `fp.units()` lists them all. Any name of a chip may stand
+        for the architecture: "H100_e4m3_f32", "sm_90_e4m3_f32". A unit is returned as it is.
 
     Raises:
       ValueError: no unit has that name; the message gives the nearest ones.
@@ -32,7 +34,7 @@ def unit(name: str | MatrixUnit) -> MatrixUnit:
 
 
 def named_unit(argument: str, name: str | MatrixUnit) -> MatrixUnit:
-    """`unit` for an argument of that name, which refusals give.
+    """Return the matrix unit of a name, as `unit` does, for an argument that error messages name.
 
     Example:
       >>> from fpsim.matrix_units.catalogue import named_unit
@@ -45,38 +47,49 @@ def named_unit(argument: str, name: str | MatrixUnit) -> MatrixUnit:
     key = name.lower().strip() if isinstance(name, str) else None
     if key in ROWS:
         return ROWS[key]
-    word = key or ""
-    refusal = unknown(argument, name, list(ROWS), listing="fp.units() or `fpsim units`", meant=_meant(word))
-    fmt = find_by_name(word)
+    arch, operands = _arch_and_operands(key or "")
+    if f"{arch}_{operands}" in ROWS:
+        return ROWS[f"{arch}_{operands}"]
+    meant = _meant(arch, operands) if arch else []
+    chips = {} if not key or re.search(BETWEEN, key) else {
+        spelling: units[0] for chip in CHIPS.values() for spelling in names_of(chip) if (units := _meant(chip.arch, ""))
+    }  # fmt: skip
+    refusal = unknown(argument, name, list(ROWS), chips, listing="fp.units() or `fpsim units`", meant=meant)
+    fmt = find_by_name(key or "")
     if fmt is None:
         raise refusal
     raise ValueError(f"{refusal} Sums in a format are an accumulator's: pass fp.Sequential(fp.{fmt.name}).")
 
 
-def _meant(word: str) -> list[str]:
-    """The units that a chip, an architecture, or either with an operand stands for, such as "h100" or "hopper_fp8"."""
-    parts = [part for part in re.split(r"[\s_-]+", word) if part]
-    for count in range(len(parts), 0, -1):  # as many as name a chip, and the operand's name after them
-        chip, operand = find(" ".join(parts[:count])), "_".join(parts[count:])
-        if chip is not None:
-            break
-    else:
-        return []
+def _arch_and_operands(name: str) -> tuple[str, str]:
+    """Split a unit's name into the architecture of the longest chip's name that it begins with, and the rest."""
+    parts = [part for part in re.split(BETWEEN, name) if part]
+    for count in range(len(parts), 0, -1):
+        named = find(" ".join(parts[:count]))
+        if named is not None:
+            return named.chip.arch, "_".join(parts[count:])
+    return "", ""
+
+
+def _meant(arch: str, operand: str) -> list[str]:
+    """List the units to suggest for an architecture and the name of an operand, which may be empty or ambiguous."""
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
-    names = [f"{chip.arch}_{element}_f32" for element in elements]
+    names = [f"{arch}_{element}_f32" for element in elements]
     return [name for name in names if name in ROWS]
 
 
-def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
-    """Every matrix unit, or those of one architecture, each with its source and evidence.
+@renamed_arguments(arch="chip")
+def units(chip: str | None = None) -> tuple[MatrixUnit, ...]:
+    """List every matrix unit, or those of one chip, each with its source and evidence.
 
     Args:
-      arch: a chip as it is sold, such as "H100", its architecture (volta, turing, ampere, ada, hopper, blackwell,
-        cdna1, cdna2 or cdna3), or a compiler's target such as "sm_90"; None for all.
+      chip: a chip as it is sold, such as "H100", its architecture (volta, turing, ampere, ada, hopper, blackwell,
+        cdna1, cdna2 or cdna3), a compiler's target such as "sm_90", or a compute capability such as "9.0"; None for
+        all chips.
 
     Raises:
-      ValueError: there is no such chip or architecture.
-      TypeError: it is no text.
+      ValueError: there is no such chip.
+      TypeError: the chip is not a string.
 
     Example:
       >>> import fpsim as fp
@@ -85,5 +98,5 @@ def units(arch: str | None = None) -> tuple[MatrixUnit, ...]:
       >>> sum(unit.evidence == "hardware" for unit in fp.units()) > 20
       True
     """
-    wanted = None if arch is None else named(arch, "arch").arch
-    return tuple(row for row in ROWS.values() if wanted in (None, row.arch))
+    arch = None if chip is None else resolve(chip).chip.arch
+    return tuple(row for row in ROWS.values() if arch in (None, row.arch))

@@ -1,6 +1,6 @@
-"""Chips as data: a row per compute target, with the names that units, compilers and CUDA have for it.
+"""Chips as data, one row per compute target, and the one function that reads a chip's name in any spelling.
 
-What a row leaves out is not known here with a source.
+A field that a row leaves out is not known here with a source.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from fpsim.errors import require_kind, shown, unknown
 from fpsim.reload import reloadable
@@ -19,16 +21,16 @@ class Chip:
     """A chip, or the family of chips that share a compute target.
 
     Args:
-      name: as sold.
+      name: the name under which it is sold.
       vendor: "NVIDIA" or "AMD".
-      arch: its word in the names of matrix units.
-      sm: what NVIDIA's compilers call it, "sm_90"; "" where that is not known.
+      arch: the architecture, as in the names of matrix units.
+      sm: the compute target of NVIDIA's compilers, "sm_90"; "" where that is not known.
       capability: the compute capability.
-      multiprocessors: how many it has.
+      multiprocessors: the number of streaming multiprocessors.
       features: letters that may follow `sm` in a compiler's target.
-      gfx: what AMD's compilers call it, "gfx942".
-      source: where the facts come from.
-      others: what else is sold with this compute target.
+      gfx: the compute target of AMD's compilers, "gfx942".
+      source: the source of these facts.
+      others: other products with this compute target.
     """
 
     name: str
@@ -87,97 +89,105 @@ WITHOUT_UNITS = {
 }
 # fmt: on
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in ROWS}
-# Words of full names, such as "NVIDIA H100 80GB HBM3", that say who makes a card and in which form.
-BESIDES = re.compile(
+# Libraries that may follow the name of a chip; `fpsim.schedules.hardware` has their schedules.
+LIBRARIES = ("cuBLAS", "cuBLAS fast", "CUTLASS", "DeepGEMM", "PyTorch")
+OTHERS = "an architecture (hopper), target (sm_90) or capability (9.0), each also with a library (H100 cuBLAS)"
+BETWEEN = r"[\s_-]+"  # between the words of a name
+WITH_LIBRARY = re.compile(f"(.+?){BETWEEN}({'|'.join(LIBRARIES).replace(' ', BETWEEN)})", re.IGNORECASE)
+# Words of full names, such as "NVIDIA H100 80GB HBM3", that give the maker and the form of a card.
+FORM = re.compile(
     r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|edition|server|workstation|sff|super|ti|oam|pcie|nvl\d*|sxm\d?|hbm\d?e?|"
     r"\d+gb?|dgx|hgx"
 )
 
 
-def of_arch(arch: str) -> tuple[Chip, ...]:
-    """The chips of an architecture, as units name it.
+class NamedChip(NamedTuple):
+    """A chip as a caller names it, and the library named with it.
 
-    Example:
-      >>> from fpsim.matrix_units.chips import of_arch
-      >>> [chip.sm for chip in of_arch("blackwell")]
-      ['sm_100', 'sm_103']
+    Attributes:
+      chip: the chip.
+      library: the library that multiplies on it, one of LIBRARIES; "" for none.
+      name: the chip's part of the name, as it was written.
     """
-    return tuple(chip for chip in CHIPS.values() if chip.arch == arch)
+
+    chip: Chip
+    library: str
+    name: str
 
 
-def capability_of(arch: str) -> tuple[int, int]:
-    """The lowest compute capability of an architecture.
+def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> NamedChip:
+    """Return the chip that a name stands for, in any of its spellings; every function that takes a chip calls this.
 
-    Example:
-      >>> from fpsim.matrix_units.chips import capability_of
-      >>> capability_of("hopper")
-      (9, 0)
-    """
-    return min(chip.capability for chip in of_arch(arch) if chip.capability is not None)
-
-
-def of_capability(capability: tuple[int, int]) -> Chip | None:
-    """The chip of a compute capability, None where none is known.
-
-    Example:
-      >>> from fpsim.matrix_units.chips import of_capability
-      >>> of_capability((9, 0)).arch, of_capability((12, 0))
-      ('hopper', None)
-    """
-    return next((chip for chip in CHIPS.values() if chip.capability == capability), None)
-
-
-def named(word: str, argument: str = "chip", others: Sequence[str] = ()) -> Chip:
-    """Return the chip that a word names: as it is sold, its architecture, or the name of compilers for it.
-
-    Of several chips of an architecture it is the first. Words on the maker and the form of a card may stand beside the
-    name, as in "NVIDIA H100 80GB HBM3".
+    Of several chips of an architecture it is the first.
 
     Args:
-      word: in capitals or not.
-      argument: its name, and others: words that it may be besides, for the message.
+      name: in capitals or not: a chip as it is sold ("H100", "NVIDIA H100 80GB HBM3"), its architecture ("hopper"), a
+        compiler's target ("sm_90", "gfx942") or a compute capability ("9.0"), alone or before a library
+        ("H100 cuBLAS").
+      argument: the argument's name, for error messages.
+      others: further words that the argument may be, for error messages.
 
     Raises:
-      ValueError: there is no such chip.
-      TypeError: the word is no text.
+      ValueError: no chip has that name, or its matrix units are not known here.
+      TypeError: the name is not a string.
 
     Example:
-      >>> from fpsim.matrix_units.chips import named
-      >>> [named(word).name for word in ("h100", "B200", "sm_90a", "hopper", "MI300X")]
-      ['H100 SXM', 'GB200', 'H100 SXM', 'H100 SXM', 'MI300']
+      >>> from fpsim.matrix_units.chips import resolve
+      >>> [resolve(name).chip.name for name in ("h100", "B200", "sm_90a", "hopper", "9.0", "H100 cuBLAS")]
+      ['H100 SXM', 'GB200', 'H100 SXM', 'H100 SXM', 'H100 SXM', 'H100 SXM']
+      >>> resolve("H100 cuBLAS").library
+      'cuBLAS'
     """
-    require_kind(argument, word, str, "the name of a chip, such as 'H100'")
-    chip = find(word)
+    require_kind(argument, name, str, "the name of a chip, such as 'H100'")
+    chip = find(name)
     if chip is not None:
         return chip
-    key = _key(word)
+    key = _key(_parts(name)[0])
     for target, names in WITHOUT_UNITS.items():
-        if key in map(_key, (target, *names)):
+        if key in map(_key, (target, *capabilities(target), *names)):
             raise ValueError(
-                f"{argument} must be a chip whose matrix units are known here; got {shown(word)} ({target}), whose are "
+                f"{argument} must be a chip whose matrix units are known here; got {shown(name)} ({target}), whose are "
                 "not. docs/matrix-units.md lists the known ones."
             )
-    sold = [name for chip in CHIPS.values() for name in sold_as(chip)]
-    spellings = {name.lower(): name for name in (*others, *sold, *(chip.arch for chip in CHIPS.values()))}
-    besides = ", ".join((*others, "an architecture such as hopper", "a target such as sm_90"))
-    raise unknown(argument, word, sold, spellings, listing="docs/matrix-units.md", others=besides)
+    raise unknown(
+        argument, name, all_sold(), {spelling.lower(): spelling for spelling in (*others, *spellings())},
+        listing="docs/matrix-units.md", others=", ".join((*others, OTHERS)),
+    )  # fmt: skip
 
 
-def find(word: object) -> Chip | None:
-    """Return the chip that a word names, as of `named`, or None.
+def find(name: object) -> NamedChip | None:
+    """Return the chip that a name stands for, as `resolve` does, or None.
 
     Example:
       >>> from fpsim.matrix_units.chips import find
-      >>> find("NVIDIA GeForce RTX 4090").arch, find("A100-SXM4-80GB").arch, find("H10")
+      >>> find("NVIDIA GeForce RTX 4090").chip.arch, find("A100-SXM4-80GB").chip.arch, find("H10")
       ('ada', 'ampere', None)
     """
-    key = _key(word) if isinstance(word, str) else ""
-    return next((chip for chip in CHIPS.values() if key in map(_key, names_of(chip))), None) if key else None
+    if not isinstance(name, str):
+        return None
+    written, library = _parts(name)
+    chip = _by_key(tuple(CHIPS.values())).get(_key(written))
+    return None if chip is None else NamedChip(chip, library, written)
 
 
-def _key(word: str) -> str:
+def _parts(name: str) -> tuple[str, str]:
+    """Split a name into the chip's part and the library, "" for none."""
+    match = WITH_LIBRARY.fullmatch(name.strip())
+    if match is None:
+        return name.strip(), ""
+    key = _key(match[2])
+    return match[1], next(library for library in LIBRARIES if _key(library) == key)
+
+
+@lru_cache(maxsize=4)
+def _by_key(chips: tuple[Chip, ...]) -> dict[str, Chip]:
+    """Return the chip for each key of a name; the first chip of several with one architecture."""
+    return {_key(name): chip for chip in reversed(chips) for name in names_of(chip)}
+
+
+def _key(name: str) -> str:
     """Return a name in lower case without the maker, the form of the card, spaces, hyphens and underscores."""
-    return "".join(part for part in re.split(r"[\s_-]+", word.lower()) if not BESIDES.fullmatch(part))
+    return "".join(part for part in re.split(BETWEEN, name.lower()) if not FORM.fullmatch(part))
 
 
 def names_of(chip: Chip) -> tuple[str, ...]:
@@ -186,18 +196,18 @@ def names_of(chip: Chip) -> tuple[str, ...]:
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, names_of
       >>> names_of(CHIPS["H100 SXM"])
-      ('h100 sxm', 'h100', 'h200', 'gh200', 'h800', 'h20', 'hopper', 'sm_90', 'sm_90a')
+      ('h100 sxm', 'h100', 'h200', 'gh200', 'h800', 'h20', 'hopper', 'sm_90', 'sm_90a', '9.0')
       >>> names_of(CHIPS["MI300"])
       ('mi300', 'mi300a', 'mi300x', 'mi325x', 'cdna3', 'gfx942')
     """
     targets = [chip.sm, *(f"{chip.sm}{letter}" for letter in chip.features)] if chip.sm else []
     targets += [chip.gfx] if chip.gfx else []
-    names = (chip.name, *sold_as(chip), chip.arch, *targets)
+    names = (chip.name, *sold_as(chip), chip.arch, *targets, *capabilities(chip.sm))
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 
 def sold_as(chip: Chip) -> list[str]:
-    """What is sold with a row's facts, without what follows on the form of the card.
+    """List the products with a row's facts, without the form of the card.
 
     Example:
       >>> from fpsim.matrix_units.chips import CHIPS, sold_as
@@ -205,3 +215,55 @@ def sold_as(chip: Chip) -> list[str]:
       ['H100', 'H200', 'GH200', 'H800', 'H20']
     """
     return [*(name.strip().removesuffix(" SXM") for name in chip.name.split(",")), *chip.others]
+
+
+def all_sold() -> list[str]:
+    """List the products whose matrix units are known here.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import all_sold
+      >>> all_sold()[:3]
+      ['V100', 'TITAN V', 'Quadro GV100']
+    """
+    return [name for chip in CHIPS.values() for name in sold_as(chip)]
+
+
+def spellings() -> list[str]:
+    """List the names that error messages suggest: products, architectures, targets, and products with a library.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import spellings
+      >>> {"H100", "hopper", "sm_90", "9.0", "H100 cuBLAS"} <= set(spellings())
+      True
+    """
+    names = [name for chip in CHIPS.values() for name in (*sold_as(chip), chip.arch, chip.sm, chip.gfx) if name]
+    names += [capability for chip in CHIPS.values() for capability in capabilities(chip.sm)]
+    return [*names, *(f"{name} {library}" for name in all_sold() for library in LIBRARIES)]
+
+
+def capabilities(target: str) -> tuple[str, ...]:
+    """Return the compute capability of a target "sm_..." as text, in a tuple that is empty for other targets.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import capabilities
+      >>> capabilities("sm_103"), capabilities("cdna4")
+      (('10.3',), ())
+    """
+    return (f"{target[3:-1]}.{target[-1]}",) if target.startswith("sm_") else ()
+
+
+def capability_of(chip: str) -> tuple[int, int]:
+    """Return the compute capability of one of NVIDIA's chips; of an architecture the lowest one.
+
+    Raises:
+      ValueError: there is no such chip, or it has no compute capability.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import capability_of
+      >>> capability_of("hopper"), capability_of("GB300")
+      ((9, 0), (10, 3))
+    """
+    capability = resolve(chip).chip.capability
+    if capability is None:
+        raise ValueError(f"chip must be one with a compute capability, such as H100; got {shown(chip)}.")
+    return capability

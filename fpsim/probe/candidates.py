@@ -17,7 +17,7 @@ from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32, Format
 from fpsim.matrix_units.catalogue import units
-from fpsim.matrix_units.chips import of_arch
+from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.order import Branch, Order, joined
@@ -185,7 +185,7 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
         if 32 <= block < 128:
             yield triton(128, max_num_imprecise_acc=block)
     if unit.arch in ("hopper", "blackwell", "ada"):
-        arch = of_arch(unit.arch)[0].sm
+        arch = resolve(unit.arch).chip.sm
         for fast in (False, True) if unit.a.fmt.bits == 8 else (False,):
             with suppress(ValueError):
                 yield cublas(arch, split_k=len(parts), fast_accum=fast)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fpsim.errors import shown, unknown
-from fpsim.matrix_units.chips import find, of_arch
+from fpsim.matrix_units.chips import CHIPS, Chip, resolve
 from fpsim.schedules.schedule import ScaleOrder
 
 ORDERS = ("product", "a_first", "b_first")
@@ -21,21 +21,30 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
     return int(value)
 
 
-def arch_of(arch: str, known: tuple[str, ...]) -> str:
-    """Return the architecture, as units name it, of a chip as it is sold, a compute target or an architecture.
+def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
+    """Return the chip of a name in any spelling, for a library whose order is known on some architectures.
+
+    Raises:
+      ValueError: there is no such chip, nothing is known of the library on it, or the name has another library.
+      TypeError: the name is not a string.
 
     Example:
-      >>> from fpsim.schedules.arguments import arch_of
-      >>> [arch_of(word, ("hopper", "blackwell")) for word in ("sm_90a", "Blackwell", "H100", "B200")]
-      ['hopper', 'blackwell', 'hopper', 'blackwell']
+      >>> from fpsim.schedules.arguments import chip_of
+      >>> [chip_of(name, "cuBLAS", ("hopper",)).sm for name in ("sm_90a", "hopper", "H100", "H100 cuBLAS")]
+      ['sm_90', 'sm_90', 'sm_90', 'sm_90']
     """
-    chip = find(arch)
-    if chip is not None and chip.arch in known:
-        return chip.arch
-    names = [name for word in known for name in (*(each.sm for each in of_arch(word)), word)]
-    if chip is not None:
-        raise ValueError(f"arch must be one of {', '.join(names)}; got {shown(arch)}, of which nothing is known here.")
-    raise unknown("arch", arch, names, others="a chip such as H100")
+    named = resolve(name)
+    if named.library not in ("", library):
+        raise ValueError(f"chip must be one alone or with {library}; got {shown(name)}. Leave {named.library} out.")
+    if named.chip.arch not in architectures:
+        known = dict.fromkeys(
+            word for chip in CHIPS.values() if chip.arch in architectures for word in (chip.sm, chip.arch)
+        )
+        raise ValueError(
+            f"chip must be one of {', '.join(known)}; got {shown(name)}, on which the order of {library} is not known "
+            "here."
+        )
+    return named.chip
 
 
 def order_of(scale_order: ScaleOrder) -> ScaleOrder:

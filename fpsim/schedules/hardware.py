@@ -1,7 +1,7 @@
-"""Which schedule a library takes on a chip, by the operands' format and scales: rows of data.
+"""The schedule of each library on each chip, by the operands' format and scales, as rows of data.
 
-What no row has is not known here with a source: which slices cuBLAS cuts K into is its heuristic's choice, so its rows
-have one.
+A case without a row is not known here with a source. cuBLAS's heuristic chooses the number of slices of K, so its rows
+have one slice.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fpsim.errors import unknown
-from fpsim.matrix_units.chips import Chip
-from fpsim.matrix_units.chips import named as named_chip
+from fpsim.matrix_units.chips import NamedChip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
@@ -24,7 +23,7 @@ HALF, FP8 = "16 bits", "FP8"
 
 
 class HardwareRow(NamedTuple):
-    """What a library does with operands of one kind on an architecture; sources are those of the schedules."""
+    """A library's schedule for some operands on an architecture, whose source is the schedule's."""
 
     arch: str
     library: str
@@ -50,39 +49,10 @@ ROWS = (
     HardwareRow("blackwell", "DeepGEMM", FP8, MX, deepgemm("1d1d", "sm_100")),
 )
 # fmt: on
-LIBRARIES = tuple(dict.fromkeys(row.library for row in ROWS))
-
-
-class Hardware(NamedTuple):
-    """A chip, and the library that multiplies on it; "" for none, where sums are one chain of the unit."""
-
-    chip: Chip
-    library: str
-    called: str  # the chip, as it was asked for
-
-
-def named(word: str, argument: str = "on") -> Hardware:
-    """The hardware that a word names: a chip as `fpsim.matrix_units.chips.named` takes it, with a library behind it.
-
-    Raises:
-      ValueError: there is no such chip.
-      TypeError: the word is no text.
-
-    Example:
-      >>> from fpsim.schedules.hardware import named
-      >>> [(each.chip.arch, each.library) for each in map(named, ("h100", "H100 cuBLAS", "sm_90 cublas fast"))]
-      [('hopper', ''), ('hopper', 'cuBLAS'), ('hopper', 'cuBLAS fast')]
-    """
-    if isinstance(word, str):
-        for library in sorted(LIBRARIES, key=len, reverse=True):
-            chip, found, rest = word.strip().lower().rpartition(f" {library.lower()}")
-            if found and not rest:
-                return Hardware(named_chip(chip, argument), library, word.strip()[: len(chip)])
-    return Hardware(named_chip(word, argument, ("H100 cuBLAS",)), "", word)
 
 
 def kind_of(unit: MatrixUnit) -> str:
-    """What rows call the operands of a unit.
+    """Return the name that ROWS have for the operands of a unit.
 
     Example:
       >>> from fpsim.schedules.hardware import kind_of
@@ -95,18 +65,19 @@ def kind_of(unit: MatrixUnit) -> str:
     return HALF if bits == 16 and unit.a == unit.b else f"{unit.a.name} x {unit.b.name}"
 
 
-def schedule_of(hardware: Hardware, unit: MatrixUnit, scales: str) -> Schedule:
-    """What a library does with the operands of a unit.
+def schedule_of(named: NamedChip, unit: MatrixUnit, scales: str) -> Schedule:
+    """Return the schedule of a library on a chip for the operands of a unit.
 
     Raises:
-      ValueError: it is not known; the message says what is.
+      ValueError: it is not known; the message lists what is known.
 
     Example:
-      >>> from fpsim.schedules.hardware import BLOCKS, named, schedule_of
-      >>> schedule_of(named("H100 cuBLAS"), fp.unit("hopper_e4m3_f32"), BLOCKS)
+      >>> from fpsim.matrix_units.chips import resolve
+      >>> from fpsim.schedules.hardware import BLOCKS, schedule_of
+      >>> schedule_of(resolve("H100 cuBLAS"), fp.unit("hopper_e4m3_f32"), BLOCKS)
       cublas('sm_90', family='block_scaled')
     """
-    arch, library, chip = hardware.chip.arch, hardware.library, hardware.called
+    arch, library, chip = named.chip.arch, named.library, named.name
     rows = [row for row in ROWS if (row.arch, row.library) == (arch, library)]
     for row in rows:
         if (row.operands, row.scales) == (kind_of(unit), scales):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fpsim.formats.element import element_format
-from fpsim.matrix_units.chips import named
+from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Schedule
 from fpsim.torch.recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product, unit_for
@@ -33,7 +33,8 @@ def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
 
     Args:
       recipe: of a linear layer.
-      chip: as it is sold ("H100", "MI300X"), its architecture ("hopper"), or its target ("sm_90").
+      chip: as it is sold ("H100", "MI300X"), its architecture ("hopper"), its target ("sm_90") or its
+        compute capability ("9.0"); a library after it is left out.
 
     Raises:
       ValueError: there is no such chip, or it has no unit for a product's operands.
@@ -56,7 +57,7 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
       >>> moved(fp.torch.DEEPSEEK_V3, "B200").left_out["fprop"], moved(fp.torch.DEEPSEEK_V3, "H100").left_out
       (deepgemm('1d2d'), {})
     """
-    arch = named(chip).arch
+    arch = resolve(chip).chip.arch
     units: dict[str, MatrixUnit] = {}
     left_out: dict[str, Schedule] = {}
     products: dict[str, Product] = {}

@@ -7,23 +7,14 @@ from typing import Any, NamedTuple
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
+from fpsim.matrix_units.chips import NamedChip, resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.scaling.recipes import TENSOR as ONE_SCALE
-from fpsim.scaling.scaling import Scaling
-from fpsim.schedules.hardware import BLOCK_OF, ROW, TENSOR, Hardware, named, schedule_of
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.chips import moved
+from fpsim.torch.libraries import library_schedule
 from fpsim.torch.recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product, unit_for
-
-# Product -> the scalings of its operands, and the axis that is summed.
-SCALINGS = {
-    "fprop": (("input_scaling", 1), ("weight_scaling", 1)),
-    "dgrad": (("grad_scaling", 1), ("weight_scaling_backward", 0)),
-    "wgrad": (("grad_scaling_backward", 0), ("input_scaling_backward", 0)),
-}
-
 
 Note = tuple[str, str]  # what is not as one might expect, and of which product
 
@@ -65,10 +56,10 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
     if isinstance(hardware, Schedule):
         filled, notes = _filled(recipe, hardware.arch) if hardware.arch else Placed(recipe)
         return Placed(_with_products(filled, lambda name, product: _scheduled(product, hardware)), notes)
-    filled, notes = _filled(recipe, hardware.chip.arch, hardware.called)
-    found = moved(filled, hardware.called)
+    filled, notes = _filled(recipe, hardware.chip.arch, hardware.name)
+    found = moved(filled, hardware.name)
     notes += tuple(
-        (f"Without {schedule}, which is not for {hardware.called}", name)
+        (f"Without {schedule}, which is not for {hardware.name}", name)
         for name, schedule in found.left_out.items() if not hardware.library
     )  # fmt: skip
     if not hardware.library:
@@ -77,7 +68,7 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
 
 
 def _read(hardware: Any) -> Any:
-    """What a word means: Hardware, a unit, a schedule or an accumulator; the objects and None stay."""
+    """What a word means: a NamedChip, a unit, a schedule or an accumulator; the objects and None stay."""
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
@@ -89,7 +80,7 @@ def _read(hardware: Any) -> Any:
         return UNITS[hardware.lower().strip()]
     if "(" in hardware or hardware == FLAT.name:
         return parsed(hardware)
-    return named(hardware)
+    return resolve(hardware, "on")
 
 
 def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
@@ -124,49 +115,10 @@ def _scheduled(product: Product, schedule: Schedule) -> Product:
     return product.replace(schedule=schedule, promote=None)
 
 
-def _by_library(recipe: LinearRecipe, name: str, hardware: Hardware) -> Product:
+def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product:
     """A product as a library adds it."""
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
     if not isinstance(unit, MatrixUnit):
         return product
-    try:
-        return product.replace(schedule=schedule_of(hardware, unit, scales_of(recipe, name)), promote=None)
-    except ValueError as reason:
-        raise ValueError(f"{name}: {reason}") from None
-
-
-def scales_of(recipe: LinearRecipe, name: str) -> str:
-    """What shares a scale in a product, as `fpsim.schedules.hardware` calls it: the finer of its operands' kinds.
-
-    Example:
-      >>> from fpsim.torch.hardware import scales_of
-      >>> [scales_of(recipe, "fprop") for recipe in (fp.torch.DEEPSEEK_V3, fp.torch.MXFP8, fp.torch.TE_HYBRID)]
-      ['scales per 128 terms', 'scales per 32 terms', 'one scale or none']
-    """
-    kinds = [_kind(_scaling(recipe, field), axis) for field, axis in SCALINGS[name]]
-    along = [kind for kind in kinds if kind not in (TENSOR, ROW)]
-    return along[0] if along else ROW if ROW in kinds else TENSOR
-
-
-def _scaling(recipe: LinearRecipe, field: str) -> Scaling | None:
-    """A scaling of a recipe; that of the other direction where it is the same."""
-    if recipe.delayed is not None:
-        return ONE_SCALE
-    found: Any = getattr(recipe, field)
-    if isinstance(found, str):  # "same"
-        found = getattr(recipe, field.removesuffix("_backward"))
-    scaling: Scaling | None = found
-    return scaling
-
-
-def _kind(scaling: Scaling | None, axis: int) -> str:
-    """What one operand's scaling is called, whose axis `axis` is summed."""
-    if scaling is None:
-        return TENSOR
-    missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))
-    block = [*missing, *scaling.block][-2:]
-    terms, across = block[axis], block[1 - axis]
-    if terms == -1:
-        return TENSOR if across == -1 else ROW
-    return BLOCK_OF.get(terms, f"scales per {terms} terms")
+    return product.replace(schedule=library_schedule(hardware, recipe, name, unit), promote=None)

@@ -25,6 +25,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
+from fpsim.torch.libraries import library_schedule
 from fpsim.torch.operators import spec_text
 
 Same = Literal["same"]
@@ -45,9 +46,10 @@ class Product:
     """The arithmetic of one matrix product: what adds, in which order, and the format of the result.
 
     Args:
-      accumulate: a matrix unit or its name (`fp.units()`); a chip such as "H100" or its architecture "hopper", whose
-        unit for the operands' formats it is; an accumulator such as `fp.Sequential(fp.FP32)`; or None for torch's own
-        float32 product of the quantised operands.
+      accumulate: a matrix unit or its name (`fp.units()`); a chip by any of its names, such as "H100", "hopper" or
+        "9.0", for its unit that takes the operands' formats; a chip with a library, "H100 cuBLAS", for the library's
+        schedule as well, which the recipe looks up; an accumulator such as `fp.Sequential(fp.FP32)`; or None for
+        torch's own float32 product of the quantised operands.
       schedule, promote: as of `fp.matmul`.
       out_fmt: the format that the result is rounded to, nearest even; None for the accumulator's.
 
@@ -67,9 +69,16 @@ class Product:
 
     def __post_init__(self) -> None:
         if isinstance(self.accumulate, str):
-            chip = find_chip(self.accumulate)
-            unit = named_unit("accumulate", self.accumulate) if chip is None else chip.arch
-            object.__setattr__(self, "accumulate", unit)
+            named = find_chip(self.accumulate)
+            if named is None:
+                object.__setattr__(self, "accumulate", named_unit("accumulate", self.accumulate))
+            else:
+                object.__setattr__(self, "accumulate", f"{named.chip.arch} {named.library}".strip())
+                if named.library and (self.schedule, self.promote) != (None, None):
+                    raise ValueError(
+                        f"{named.library} has its own schedule; got accumulate={named.name} {named.library} with a "
+                        "schedule or promote. Leave one out."
+                    )
         kinds = (str, MatrixUnit, Accumulator, type(None))
         require_kind("accumulate", self.accumulate, kinds, "a matrix unit, its name, an accumulator or None")
         require_kind("schedule", self.schedule, (Schedule, type(None)), "one of fp.schedules or None")
@@ -238,6 +247,7 @@ class LinearRecipe:
         if self.stash_fmt is not None:
             spec_text(self.stash_fmt, self.stash_scaling, "nearest_even", None, "keep", 32)
         for product in PRODUCTS:
+            self._follow_library(product)
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
@@ -283,6 +293,19 @@ class LinearRecipe:
                     f"{element.name} as {side}, where the recipe has {found}. Take another of fp.units()."
                 )
         return how
+
+    def _follow_library(self, product: str) -> None:
+        """Replace a chip with a library in a product by the chip's architecture and the library's schedule."""
+        arithmetic = getattr(self, product)
+        named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None
+        if named is None or not named.library:
+            return
+        arithmetic = arithmetic.replace(accumulate=named.chip.arch)
+        object.__setattr__(self, product, arithmetic)
+        unit = self.accumulator(product)
+        if isinstance(unit, MatrixUnit):
+            schedule = library_schedule(named, self, product, unit)
+            object.__setattr__(self, product, arithmetic.replace(schedule=schedule))
 
     def _refuse_scales_beside_delayed(self) -> None:
         """A ValueError where scales of earlier steps would meet scales of their own."""

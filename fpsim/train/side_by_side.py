@@ -12,8 +12,9 @@ from fpsim.analysis.measures.divergence import equal, first_divergence, weight_d
 from fpsim.analysis.measures.mechanism import Product
 from fpsim.errors import shown
 from fpsim.lazy import public
-from fpsim.matrix_units.chips import named
+from fpsim.matrix_units.chips import resolve
 from fpsim.torch.chips import Moved, moved
+from fpsim.torch.hardware import placed
 from fpsim.torch.linear import quantize_linears
 from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
@@ -61,8 +62,9 @@ def lockstep(
     Args:
       recipe: as of `fp.train.run`, or two of them.
       backends: two words, or one for both: "emulated", "float32", "gpu", "hardware" as of `fp.train.run`, or a chip
-        such as "H100", "B200", "MI300X", "ampere" or "sm_90", whose matrix units then multiply, emulated. A product by
-        another chip's unit moves to the unit for the same operands, without a schedule that is for another chip.
+        such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units then multiply,
+        emulated. A product by another chip's unit moves to the unit for the same operands, in the order of the library
+        where one is named, else without a schedule that is for another chip.
       steps: at most; of the optimizer.
       seed, model, text, batch, context, accumulate: as of `fp.train.run`, for both.
       progress: called with the share done and a text.
@@ -151,12 +153,13 @@ def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
       >>> there.linear.accumulator("fprop").name, remarks[0]
       ('blackwell_e4m3_f32', "B200 adds without deepgemm('1d2d'), a schedule for hopper.")
     """
-    named(chip, "backend", BACKENDS)
+    named = resolve(chip, "backend", BACKENDS)
     all_moved: list[Moved] = []
 
     def there(linear: LinearRecipe | str) -> LinearRecipe:
         all_moved.append(moved(linear_recipe(linear), chip))
-        return all_moved[-1].recipe
+        recipe = all_moved[-1].recipe
+        return placed(recipe, chip).recipe if named.library else recipe
 
     changes: dict[str, Any] = {
         "linear": there(recipe.linear),
@@ -170,7 +173,7 @@ def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
             f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so {chip} would give what "
             "every other one does. Take another recipe, or a backend."
         )
-    left_out = dict.fromkeys(schedule for each in all_moved for schedule in each.left_out.values())
+    left_out = dict.fromkeys(schedule for each in all_moved for schedule in each.left_out.values() if not named.library)
     remarks = tuple(f"{chip} adds without {schedule}, a schedule for {schedule.arch}." for schedule in left_out)
     return recipe.replace(**changes), remarks
 

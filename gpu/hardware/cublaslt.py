@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.tensors import (
@@ -70,12 +71,13 @@ class _Result(ctypes.Structure):
     ]  # fmt: skip
 
 
-def schedule_of(fields: Fields, arch: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
+@renamed_arguments(arch="chip")
+def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
     """The schedule of an algorithm by its fields.
 
     Args:
       fields: of `lt_matmul`.
-      arch: as for `fpsim.schedules.cublas`.
+      chip: as for `fpsim.schedules.cublas`.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
 
     Raises:
@@ -95,7 +97,7 @@ def schedule_of(fields: Fields, arch: str = "sm_90", *, fast_accum: bool = False
         options["split_k"] = fields.split_k
     if fast_accum and fields.algo == NVJET:
         options["fast_accum"] = True
-    return cublas(arch, **options)
+    return cublas(chip, **options)
 
 
 # ---- the library

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 from fpsim.gpu.lab.judge import Models
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem
 from fpsim.lazy import public
-from fpsim.matrix_units.chips import CHIPS
+from fpsim.matrix_units.chips import CHIPS, capabilities, find, resolve
 from fpsim.schedules.libraries.cublas import ON
 from fpsim.testing import operands as inputs
 
 REAL = "fpsim.gpu.hardware"
-# Compute capability -> chip, of those whose matrix units are known.
-KNOWN = {".".join(map(str, chip.capability)): chip for chip in CHIPS.values() if chip.capability}
 SPLITS = (*range(1, 17), 18, 20, 22, 24, 28, 32, 33, 36, 40, 44, 48, 56, 64, 66, 72, 88, 96, 128, 132)
 Shape = tuple[int, int, int]
 Pair = tuple[str, str]
@@ -40,18 +38,23 @@ class Lab(NamedTuple):
 
 
 def unit_name(chip: str, pair: Pair) -> str:
-    """The matrix unit for a pair of formats.
+    """Return the name of a chip's matrix unit for a pair of formats, with sums in float32.
+
+    Args:
+      chip: a chip by any of its names; "" for a GPU whose units are not known.
+      pair: the formats of the operands.
 
     Raises:
-      ValueError: a chip whose units are not known.
+      ValueError: the chip's units are not known.
     """
     if not chip:
+        known = ", ".join(capability for row in CHIPS.values() for capability in capabilities(row.sm))
         raise ValueError(
-            f"no model is known of the matrix units of this GPU; there are models for compute capability "
-            f"{', '.join(KNOWN)}. The casts and the arithmetic can be compared without: parts=['casts', 'arithmetic']."
+            f"no model is known of the matrix units of this GPU; there are models for compute capability {known}. The "
+            "casts and the arithmetic can be compared without: parts=['casts', 'arithmetic']."
         )
     names = [{"fp16": "f16"}.get(kind, kind) for kind in pair]
-    return f"{chip}_{names[0] if names[0] == names[1] else 'x'.join(names)}_f32"
+    return f"{resolve(chip).chip.arch}_{names[0] if names[0] == names[1] else 'x'.join(names)}_f32"
 
 
 def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
@@ -100,8 +103,8 @@ def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool =
     capability = about.get("capability", "")
     if not capability:
         return Lab(silicon, seed=seed, small=small)
-    chip = KNOWN.get(capability)
-    return Lab(silicon, chip.arch if chip else "", chip.sm if chip else "", seed, small)
+    named = find(capability)
+    return Lab(silicon, named.chip.arch if named else "", named.chip.sm if named else "", seed, small)
 
 
 def about_of(silicon: Any) -> dict[str, str]:
@@ -112,10 +115,11 @@ def about_of(silicon: Any) -> dict[str, str]:
     except PackageNotFoundError:
         version = str(getattr(public(), "__version__", "a checkout"))
     capability = found.get("capability", "")
-    if capability and capability not in KNOWN:
+    named = find(capability)
+    if capability and named is None:
         found["models"] = f"none of matrix units for compute capability {capability}"
-    elif capability and KNOWN[capability].arch not in ON:
-        found["models"] = f"units of {KNOWN[capability].arch}, and no schedules of cuBLAS, which are not known for it"
+    elif named is not None and named.chip.arch not in ON:
+        found["models"] = f"units of {named.chip.arch}, and no schedules of cuBLAS, which are not known for it"
     packages = {name: _version(name) for name in ("numpy", "numba", "numba-cuda")}
     return {**found, "fpsim": version, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 

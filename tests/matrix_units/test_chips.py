@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module as load
+from typing import Any
+
+import ml_dtypes
+import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.matrix_units.chips import CHIPS, find, named, names_of, sold_as
+from fpsim.matrix_units.chips import CHIPS, find, names_of, resolve, sold_as
 from tests.kit.processes import ROOT
+from tests.kit.sweeps import in_turn
 
 
 @pytest.mark.parametrize(
@@ -34,7 +42,7 @@ from tests.kit.processes import ROOT
     ],
 )
 def test_chips_are_found_as_they_are_sold(words: tuple[str, ...], arch: str | None) -> None:
-    assert {named(word).arch for word in words} == ({arch} if arch else {"ampere", "volta"})
+    assert {resolve(word).chip.arch for word in words} == ({arch} if arch else {"ampere", "volta"})
 
 
 def test_no_two_chips_bear_one_name() -> None:
@@ -47,9 +55,9 @@ def test_an_unknown_chip_is_answered_with_the_nearest() -> None:
     with pytest.raises(
         ValueError, match=rf"chip must be one of the {count} .*such as H100, .*; got 'H10'. Did .* 'H100'\?"
     ):
-        named("H10")
+        resolve("H10")
     with pytest.raises(TypeError, match=r"chip must be the name of a chip, such as 'H100'; got 90"):
-        named(90)  # type: ignore[arg-type]
+        resolve(90)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,7 @@ def test_an_unknown_chip_is_answered_with_the_nearest() -> None:
     ],
 )
 def test_a_chip_without_units_is_told_from_an_unknown_word(word: str) -> None:
-    for function in (named, fp.units):
+    for function in (resolve, fp.units):
         with pytest.raises(
             ValueError, match=rf"must be a chip whose matrix units are known here; got '{word}' \((sm|cd)\w+\)"
         ):
@@ -106,14 +114,132 @@ def test_chips_are_taken_as_they_are_sold_wherever_they_are_asked_for(chip: str,
         fp.unit(chip)
     with pytest.raises(ValueError, match=rf"Did you mean '{arch}_bf16_f32'"):
         fp.unit(f"{chip} bf16")
-    for function in (fp.schedules.cublas, lambda word: fp.schedules.deepgemm(arch=word)):
+    for function in (fp.schedules.cublas, lambda word: fp.schedules.deepgemm(chip=word)):
         try:
             schedule = function(arch)
         except ValueError:
-            with pytest.raises(ValueError, match="nothing is known here"):
+            with pytest.raises(ValueError, match=r"the order of \w+ is not known here"):
                 function(chip)
         else:
-            assert function(chip).arch == schedule.arch == arch
+            assert function(chip) == schedule
+            assert schedule.arch == arch
+
+
+ONES = np.ones((2, 2), ml_dtypes.bfloat16)
+SPELLINGS = ("H100", "h100", "NVIDIA H100 80GB HBM3", "hopper", "Hopper", "sm_90", "sm_90a", "SM90", "9.0")
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """A function that takes the name of a chip."""
+
+    call: Callable[[str], Any]
+    library: str = "cuBLAS"  # a library that the name may have without a change of the answer; "" for none
+    needs: str = "fpsim"  # a package
+
+
+def linear(name: str) -> Any:
+    return fp.torch.LinearRecipe("bf16", "bf16", "bf16", fprop=fp.torch.Product(name))
+
+
+def placed(name: str) -> Any:
+    return load("fpsim.torch.hardware").placed(fp.torch.RECIPES["BF16"], name)
+
+
+def on_chip(name: str) -> Any:
+    return load("fpsim.torch.chips").on_chip(fp.torch.RECIPES["BF16"], name)
+
+
+def trained(name: str) -> Any:
+    return load("fpsim.train.side_by_side").recipe_on_chip(fp.train.recipes.FP8_TENSOR, name)[0]
+
+
+def followed_in_diff(name: str) -> Any:
+    module = load("fpsim.analysis.studies.differences.arithmetics")
+    way = module.arithmetic("first", name, "BF16").of("up")
+    return way.follow(module.Site("up"))
+
+
+def budget(name: str) -> Any:
+    return load("fpsim.analysis.studies.budget.recipes").followed_by(fp.torch.RECIPES["BF16"], "up", name)
+
+
+def gpu_schedule(name: str) -> Any:
+    cublaslt = load("fpsim.gpu.hardware.cublaslt")
+    return cublaslt.schedule_of(cublaslt.Fields(66, 0, 4, 2, 0, 0, 35, 0, 0), name)
+
+
+ENTRANCES = {
+    "fp.units": Entrance(fp.units),
+    "fp.unit": Entrance(lambda name: fp.unit(f"{name}_bf16_f32")),
+    "accumulate of matmul": Entrance(lambda name: fp.matmul(ONES, ONES, accumulate=f"{name}_bf16_f32").tobytes()),
+    "fp.schedules.cublas": Entrance(fp.schedules.cublas),
+    "fp.schedules.deepgemm": Entrance(lambda name: fp.schedules.deepgemm(chip=name), "DeepGEMM"),
+    "fp.torch.LinearRecipe": Entrance(linear, "", "torch"),
+    "a recipe on a chip": Entrance(on_chip, "cuBLAS", "torch"),
+    "on=": Entrance(placed, "", "torch"),
+    "fp.analysis.budget": Entrance(budget, "", "torch"),
+    "fp.analysis.diff": Entrance(followed_in_diff, "", "torch"),
+    "fp.train.lockstep": Entrance(trained, "", "torch"),
+    "fp.chips": Entrance(lambda name: fp.chips(chip=name).rows),
+    "the GPU's units": Entrance(lambda name: load("fpsim.gpu.lab.lab").unit_name(name, ("e4m3", "e4m3"))),
+    "the GPU's schedules": Entrance(gpu_schedule),
+}
+
+
+@in_turn("entrance", ENTRANCES)
+def test_every_spelling_of_a_chip_gives_one_answer(entrance: str) -> None:
+    row = ENTRANCES[entrance]
+    pytest.importorskip(row.needs)
+    want = row.call("H100")
+    spellings = (*SPELLINGS, *(f"{name} {row.library}" for name in SPELLINGS if row.library))
+    assert [name for name in spellings if row.call(name) != want] == []
+
+
+@in_turn("entrance", [name for name, row in ENTRANCES.items() if not row.library])
+def test_every_spelling_of_a_chip_with_a_library_gives_one_answer(entrance: str) -> None:
+    row = ENTRANCES[entrance]
+    pytest.importorskip(row.needs)
+    want = row.call("H100 cuBLAS")
+    assert "schedule=cublas('sm_90'" in str(want)
+    names = [f"{name}{gap}{library}" for name in SPELLINGS for gap in " -_" for library in ("cuBLAS", "CUBLAS")]
+    assert [name for name in names if row.call(name) != want] == []
+
+
+@in_turn("entrance", ENTRANCES)
+def test_every_entrance_refuses_an_unknown_chip_with_the_nearest(entrance: str) -> None:
+    row = ENTRANCES[entrance]
+    pytest.importorskip(row.needs)
+    nearest = {
+        "fp.unit": r"\w+_bf16_f32", "accumulate of matmul": r"\w+_bf16_f32", "fp.torch.LinearRecipe": r"hopper_\w+",
+    }.get(entrance, "H100")  # fmt: skip
+    with pytest.raises(ValueError, match=rf"got 'H10\w*'\. Did you mean '{nearest}'\?"):
+        row.call("H10")
+
+
+def test_libraries_of_recipes_have_the_schedules_of_their_scales() -> None:
+    pytest.importorskip("torch")
+    recipe = fp.torch.DEEPSEEK_V3.replace(wgrad=fp.torch.Product("H100 cuBLAS"))
+    assert recipe.wgrad.schedule == fp.schedules.cublas("H100", family="block_scaled")
+    with pytest.raises(ValueError, match=r"cuBLAS has its own schedule; got accumulate=H100 cuBLAS with"):
+        fp.torch.Product("H100 cuBLAS", promote=128)
+    with pytest.raises(ValueError, match=r"fprop: how cuBLAS on hopper adds FP8 with a scale per row is not known"):
+        fp.torch.LinearRecipe(
+            "e4m3", "e4m3", input_scaling=fp.scalings.ROW, weight_scaling=fp.scalings.ROW,
+            fprop=fp.torch.Product("9.0 cuBLAS"),
+        )  # fmt: skip
+
+
+def test_schedules_of_a_library_refuse_a_chip_with_another_library() -> None:
+    with pytest.raises(ValueError, match=r"chip must be one alone or with cuBLAS; got 'H100 DeepGEMM'\. Leave Deep"):
+        fp.schedules.cublas("H100 DeepGEMM")
+
+
+def test_old_names_of_the_argument_warn() -> None:
+    functions: tuple[Callable[..., Any], ...] = (fp.units, fp.schedules.cublas, fp.schedules.deepgemm)
+    for function in functions:
+        with pytest.warns(DeprecationWarning, match="arch= is now called chip="):
+            assert function(arch="H100") == function(chip="H100")
 
 
 def test_recipes_take_chips_as_they_are_sold() -> None:

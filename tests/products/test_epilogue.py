@@ -386,8 +386,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "f64 alpha": (lambda: fp.matmul(np.ones((2, 8)), np.ones((8, 2)), accumulate="ampere_f64_f64", alpha=2.0),
                   ValueError, r"work on float32 sums; ampere_f64_f64 has float64 sums"),
     "accumulator": (lambda: product(accumulate=fp.Sequential(fp.FP32)), ValueError, r"schedule is for matrix units"),
-    "arch": (lambda: s.cublas("sm_80"), ValueError, r"arch must be one of sm_89, .*got 'sm_80'"),
-    "arch number": (lambda: s.cublas(90), ValueError, r"arch must be one of .*got 90"),  # type: ignore[arg-type]
+    "arch": (lambda: s.cublas("sm_80"), ValueError, r"chip must be one of sm_89, .*got 'sm_80'"),
+    "arch number": (lambda: s.cublas(90), TypeError, r"chip must be the name of a chip, .*got 90"),  # type: ignore[arg-type]
     "family": (lambda: s.cublas(family="nvjets"), ValueError, r"family must be one of .*Did you mean 'nvjet'"),
     "family number": (lambda: s.cublas(family=41), ValueError, r"family must be one of .*got 41"),
     "family of a chip": (lambda: s.cublas("sm_90", family="xmma"), ValueError, r"known on hopper, .*got 'xmma'"),
@@ -413,7 +413,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "triton": (lambda: s.triton(64, 65), ValueError, r"must lie between 32 and block_k, 64 .*got 65"),
     "least": (lambda: s.triton(64, 16), ValueError, r"must lie between 32 and block_k, 64 .*got 16"),
     "kernel": (lambda: s.deepgemm("2d"), ValueError, r"kernel must be one of 1d2d, 1d1d; got '2d'"),
-    "deepgemm arch": (lambda: s.deepgemm("1d1d", "sm_89"), ValueError, r"arch must be one of sm_90, .*got 'sm_89'"),
+    "deepgemm arch": (lambda: s.deepgemm("1d1d", "sm_89"), ValueError, r"chip must be one of sm_90, .*got 'sm_89'"),
 }  # fmt: skip
 
 

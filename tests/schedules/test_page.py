@@ -54,7 +54,7 @@ def test_the_keywords_of_cublas_are_those_of_the_page() -> None:
     [
         ({"family": "cutlass"}, {"merge": 2, "block_k": 32, "step": 16}),
         ({"family": "gemm_sn"}, {"option": 0}),
-        ({"arch": "sm_89"}, {"merge": "serial"}),
+        ({"chip": "sm_89"}, {"merge": "serial"}),
     ],
     ids=str,
 )
@@ -75,7 +75,7 @@ def test_words_for_a_merge_mean_the_same(words: tuple[int | str, ...]) -> None:
         ({"family": "cutlass", "block_k": 16}, "block_k must be one of 32, 64, 128, .*; got 16"),
         ({"family": "cutlass", "step": 32}, "step must be 8 .* or 16 terms; got 32"),
         ({"family": "cutlass", "merge": "pairwise"}, "merge must be one of 0, 1, 2, 4, none, .*; got 'pairwise'"),
-        ({"arch": "sm_89", "merge": 2}, "merge must be one of serial, pairwise; got 2"),
+        ({"chip": "sm_89", "merge": 2}, "merge must be one of serial, pairwise; got 2"),
         ({"family": "gemm_sn", "option": 2}, "option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got 2"),
         ({"family": "gemv"}, "option of gemv must be one of .*; got None"),
         ({"family": "gemv", "option": 5, "split_k": 2}, "option 5 of gemv was met without split-K only"),

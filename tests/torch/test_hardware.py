@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.chips import LIBRARIES, resolve
 from fpsim.schedules.catalogue import ROWS as SCHEDULES
-from fpsim.schedules.hardware import BLOCKS, HALF, LIBRARIES, ROW, ROWS, TENSOR, named, schedule_of
+from fpsim.schedules.hardware import BLOCKS, HALF, ROW, ROWS, TENSOR, schedule_of
 from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 ft: Any = importlib.import_module("fpsim.torch")
 hardware: Any = importlib.import_module("fpsim.torch.hardware")
+libraries: Any = importlib.import_module("fpsim.torch.libraries")
 
 FP8_ROWS = dict.fromkeys(("input_fmt", "weight_fmt", "grad_fmt"), "e4m3") | {
     "input_scaling": fp.scalings.ROW, "weight_scaling": fp.scalings.ROW, "grad_scaling": fp.scalings.ROW,
@@ -64,7 +66,7 @@ def test_hardware_chooses_units_and_schedules(recipe: str, words: Any, unit: str
 def test_rows_of_torch_take_its_kernel() -> None:
     found = hardware.placed(ft.LinearRecipe(**FP8_ROWS), "H100 PyTorch").recipe
     assert found.wgrad == ft.Product("hopper_e4m3_f32", schedule=fp.schedules.torch_rowwise())
-    assert hardware.scales_of(found, "dgrad") == ROW
+    assert libraries.scales_of(found, "dgrad") == ROW
 
 
 def test_objects_are_taken_as_they_are() -> None:
@@ -102,7 +104,7 @@ def test_recipes_without_units_get_those_of_the_chip() -> None:
         ("BF16", "A100 cuBLAS", "fprop: the order of no library is known here on A100; got 'cuBLAS'"),
         ("BF16", "B200 CUTLASS", "the library on B200 must be one of cuBLAS, DeepGEMM; got 'CUTLASS'"),
         ("BF16", "hopper_e4m3_f32", "the unit of fprop must take the recipe's operands; got hopper_e4m3_f32"),
-        ("BF16", "cublas('sm_91')", "arch must be one of"),
+        ("BF16", "cublas('sm_91')", "chip must be one of"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(recipe: str, words: str, sentence: str) -> None:
@@ -113,8 +115,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(recipe: str, words: str, senten
 
 
 def test_libraries_are_found_behind_any_name_of_a_chip() -> None:
-    assert named("H100 SXM cuBLAS").library == "cuBLAS"
-    assert named("gh200  CUBLAS FAST").library == "cuBLAS fast"
-    assert "cuBLAS" in LIBRARIES
-    unit = fp.unit("hopper_bf16_f32")
-    assert schedule_of(named("H100 cuBLAS"), unit, TENSOR) == next(row.schedule for row in ROWS if row.operands == HALF)
+    assert resolve("H100 SXM cuBLAS").library == "cuBLAS"
+    assert resolve("gh200  CUBLAS FAST").library == "cuBLAS fast"
+    assert {row.library for row in ROWS} == set(LIBRARIES)
+    found = schedule_of(resolve("H100 cuBLAS"), fp.unit("hopper_bf16_f32"), TENSOR)
+    assert found == next(row.schedule for row in ROWS if row.operands == HALF)

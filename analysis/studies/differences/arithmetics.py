@@ -11,13 +11,12 @@ from fpsim.errors import nearest, shown, unknown
 from fpsim.formats.named import FP32 as FLOAT32
 from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import ROWS as UNITS
-from fpsim.matrix_units.chips import CHIPS, names_of
 from fpsim.matrix_units.chips import find as find_chip
+from fpsim.matrix_units.chips import spellings as chip_names
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.model import Model as ProbedModel
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.scaling import Scaling
-from fpsim.schedules.hardware import LIBRARIES
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.written import MAKERS, parsed
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
@@ -30,8 +29,6 @@ from fpsim.train.side_by_side import PLACES
 
 DEFAULT = RECIPES["FP8_TENSOR"]
 OF_DTYPE = {"bfloat16": RECIPES["BF16"], "float16": RECIPES["FP16"]}  # what layers of 16 bits follow without recipe=
-LIBRARIES_BY_LENGTH = sorted(LIBRARIES, key=len, reverse=True)  # what may follow a chip
-CHIP_NAMES = frozenset(name for chip in CHIPS.values() for name in names_of(chip))
 WORDS = ("torch", "float32", "emulated", "gpu", "hardware")
 OTHERS = (
     "a recipe such as DEEPSEEK_V3, a chip such as H100 or 'H100 cuBLAS', a unit of fp.units(), a schedule such as "
@@ -166,23 +163,16 @@ def _object(argument: str, word: str) -> Any:
     for rows in (RECIPES, ROWS):
         if word.strip().upper() in rows:
             return rows[word.strip().upper()]
-    if find_chip(lower.removesuffix(_library_of(lower))) is not None:
+    if find_chip(word) is not None:
         return _Chip(word.strip())
     if lower in UNITS:
         return UNITS[lower]
     if word.partition("(")[0].strip() in MAKERS or word == "FLAT":
         return parsed(word)
-    sold = [name.upper() for name in sorted(CHIP_NAMES, key=len)]  # "H100" before "H100 SXM"
-    libraries = [f"{name} {library}" for name in sold for library in LIBRARIES]
-    known = [*RECIPES, *ROWS, *sold, *UNITS, *MAKERS, *libraries]
+    known = [*RECIPES, *ROWS, *UNITS, *MAKERS, *chip_names()]
     meant = {name.lower(): name for name in (*WORDS, *known)}
     near = nearest(lower, meant)
     raise unknown(argument, word, WORDS, others=OTHERS, meant=[meant[near]] if near else [])
-
-
-def _library_of(word: str) -> str:
-    """The library that a word in lower case ends with, "" for none."""
-    return next((f" {each.lower()}" for each in LIBRARIES_BY_LENGTH if word.endswith(f" {each.lower()}")), "")
 
 
 # ---- what a recipe is changed to

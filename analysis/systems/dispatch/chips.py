@@ -7,7 +7,7 @@ from typing import Any
 
 from fpsim.display.optional import frame
 from fpsim.matrix_units.catalogue import units
-from fpsim.matrix_units.chips import CHIPS, WITHOUT_UNITS, Chip, sold_as
+from fpsim.matrix_units.chips import CHIPS, WITHOUT_UNITS, Chip, resolve, sold_as
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 PRODUCTS = ("fprop", "dgrad", "wgrad")
@@ -96,7 +96,7 @@ class ChipTable:
         return "\n".join(lines)
 
 
-def chips(recipe: Any = None) -> ChipTable:
+def chips(recipe: Any = None, *, chip: str | None = None) -> ChipTable:
     """Return a table of chips: the operands that each multiplies in hardware, and what a recipe falls back to there.
 
     A product whose operands have no unit on a chip falls back to BF16 operands there, or to FP16 where there is no
@@ -105,9 +105,10 @@ def chips(recipe: Any = None) -> ChipTable:
     Args:
       recipe: of `fp.train.recipes` or `fp.torch`, by name or object; None for the table without products. A recipe
         needs torch.
+      chip: the chip whose row alone is wanted, by any of its names ("H100", "hopper", "sm_90", "9.0"); None for all.
 
     Raises:
-      ValueError: there is no such recipe.
+      ValueError: there is no such recipe or chip.
       ImportError: torch, which recipes need, is not installed.
 
     Source: the rows of `fp.units()`, docs/matrix-units.md; compute capabilities of the CUDA programming guide.
@@ -119,6 +120,8 @@ def chips(recipe: Any = None) -> ChipTable:
       ('yes', '', 'yes')
       >>> {row.arch: row.products["fprop"] for row in fp.chips("DEEPSEEK_V3")}["ampere"]
       'BF16 operands on ampere_bf16_f32'
+      >>> [row.target for row in fp.chips(chip="H100")]
+      ['sm_90']
     """
     linears: dict[str, Any] = {}
     name = ""
@@ -128,7 +131,9 @@ def chips(recipe: Any = None) -> ChipTable:
         found = find_recipe(recipe)
         name = found.name
         linears = {product: found.linear_of("", product, 0, 1) for product in PRODUCTS}
-    rows = [_row(chip, linears) for chip in CHIPS.values()]
+    if chip is not None:
+        return ChipTable((_row(resolve(chip).chip, linears),), name)
+    rows = [_row(row, linears) for row in CHIPS.values()]
     for target, sold in WITHOUT_UNITS.items():
         missing = dict.fromkeys(linears, UNKNOWN)
         capability = (int(target[3:-1]), int(target[-1])) if target.startswith("sm_") else None

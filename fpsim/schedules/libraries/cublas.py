@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.errors import require_kind, shown, unknown
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
-from fpsim.matrix_units.chips import CHIPS, named, of_arch
+from fpsim.matrix_units.chips import Chip, resolve
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
-from fpsim.schedules.arguments import ORDERS, arch_of, positive
+from fpsim.schedules.arguments import ORDERS, chip_of, positive
 from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import (
     Chain,
@@ -102,20 +103,23 @@ GEMV = {
 }
 GEMV_SLICES = 5  # the option whose lanes own a contiguous slice each; it was met with one row only
 GEMV_SLICES_ROW = (32, 16)  # its lanes, and the terms of a chunk
+UNKNOWN_MULTIPROCESSORS = 132  # those of an H100, for chips whose number is not known here
 GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outputs
 
 OUTPUTS = (FP32, FP16, BF16, E4M3, E5M2)
 
 
+@renamed_arguments(arch="chip")
 def cublas(
-    arch: str = "sm_90", *, family: str | int | None = None, split_k: int = 1, merge: str | int | None = None,
+    chip: str = "sm_90", *, family: str | int | None = None, split_k: int = 1, merge: str | int | None = None,
     fast_accum: bool = False, stages: int | None = None, block_k: int | None = None, step: int | None = None,
     option: int | None = None, scale_order: ScaleOrder | None = None, tail_loss: bool = True,
 ) -> Schedule:  # fmt: skip
     """What cuBLASLt's kernel families do on Ada, Hopper and Blackwell, by the fields of the chosen algorithm.
 
     Args:
-      arch: "sm_89", "sm_90", "sm_100" or "sm_103" ("ada", "hopper", "blackwell"), or a chip such as "H100".
+      chip: Ada, Hopper or Blackwell: a target ("sm_89", "sm_90", "sm_100" or "sm_103"), or any other name of a chip
+        ("H100", "hopper", "9.0").
       family: or its CUBLASLT_ALGO_CONFIG_ID: "nvjet" (66, the default: FP16, BF16 and FP8 with aligned K and N),
         "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "gemm_sn" (11, "simt"), "magma" (16), "gemv" (13)
         and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with scales per 1x128 or 128x128), "xmma"
@@ -145,8 +149,9 @@ def cublas(
       >>> fp.schedules.cublas("sm_90", family="gemv", option=10)
       cublas('sm_90', family='gemv', option=10)
     """
-    chip = arch_of(arch, ("ada", "hopper", "blackwell"))
-    kind, count = _family(family, chip), positive(split_k, "split_k", MOST_SLICES)
+    known = chip_of(chip, "cuBLAS", tuple(ON))
+    arch = known.arch
+    kind, count = _family(family, arch), positive(split_k, "split_k", MOST_SLICES)
     for flag, value in (("fast_accum", fast_accum), ("tail_loss", tail_loss)):
         require_kind(flag, value, bool, "True or False")
     fields = {
@@ -155,17 +160,17 @@ def cublas(
         "tail_loss": None if tail_loss else False,
     }  # fmt: skip
     _refuse_fields(kind, fields)
-    words = [f"{arch!r}", *([] if family is None else [f"family={family!r}"])]
+    words = [f"{known.sm!r}", *([] if family is None else [f"family={family!r}"])]
     name = f"cublas({', '.join(words + [f'{key}={value!r}' for key, value in fields.items() if value is not None])})"
     make = {
-        "nvjet": lambda: _nvjet(chip, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
+        "nvjet": lambda: _nvjet(arch, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
         "cutlass": lambda: _cutlass(count, merge, stages, block_k, step), "gemm_sn": lambda: _gemm_sn(option),
-        "magma": lambda: _threads(Lanes(1, lanes_from_zero=True)), "gemv": lambda: _gemv(arch, chip, option, count),
+        "magma": lambda: _threads(Lanes(1, lanes_from_zero=True)), "gemv": lambda: _gemv(known, option, count),
         "dot": lambda: _dot(count), "block_scaled": lambda: _block_scaled(scale_order),
     }  # fmt: skip
     found: Schedule = make[kind]()
     operands = "e4m3" if kind in ("xmma", "block_scaled") else "f16"
-    return replace(found, name=name, library="cuBLAS", family=kind, arch=chip, fast_accum=fast_accum, operands=operands)
+    return replace(found, name=name, library="cuBLAS", family=kind, arch=arch, fast_accum=fast_accum, operands=operands)
 
 
 # The fields that a family has
@@ -176,16 +181,16 @@ FIELDS = {
 }  # fmt: skip
 
 
-def _family(family: str | int | None, chip: str) -> str:
-    """The name of a family of kernels of a chip."""
+def _family(family: str | int | None, arch: str) -> str:
+    """The name of a family of kernels of an architecture."""
     if family is None:
-        return ON[chip][0]
+        return ON[arch][0]
     number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
     found = number or ALIASES.get(str(family).lower(), str(family).lower())
     if found not in FAMILIES:
         raise unknown("family", family, [*FAMILIES, *map(str, ALGORITHMS)], ALIASES)
-    if found not in ON[chip]:
-        raise ValueError(f"family must be one of those known on {chip}, {', '.join(ON[chip])}; got {shown(family)}.")
+    if found not in ON[arch]:
+        raise ValueError(f"family must be one of those known on {arch}, {', '.join(ON[arch])}; got {shown(family)}.")
     return found
 
 
@@ -197,12 +202,12 @@ def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
             raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {shown(value)}. They have {has}.")
 
 
-def _nvjet(chip: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
+def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
     """nvjet: instructions chained over K; FP8 on Hopper in blocks of 128 unless fast accumulation is on."""
-    blocks = 128 if chip == "hopper" and not fast_accum else 0
+    blocks = 128 if arch == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"
     source = f"{EQUIV}; fast accumulation: {MMAEMU}" if fast_accum else EQUIV
-    order: ScaleOrder = "cublas" if chip == "hopper" else "product"
+    order: ScaleOrder = "cublas" if arch == "hopper" else "product"
     return Schedule(
         "", sums=Chain(blocks, short_sums_only=True, first_as_is=True), slicing=Slicing(count, 0, rule),
         epilogue=Epilogue(order, adds_c=True), source=source, evidence="hardware",
@@ -274,9 +279,9 @@ def _gemm_sn(option: int | None) -> Schedule:
     return _threads(Lanes(threads, 0, block, chunks_from_zero=True, lanes_from_zero=True))
 
 
-def _gemv(arch: str, chip: str, option: int | None, count: int) -> Schedule:
+def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
     """gemv: lanes that take runs of terms in turn."""
-    rows = GEMV[named(arch, "arch").sm]
+    rows = GEMV[chip.sm]
     if option == GEMV_SLICES:
         if count > 1:
             raise ValueError(f"option {GEMV_SLICES} of gemv was met without split-K only; got split_k={count}.")
@@ -368,18 +373,12 @@ def _outputs(call: Call) -> Iterator[str]:
     option = call.schedule.option("option", -1)
     if family == "gemv" and option == GEMV_SLICES and call.m > 1:
         yield f"option {GEMV_SLICES} of gemv was met with M = 1 only ({HEURISTIC}); got {call.m} x {call.n}."
-    limit = _multiprocessors(call.schedule.arch) * 2048 // 32
+    limit = (resolve(call.schedule.arch).chip.multiprocessors or UNKNOWN_MULTIPROCESSORS) * 2048 // 32
     if family == "gemv" and option == GEMV_BUTTERFLY and outputs > limit:
         yield (
             f"option {GEMV_BUTTERFLY} of gemv has these lanes for up to {limit} outputs, 2048 / 32 per multiprocessor "
             f"({HEURISTIC}); got {outputs}."
         )
-
-
-def _multiprocessors(arch: str) -> int:
-    """Those of an architecture's chip, or of an H100 where they are not known."""
-    chips = (*of_arch(arch), CHIPS["H100 SXM"])
-    return next(chip.multiprocessors for chip in chips if chip.multiprocessors)
 
 
 def _shapes(call: Call) -> Iterator[str]:
@@ -394,7 +393,7 @@ def _shapes(call: Call) -> Iterator[str]:
 def _rows() -> list[Schedule]:
     """The families on every architecture."""
     rows = []
-    for chip in (of_arch(name)[0] for name in ON):
+    for chip in (resolve(name).chip for name in ON):
         arch = chip.sm
         for family in ON[chip.arch]:
             if family == "gemv":

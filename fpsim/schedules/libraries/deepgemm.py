@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.errors import require_word
-from fpsim.schedules.arguments import arch_of
+from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import Chain, Epilogue, Schedule
 
 DEEPGEMM = "deepseek-ai/DeepGEMM: sm90_fp8_gemm_1d2d.cuh, sm90_fp8_gemm_1d1d.cuh"
 
 
-def deepgemm(kernel: str = "1d2d", arch: str = "sm_90") -> Schedule:
-    """DeepGEMM's FP8 kernels.
+@renamed_arguments(arch="chip")
+def deepgemm(kernel: str = "1d2d", chip: str = "sm_90") -> Schedule:
+    """Return the schedule of DeepGEMM's FP8 kernels.
 
     On Hopper four instructions of 32 terms are chained from +0 and join the total as fma(scale_a * scale_b, partial,
     total). On Blackwell the tensor cores apply the scales themselves (UE8M0), in one chain: a unit such as
@@ -21,7 +23,10 @@ def deepgemm(kernel: str = "1d2d", arch: str = "sm_90") -> Schedule:
 
     Args:
       kernel: "1d2d" (scales per 1x128 of a and 128x128 of b) or "1d1d" (1x128 and 128x1); both add alike.
-      arch: "sm_90" or "sm_100", or a chip such as "H100" or "B200".
+      chip: Hopper or Blackwell, by any name: "sm_90" or "sm_100", "H100" or "B200".
+
+    Raises:
+      ValueError: an unknown kernel, or a chip on which DeepGEMM's order is not known here.
 
     Source: DeepGEMM, sm90_fp8_gemm_1d2d.cuh and sm90_fp8_gemm_1d1d.cuh; docs/schedules.md.
 
@@ -31,14 +36,14 @@ def deepgemm(kernel: str = "1d2d", arch: str = "sm_90") -> Schedule:
       deepgemm('1d2d')
     """
     require_word("kernel", kernel, ("1d2d", "1d1d"))
-    chip = arch_of(arch, ("hopper", "blackwell"))
-    if chip == "blackwell":
+    known = chip_of(chip, "DeepGEMM", ("hopper", "blackwell"))
+    if known.arch == "blackwell":
         return Schedule(
-            f"deepgemm({kernel!r}, {arch!r})", "DeepGEMM", kernel, chip, Chain(), epilogue=Epilogue(adds_c=True),
-            source=DEEPGEMM, evidence="source", operands="mxfp8_e4m3",
+            f"deepgemm({kernel!r}, {known.sm!r})", "DeepGEMM", kernel, known.arch, Chain(),
+            epilogue=Epilogue(adds_c=True), source=DEEPGEMM, evidence="source", operands="mxfp8_e4m3",
         )  # fmt: skip
     return Schedule(
-        f"deepgemm({kernel!r})", "DeepGEMM", kernel, chip, Chain(128), epilogue=Epilogue(adds_c=True),
+        f"deepgemm({kernel!r})", "DeepGEMM", kernel, known.arch, Chain(128), epilogue=Epilogue(adds_c=True),
         block_scaled=True, source=DEEPGEMM, evidence="source",
     )  # fmt: skip
 

@@ -43,7 +43,6 @@ INTERVALS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
 SEGMENTS = (64, 128, 192, 256, 320, 384, 480, 512, 768, 1024)  # terms of K that processors add in one chain
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 KEPT = 400  # additions whose partial sums are kept
-ARCHES = {"hopper": "sm_90", "blackwell": "sm_100", "ada": "sm_89"}
 
 
 CUTS = {
@@ -295,11 +294,10 @@ def _beside(promise: Promise) -> Iterator[Addition]:
                         yield Adding(how, triton(256, max_num_imprecise_acc=interval))
             for each in dict.fromkeys((chain, FLAT)):
                 yield from (Adding(how, split) for split in _split(each, how, promise.out))
-            arch = ARCHES.get(how.arch)
             for count in SPLITS:
                 for fast in (False, True):
                     with suppress(ValueError):
-                        yield Adding(how, cublas(arch or "", split_k=count, fast_accum=fast))
+                        yield Adding(how, cublas(how.arch, split_k=count, fast_accum=fast))
     if isinstance(how, MatrixUnit) and how.scale is not None:
         return
     step = how.terms if isinstance(how, MatrixUnit) else 8

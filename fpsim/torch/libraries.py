@@ -1,0 +1,79 @@
+"""The schedules that libraries have for the products of a recipe of linear layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpsim.matrix_units.chips import NamedChip
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.scaling.recipes import TENSOR as ONE_SCALE
+from fpsim.scaling.scaling import Scaling
+from fpsim.schedules.hardware import BLOCK_OF, ROW, TENSOR, schedule_of
+from fpsim.schedules.schedule import Schedule
+
+# Product -> the scalings of its operands, and the axis that is summed.
+SCALINGS = {
+    "fprop": (("input_scaling", 1), ("weight_scaling", 1)),
+    "dgrad": (("grad_scaling", 1), ("weight_scaling_backward", 0)),
+    "wgrad": (("grad_scaling_backward", 0), ("input_scaling_backward", 0)),
+}
+
+
+def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit) -> Schedule:
+    """Return the schedule of a library on a chip for one product of a recipe.
+
+    Args:
+      named: the chip and the library.
+      recipe: a LinearRecipe.
+      name: the product, "fprop", "dgrad" or "wgrad".
+      unit: the matrix unit that adds the product.
+
+    Raises:
+      ValueError: the library's order is not known for these operands.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import resolve
+      >>> from fpsim.torch.libraries import library_schedule
+      >>> library_schedule(resolve("H100 cuBLAS"), fp.torch.DEEPSEEK_V3, "wgrad", fp.unit("hopper_e4m3_f32"))
+      cublas('sm_90', family='block_scaled')
+    """
+    try:
+        return schedule_of(named, unit, scales_of(recipe, name))
+    except ValueError as reason:
+        raise ValueError(f"{name}: {reason}") from None
+
+
+def scales_of(recipe: Any, name: str) -> str:
+    """What shares a scale in a product, as `fpsim.schedules.hardware` calls it: the finer of its operands' kinds.
+
+    Example:
+      >>> from fpsim.torch.libraries import scales_of
+      >>> [scales_of(recipe, "fprop") for recipe in (fp.torch.DEEPSEEK_V3, fp.torch.MXFP8, fp.torch.TE_HYBRID)]
+      ['scales per 128 terms', 'scales per 32 terms', 'one scale or none']
+    """
+    kinds = [_kind(_scaling(recipe, field), axis) for field, axis in SCALINGS[name]]
+    along = [kind for kind in kinds if kind not in (TENSOR, ROW)]
+    return along[0] if along else ROW if ROW in kinds else TENSOR
+
+
+def _scaling(recipe: Any, field: str) -> Scaling | None:
+    """A scaling of a recipe; that of the other direction where it is the same."""
+    if recipe.delayed is not None:
+        return ONE_SCALE
+    found: Any = getattr(recipe, field)
+    if isinstance(found, str):  # "same"
+        found = getattr(recipe, field.removesuffix("_backward"))
+    scaling: Scaling | None = found
+    return scaling
+
+
+def _kind(scaling: Scaling | None, axis: int) -> str:
+    """What one operand's scaling is called, whose axis `axis` is summed."""
+    if scaling is None:
+        return TENSOR
+    missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))
+    block = [*missing, *scaling.block][-2:]
+    terms, across = block[axis], block[1 - axis]
+    if terms == -1:
+        return TENSOR if across == -1 else ROW
+    return BLOCK_OF.get(terms, f"scales per {terms} terms")
