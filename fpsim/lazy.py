@@ -1,13 +1,29 @@
-"""Lazy imports: the names of a package load the module that defines them when they are first used."""
+"""Lazy imports: public names and modules with compiled loops are imported when they are first used."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 from fpsim.errors import nearest
+
+
+def deferred(module: str) -> Callable[[], Any]:
+    """Return a function that returns a module and imports it at the first call: compiled loops import numba.
+
+    Later calls take as long as the check of an argument, an import statement in a function several times that.
+    tests/test_architecture.py reads the names that are passed here as imports.
+
+    Example:
+      >>> from fpsim.lazy import deferred
+      >>> pipelines = deferred("fpsim.casts.pipelines")
+      >>> pipelines().__name__
+      'fpsim.casts.pipelines'
+    """
+    return cache(lambda: importlib.import_module(module))
 
 
 def attach(

@@ -102,7 +102,7 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 @cache
 def read(file: Path) -> tuple[list[Import], list[str]]:
-    """Every import of a file, those inside functions and those for type checkers too; and its classes outside."""
+    """Return every import of a file, those in functions, for type checkers and by `deferred` too; and its classes."""
     found = []
     tree = ast.parse(file.read_text())
     for node in statements(tree):
@@ -110,6 +110,10 @@ def read(file: Path) -> tuple[list[Import], list[str]]:
             found += [Import(node.lineno, alias.name, 0) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             found += [Import(node.lineno, f"{node.module or ''}.{alias.name}", node.level) for alias in node.names]
+        elif isinstance(node, ast.Assign):  # loops = deferred("fpsim.sums.loops")
+            calls = [part for part in ast.walk(node.value) if isinstance(part, ast.Call)]
+            named = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "deferred"]
+            found += [Import(node.lineno, ast.literal_eval(call.args[0]), 0) for call in named]
     return found, [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
 
 
@@ -212,6 +216,11 @@ def test_imports_point_down_only() -> None:
 def test_no_circle_of_imports_is_found_even_for_type_checkers() -> None:
     found = circles(arrows())
     assert not found, "files that import each other, in a circle: " + "; ".join(" - ".join(one) for one in found)
+
+
+def test_deferred_imports_are_arrows() -> None:
+    assert {"scaling.run_tiles"} <= arrows()["scaling.encode"].keys()
+    assert {"casts.pipelines"} <= arrows()["casts.cast"].keys()
 
 
 def test_a_circle_would_be_found() -> None:

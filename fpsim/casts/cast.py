@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from typing import Any, Unpack
+from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,10 @@ from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, wit
 from fpsim.formats.float_format import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
+from fpsim.lazy import deferred
 from fpsim.runtime.pipeline import run_stages
+
+pipelines = deferred("fpsim.casts.pipelines")  # the stages of casts, which import numba
 
 
 @with_cast_keywords
@@ -62,7 +65,7 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
     options = options_of(encode, fmt, keywords)
     source, source_fmt = float_array(x)
     target = output(out, source.shape, options.fmt.storage, source)
-    run_stages(_pipelines().encoding(source_fmt, options), words(source), target)
+    run_stages(pipelines().encoding(source_fmt, options), words(source), target)
     return target
 
 
@@ -93,7 +96,7 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
     refuse_unless_held(found, target_fmt, "use dtype=np.float64")
     source = code_array(codes, found)
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(_pipelines().decoding(found, target_fmt, source.dtype), source, words(target))
+    run_stages(pipelines().decoding(found, target_fmt, source.dtype), source, words(target))
     return target
 
 
@@ -120,7 +123,7 @@ def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **k
     target_fmt = FP64 if source_fmt == FP64 else FP32
     refuse_unless_held(options.fmt, target_fmt, "pass x.astype(np.float64)")
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(_pipelines().quantizing(source_fmt, target_fmt, options), words(source), words(target))
+    run_stages(pipelines().quantizing(source_fmt, target_fmt, options), words(source), words(target))
     return target
 
 
@@ -150,14 +153,6 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
     target = output(out, source.shape, dtype, source)
     encode(source, fmt, out=words(target), **keywords)
     return target
-
-
-@cache
-def _pipelines() -> Any:
-    """The stages of casts, which load numba: an import statement takes longer than the checks of a call."""
-    from fpsim.casts import pipelines
-
-    return pipelines
 
 
 def _float_format(dtype: npt.DTypeLike) -> Format:

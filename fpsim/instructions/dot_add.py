@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,13 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.instructions.operands import block_count, block_scales, operand, widened
+from fpsim.lazy import deferred
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.runtime.pipeline import wrapping
 
 u64 = np.uint64
+loops, plans = deferred("fpsim.instructions.loops"), deferred("fpsim.instructions.plan")  # both import numba
 
 
 def dot_add(
@@ -73,24 +74,14 @@ def dot_add(
 
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
     """Results as 64-bit words, a row each; a, b: codes as `widened` gives them, p, q: codes of block scales."""
-    dot_add_kernel, unit_plan = _loops()
-    plan = unit_plan(unit)
+    plan = plans().unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]
     blocks = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (p, q)]
     out = np.empty(c.size, u64)
     digits = np.zeros(plan.digits, np.int64)
     words = np.ascontiguousarray(c.reshape(-1), u64)
     with wrapping():
-        dot_add_kernel(unit.rule)(
+        loops().dot_add_kernel(unit.rule)(
             *rows, words, *blocks, out, *plan.layouts, plan.facts, unit.terms, digits, plan.origin
         )
     return out
-
-
-@cache
-def _loops() -> tuple[Any, Any]:
-    """The loops and what they take, which load numba: an import statement takes longer than a check."""
-    from fpsim.instructions.loops import dot_add_kernel
-    from fpsim.instructions.plan import unit_plan
-
-    return dot_add_kernel, unit_plan

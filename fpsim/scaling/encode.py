@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,13 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.lazy import deferred
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
+
+run_tiles = deferred("fpsim.scaling.run_tiles")  # runs the loops, and imports numba
 
 
 class EncodedTargets(NamedTuple):
@@ -47,7 +50,7 @@ def encode_into(
 
     options, how = _plan(element, scaling, source_fmt, cast, back=False)
     tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
-    loops = _loops()
+    loops = run_tiles()
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, words(fill.codes), tiles, how, options.seed)
     counts = np.zeros(5, np.int64)
@@ -76,7 +79,7 @@ def quantize_into(
     scales: npt.ArrayLike | None,
 ) -> None:
     """Fill float32 values where `decodes_in_one_pass`."""
-    loops = _loops()
+    loops = run_tiles()
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
     tiles = tiling(source.shape, scaling.block)
     job = _job(source, words(target), tiles, how, options.seed)
@@ -195,15 +198,7 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
     """An array of words, and what is filled."""
     shape = tiles.shape
-    return _loops().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
-
-
-@cache
-def _loops() -> Any:
-    """What runs the loops, which loads numba: an import statement takes longer than a check."""
-    from fpsim.scaling import run_tiles
-
-    return run_tiles
+    return run_tiles().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 
 
 def tile_plan(
@@ -224,7 +219,7 @@ def _tile_plan(
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
     scales = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
     encoder = element_plan(options, scales.width, integer=integer)
-    return _loops().TilePlan(source_fmt, scales, options, encoder, integer, back)
+    return run_tiles().TilePlan(source_fmt, scales, options, encoder, integer, back)
 
 
 @lru_cache(maxsize=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Unpack
 
 import numpy as np
@@ -18,6 +18,7 @@ from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_k
 from fpsim.formats.element import Element
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
+from fpsim.lazy import deferred
 from fpsim.scaling.encode import EncodedTargets, checked, decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
 from fpsim.scaling.report import ScaleReport
@@ -26,6 +27,7 @@ from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 from fpsim.scaling.tiling import tiling
 
 FLOAT32 = np.dtype(np.float32)
+processor = deferred("fpsim.runtime.processor")  # imports numba
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,14 +160,6 @@ class Scaled(ScaledArrays[Array]):
             ) from reason
 
 
-@cache
-def _processor() -> Any:
-    """What sets the processor, which loads numba: an import statement takes longer than many a check."""
-    from fpsim.runtime import processor
-
-    return processor
-
-
 @with_element_keywords
 def encode_scaled(
     x: npt.ArrayLike,
@@ -206,7 +200,7 @@ def encode_scaled(
       ((2, 256), (2, 2), True)
     """
     check_keywords(encode_scaled, cast, DEFAULTS)
-    with _processor().ieee_arithmetic():
+    with processor().ieee_arithmetic():
         return _encode_scaled(x, fmt, scaling_of(scaling), cast, scales, out)
 
 
@@ -249,7 +243,7 @@ def quantize_scaled(
       array([0. , 0. , 0.5, 6. ], dtype=float32)
     """
     check_keywords(quantize_scaled, cast, DEFAULTS)
-    with _processor().ieee_arithmetic():
+    with processor().ieee_arithmetic():
         return _quantize_scaled(x, fmt, scaling_of(scaling), cast, scales, out)
 
 

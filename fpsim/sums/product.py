@@ -11,8 +11,10 @@ import numpy as np
 from fpsim.arrays import Array, overlaps
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
+from fpsim.lazy import deferred
 from fpsim.sums.accumulators import Accumulator
 
+accumulate = deferred("fpsim.sums.accumulate")  # imports numba
 BLOCK = 1 << 21  # terms of an operand that are held as words at a time
 COLUMNS = 64  # that a block has at least, as many as the loops work on
 
@@ -50,7 +52,7 @@ def accumulator_product(
       array([[2., 2.],
              [2., 2.]], dtype=float16)
     """
-    SumProblem, accumulated = _loaded()
+    sums = accumulate()
     fmt = accumulator.result_format
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a product of matrices needs shapes (M, K) and (K, N); got {a.shape} and {b.shape}.")
@@ -63,7 +65,7 @@ def accumulator_product(
         )
     start = _no_codes(fmt.storage) if c is None else c
     if max(a.size, b.size) <= BLOCK:
-        codes: Array = accumulated(accumulator, SumProblem(a, b, start, formats))
+        codes: Array = sums.accumulated(accumulator, sums.SumProblem(a, b, start, formats))
         if out is None:
             return codes
         np.copyto(out, codes)
@@ -73,17 +75,9 @@ def accumulator_product(
         start = c.copy()  # a block may write what a later one reads
     for rows, columns in _blocks(accumulator, shape, a.shape[1]):
         part = start if c is None else start[rows, columns]
-        problem = SumProblem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])
-        target[rows, columns] = accumulated(accumulator, problem)
+        problem = sums.SumProblem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])
+        target[rows, columns] = sums.accumulated(accumulator, problem)
     return target
-
-
-@cache
-def _loaded() -> tuple[Any, Any]:
-    """What adds, which loads numba: an import statement takes longer than a check."""
-    from fpsim.sums.accumulate import SumProblem, accumulated
-
-    return SumProblem, accumulated
 
 
 @cache
