@@ -1,7 +1,7 @@
-"""Speed beside other libraries, and beside what the core itself can do: `make bench`, or `python -m benchmarks`.
+"""Rates compared with other libraries and with the limits of the core: `make bench`, or `python -m benchmarks`.
 
-Every row is one race on the same data with preallocated outputs where the library takes them. Ratios and shares of the
-core's limits are what counts; absolute figures move from machine to machine. docs/performance.md says how to read it.
+Every row is one race on the same data, with preallocated outputs where the library takes them. Compare ratios and
+shares of the core's limits; absolute rates differ between machines. docs/performance.md says how to read the output.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from benchmarks.row import MeasuredCore, RaceRow, chosen, load, report, write
 from fpsim.runtime.threads import thread_count
 
 SIZE = 1 << 24  # elements
-TRAINED = ("BF16", "FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8", "NVFP4")  # recipes that stand for the rest
+TRAINED = ("BF16", "FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8", "NVFP4")  # a recipe of each kind
 
 
 class RowGroup(NamedTuple):
-    """Rows that are printed below a title; elements of rows without a number of their own, None for --size."""
+    """Rows printed below a title; `size` is the number of elements of rows that state none, None for that of --size."""
 
     title: str
     rows: Callable[[int], Iterator[RaceRow]]
     size: int | None = None
 
 
-# On one core. A new file of rows is a line here.
+# Groups that run on one core; a new file of rows gets a line here.
 GROUPS = (
     RowGroup("One core:", lambda size: casts.rows(size, load("torch"), load("jax"), load("gfloat"))),
     RowGroup("Arithmetic on codes:", lambda size: arithmetic.rows(size, load("torch"), load("jax"))),
@@ -61,13 +61,15 @@ GROUPS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the races; exit code 1 if a target of the README was missed with --strict."""
+    """Run the races; return 1 if --strict is given and a target was missed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=SIZE, help="elements per array")
-    parser.add_argument("--out", "-o", type=Path, help="where the record goes, as a rule out/bench.json")
-    parser.add_argument("--rows", "--only", default="", help="run the rows whose name contains this, or fits a pattern")
-    parser.add_argument("--strict", action="store_true", help="fail where a target is missed")
-    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="say what changed since that record")
+    parser.add_argument("--out", "-o", type=Path, help="the file to write, out/bench.json by default")
+    parser.add_argument(
+        "--rows", "--only", default="", help="run the rows whose name contains this or matches a pattern"
+    )
+    parser.add_argument("--strict", action="store_true", help="return 1 if a target is missed")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="print what changed since that record")
     parser.add_argument("--with", type=Path, dest="new", metavar="NEW.json", help="compare these two; nothing is run")
     options = parser.parse_args(arguments)
     if options.new and not options.compare:
@@ -85,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     if old:
         print(compare.text(old, record))
     missed = [row["name"] for row in record["rows"] if not all(row["met"].values())]
-    missed += [each["name"] for each in record["memory"] if not each["met"]]
+    missed += [row["name"] for row in record["memory"] if not row["met"]]
     if chosen("training", options.rows) and load(
         "torch"
     ):  # a table of its own, which `python -m benchmarks.training` prints whole
@@ -94,9 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(rows: str, size: int) -> dict[str, Any]:
-    """Every race whose name is meant, with the limits of the core: measured before and after, the higher ones kept."""
+    """Run the selected races; measure the limits of the core before and after, and keep the higher ones."""
     machine, began, threads, torch = describe(), time.perf_counter(), thread_count(), load("torch")
-    versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items() if found)  # type: ignore[attr-defined]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)  # type: ignore[attr-defined]
     print(f"{machine['processor']}, {machine['cores']} cores, {machine['date']}; {versions}")
     records: list[dict[str, Any]] = []
     with one_core():
@@ -116,7 +118,7 @@ def run(rows: str, size: int) -> dict[str, Any]:
     if threads > 1:
         everywhere = RowGroup(f"All {threads} cores:", lambda count: _on_all_cores(count, threads))
         records += _group(everywhere, rows, size, None)
-    found = memory.report() if chosen(memory.NAME, rows) else None
+    product_memory = memory.report() if chosen(memory.NAME, rows) else None
     return {
         "machine": machine,
         "target": processor,
@@ -125,13 +127,13 @@ def run(rows: str, size: int) -> dict[str, Any]:
         "units": limits.UNITS,
         "drift": limits.drift(first, last),
         "rows": records,
-        "memory": [found] if found else [],
+        "memory": [product_memory] if product_memory else [],
         "seconds": time.perf_counter() - began,
     }
 
 
 def _group(group: RowGroup, rows: str, size: int, core: MeasuredCore | None) -> list[dict[str, Any]]:
-    """The records of the rows that are meant; the title is printed above the first."""
+    """Run the selected rows of a group, print its title above the first, and return their records."""
     records: list[dict[str, Any]] = []
     for row in group.rows(size):
         if chosen(row.name, rows):
@@ -146,8 +148,8 @@ def _on_all_cores(size: int, threads: int) -> Iterator[RaceRow]:
     yield from products.thread_rows(threads)
 
 
-def _in_words(found: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value / 1e9:.1f} G {limits.UNITS[name]}" for name, value in found.items())
+def _in_words(measured: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value / 1e9:.1f} G {limits.UNITS[name]}" for name, value in measured.items())
 
 
 if __name__ == "__main__":

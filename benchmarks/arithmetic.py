@@ -75,7 +75,7 @@ def sqrt_row(contest: Contest, a: Any, torch: Any, jax: Any) -> RaceRow:
 
 
 def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[RaceRow]:
-    """a * b + c: rounded once here, twice in the peers."""
+    """Yield the races of a * b + c, which fpsim rounds once and its peers twice."""
     out = np.empty_like(operands[0])
     ours = partial(fp.fma, *operands, fmt=contest.fmt, out=out)
     works: dict[str, Work] = {"fpsim": ours}
@@ -90,17 +90,17 @@ def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Ite
 
 
 def with_flags(work: partial[Any]) -> dict[str, Work]:
-    """The same work with flags, and without."""
+    """Return the same work with flags and without."""
     return {"fpsim": partial(work, flags=True), "without flags": work}
 
 
 def in_jax(jax: Any, function: Any, *operands: Any) -> Work:
-    """A compiled function that waits for its result."""
+    """Return a compiled function that waits for its result."""
     compiled, arguments = jax.jit(function), [jax.device_put(operand) for operand in operands]
     return lambda: compiled(*arguments).block_until_ready()
 
 
 def in_torch(torch: Any, function: Any, dtype: str, *codes: Any) -> Work:
-    """A function of torch with a preallocated result."""
+    """Return a call of a torch function with a preallocated result."""
     tensors = [torch.from_numpy(array.view(np.int16)).view(getattr(torch, dtype)) for array in codes]
     return partial(function, *tensors, out=torch.empty_like(tensors[0]))

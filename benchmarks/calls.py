@@ -27,7 +27,7 @@ def rows() -> Iterator[RaceRow]:
 
 
 def calls() -> dict[str, tuple[Work, float | None]]:
-    """Calls on short arrays by what they show, each with the microseconds that it should take at most."""
+    """Return calls on short arrays by name, each with its target in microseconds, or None."""
     random = np.random.default_rng(0)
     x, tile = random.standard_normal(64, np.float32), random.standard_normal((1, 128), np.float32)
     square = fp.encode(random.standard_normal((32, 32), np.float32), fp.E4M3)
@@ -56,7 +56,7 @@ def calls() -> dict[str, tuple[Work, float | None]]:
 
 
 def kit_rows() -> Iterator[RaceRow]:
-    """The checks of kernels and casts, each of a right one, and the probe of a unit."""
+    """Yield checks of a correct quantizer and a correct kernel, and probes of a sum and a unit."""
     to_e4m3 = methodcaller("astype", ml_dtypes.float8_e4m3fn)
     kernel = partial(fp.matmul, accumulate=UNIT)
     checks: dict[str, tuple[Work, float]] = {

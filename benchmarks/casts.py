@@ -30,12 +30,12 @@ OTHER_MODES = ("nearest_away", "toward_zero", "up", "down", "odd")
 
 
 def data(size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Standard normal float32 values; the peers' speed depends little on them."""
+    """Return standard normal float32 values; the rates of the peers depend little on the values."""
     return np.random.default_rng(0).standard_normal(size, dtype=np.float32)
 
 
 def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
-    """float32 to codes, nearest even."""
+    """Yield the races from float32 to codes, nearest even."""
     targets = {
         "E4M3": {"torch copy_": 2.2, "ml_dtypes astype": 30.0},
         "FP16": {"torch copy_": 1.0},
@@ -56,14 +56,14 @@ def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
 
 
 def jax_cast(jax: Any, x: Any, dtype: Any) -> Work:
-    """A compiled cast that waits for its result."""
+    """Return a compiled cast that waits for its result."""
     source = jax.device_put(x)
     compiled = jax.jit(lambda values: values.astype(dtype))
     return lambda: compiled(source).block_until_ready()
 
 
 def mode_rows(x: Any, gfloat: Any) -> Iterator[RaceRow]:
-    """The other rounding modes, float32 to E4M3."""
+    """Yield the races of the other rounding modes, float32 to E4M3."""
     out = np.empty(x.size, np.uint8)
     for mode in OTHER_MODES:
         work = partial(fp.encode, x, fp.E4M3, rounding=mode, out=out)
@@ -79,7 +79,7 @@ def mode_rows(x: Any, gfloat: Any) -> Iterator[RaceRow]:
 
 
 def words(size: int) -> Work:
-    """Random words of fpsim's own generator, as many, made in the L1 cache again and again: what the core can make."""
+    """Return work that makes `size` random words in the L1 cache: the limit of stochastic rounding."""
     part = np.empty(WORDS, np.uint32)
     fill = random_kernel()
 
@@ -91,7 +91,7 @@ def words(size: int) -> Work:
 
 
 def gfloat_stochastic(gfloat: Any, x: Any) -> Work:
-    """gfloat rounds in float64 and makes several arrays, so it gets few values."""
+    """Return a stochastic cast by gfloat, of few values, since it rounds in float64 and makes several arrays."""
     formats = importlib.import_module("gfloat.formats")
     info, mode = formats.format_info_ocp_e4m3, gfloat.RoundMode.StochasticFast
     random = np.random.default_rng(0).integers(0, 1 << 16, x.size)
@@ -100,7 +100,7 @@ def gfloat_stochastic(gfloat: Any, x: Any) -> Work:
 
 
 def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
-    """Codes to float32."""
+    """Yield the races from codes to float32."""
     out = np.empty(x.size, np.float32)
     for name, (word, dtype) in FORMATS.items():
         fmt = fp.format(name)
@@ -153,7 +153,7 @@ def thread_rows(x: Any, threads: int) -> Iterator[RaceRow]:
 
 
 def on_one_thread(work: Work) -> Work:
-    """The same work with one thread."""
+    """Return the same work with one thread."""
 
     def alone() -> None:
         before = os.environ.get("FPSIM_NUM_THREADS")
@@ -170,7 +170,7 @@ def on_one_thread(work: Work) -> Work:
 
 
 def copy_on_all_cores(x: Any, threads: int) -> RaceRow:
-    """What the memory can do for several cores at once."""
+    """Return the race of a copy by all cores: the limit of the memory."""
     target = np.empty_like(x)
     targets, sources = np.array_split(target, threads), np.array_split(x, threads)
     pool = ThreadPoolExecutor(threads)
@@ -182,13 +182,13 @@ def copy_on_all_cores(x: Any, threads: int) -> RaceRow:
 
 
 def copy_row(x: Any) -> RaceRow:
-    """What the memory can do: read and write of the same bytes."""
+    """Return the race of a copy by one core: the limit of the memory."""
     target = np.empty_like(x)
     return RaceRow("copy float32 (the memory's limit)", {"numpy copyto": partial(np.copyto, target, x)}, {})
 
 
 def rows(size: int, torch: Any, jax: Any, gfloat: Any) -> Iterator[RaceRow]:
-    """Every row for one core, made one by one, so that few large arrays exist at a time."""
+    """Yield every row for one core, one by one, so that few large arrays exist at a time."""
     x = data(size)
     groups = (encode_rows(x, torch, jax), mode_rows(x, gfloat), decode_rows(x, torch, jax), other_rows(x, torch))
     return chain([copy_row(x)], *groups)

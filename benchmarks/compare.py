@@ -1,8 +1,7 @@
-"""What changed between two runs of the benchmark, where it is more than noise.
+"""Comparison of two runs of the benchmark: rows that changed by more than noise.
 
-The noise of a row is how far its own turns lie apart in both runs, and how far the limits of the core moved within
-each: other work on a machine slows everything. Where two runs were on different processors, or the limits of the core
-itself differ, shares of the limits say more than rates, and both are shown.
+The noise of a row is the spread of its turns in both runs and the drift of the core's limits within each, since other
+work on a machine slows everything. Shares of the limits compare between processors, rates do not; both are shown.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LEAST = 0.03  # what no run can tell apart
+LEAST = 0.03  # relative changes below this are noise in any run
 
 
 class RateChange(NamedTuple):
-    """A row in both runs: new rate as a multiple of the old, the noise of that as a share, old and new share."""
+    """A row of both runs: ratio of new to old rate, the relative noise of that, and both shares of the limit."""
 
     name: str
     ratio: float
@@ -25,33 +24,33 @@ class RateChange(NamedTuple):
 
     @property
     def word(self) -> str:
-        """ "faster" or "slower" beyond the noise, else "same"."""
+        """Verdict: "faster" or "slower" if the change is beyond the noise, else "same"."""
         if abs(math.log(self.ratio)) <= math.log1p(self.noise):
             return "same"
         return "faster" if self.ratio > 1 else "slower"
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[RateChange]:
-    """Every row that both records have, in the new one's order."""
+    """Compare the rows that both records have, in the order of the new one."""
     before = {row["name"]: row for row in old["rows"]}
     drift = math.hypot(old.get("drift", 0.0), new.get("drift", 0.0))
-    found = []
+    result = []
     for row in new["rows"]:
         if row["name"] in before:
             earlier = before[row["name"]]
             noise = LEAST + math.hypot(_spread(earlier), _spread(row), drift)
-            found.append(RateChange(row["name"], _rate(row) / _rate(earlier), noise, (_share(earlier), _share(row))))
-    return found
+            result.append(RateChange(row["name"], _rate(row) / _rate(earlier), noise, (_share(earlier), _share(row))))
+    return result
 
 
 def _rate(row: dict[str, Any]) -> float:
-    """The first contestant's."""
+    """Return the rate of the first contestant."""
     rate: float = next(iter(row["elements_per_second"].values()))
     return rate
 
 
 def _spread(row: dict[str, Any]) -> float:
-    """The first contestant's; records from before it was kept have the distance from the fastest turn."""
+    """Return the spread of the first contestant; for old records without one, median against fastest turn."""
     if "spread" in row:
         kept: float = next(iter(row["spread"].values()))
         return kept
@@ -60,38 +59,39 @@ def _spread(row: dict[str, Any]) -> float:
 
 
 def _share(row: dict[str, Any]) -> float | None:
-    found = row.get("limit")
-    return found["share"] if found else None
+    limit = row.get("limit")
+    return limit["share"] if limit else None
 
 
 def text(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """What changed, the largest change first; then how many rows did not, and which are in one record only."""
-    lines = [f"Beside {old['machine']['processor']}, {old['machine']['date']}:"]
+    """Return the comparison as text: changed rows, largest change first; unchanged rows counted; rows of one record."""
+    lines = [f"Compared with {old['machine']['processor']}, {old['machine']['date']}:"]
     if old["machine"]["processor"] != new["machine"]["processor"]:
-        lines.append(f"another processor than {new['machine']['processor']}: compare the shares, not the rates")
+        lines.append(f"The processors differ (now {new['machine']['processor']}): compare the shares, not the rates.")
     limits = old.get("limits", {})
     moved = [f"{name} {new['limits'][name] / limits[name]:.2f}x" for name in new.get("limits", {}) if name in limits]
     lines += [f"limits of the core: {', '.join(moved)}"] if moved else []
-    found = changes(old, new)
-    for each in sorted((one for one in found if one.word != "same"), key=lambda one: -abs(math.log(one.ratio))):
-        before, after = each.shares
+    compared = changes(old, new)
+    for row in sorted((row for row in compared if row.word != "same"), key=lambda row: -abs(math.log(row.ratio))):
+        before, after = row.shares
         shares = f", {before:.0%} -> {after:.0%} of the limit" if before is not None and after is not None else ""
-        lines.append(f"{each.name:36s} {each.ratio:5.2f}x {each.word} (noise {each.noise:.0%}){shares}")
-    lines.append(f"{sum(one.word == 'same' for one in found)} of {len(found)} rows are the same within their noise.")
-    names = [{row["name"] for row in record["rows"]} for record in (old, new)]
+        lines.append(f"{row.name:36s} {row.ratio:5.2f}x {row.word} (noise {row.noise:.0%}){shares}")
+    same = sum(row.word == "same" for row in compared)
+    lines.append(f"{same} of {len(compared)} rows are the same within their noise.")
+    names = [{entry["name"] for entry in record["rows"]} for record in (old, new)]
     for title, only in (("Only in the old record", names[0] - names[1]), ("New", names[1] - names[0])):
         lines += [f"{title}: {', '.join(sorted(only))}."] if only else []
     return "\n".join(lines)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A record that `make bench` wrote.
+    """Read a record that `make bench` wrote.
 
-    Raises: ValueError if the file is something else.
+    Raises: ValueError if the file is not such a record.
     """
     record = json.loads(path.read_text())
     if not isinstance(record, dict) or not {"machine", "rows"} <= record.keys():
         raise ValueError(
-            f"{path} must be a record that `make bench` wrote, with machine and rows; it has neither or one"
+            f"{path} must be a record that `make bench` wrote, with the keys machine and rows; one or both are missing"
         )
     return record

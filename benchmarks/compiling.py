@@ -1,7 +1,7 @@
-"""What compiling each kernel costs: `python -m benchmarks.compiling` measures it and fills in docs/performance.md.
+"""Time to compile each kernel: `python -m benchmarks.compiling` measures it and writes it into docs/performance.md.
 
-The calls below take every family of kernels once, in a process with an empty cache. A kernel's time is the processor's,
-not the clock's; what numba compiles once per process (`np.empty`, `min`, views) falls on the kernel that comes first.
+The calls below use every family of kernels once, in a process with an empty cache. Times are processor time. What numba
+compiles once per process (`np.empty`, `min`, views) counts for the kernel that needs it first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BEGIN, END = "<!-- compiling: begin -->", "<!-- compiling: end -->"
 
 
 class Compiled(NamedTuple):
-    """A kernel that was compiled: the call that took it, its name, CPU seconds, functions compiled with it."""
+    """A compiled kernel: the call that needed it, its name, CPU seconds, number of functions compiled with it."""
 
     call: str
     kernel: str
@@ -34,7 +34,7 @@ class Compiled(NamedTuple):
 
 
 def calls() -> dict[str, Any]:
-    """What a user may call first, by family."""
+    """Return calls that a user may make first, by name; together they use every family of kernels."""
     x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     half = x.astype(np.float16)
     large = np.ones(1 << 22, np.float32)
@@ -79,12 +79,12 @@ def calls() -> dict[str, Any]:
 
 
 def measure(only: str = "") -> list[Compiled]:
-    """Compile everything in this process, whose cache must be empty, and time it."""
+    """Time each compilation by the calls whose name contains `only`; the cache of this process must be empty."""
     from numba.core import event
 
     from fpsim.runtime.compile import KERNELS
 
-    found: list[Compiled] = []
+    compiled: list[Compiled] = []
     open_ones: list[tuple[Any, float, int]] = []
     count = 0
 
@@ -96,34 +96,36 @@ def measure(only: str = "") -> list[Compiled]:
 
         def on_end(self, one: Any) -> None:
             dispatcher, began, before = open_ones.pop()
-            if any(dispatcher is each for each in KERNELS):
+            if any(dispatcher is kernel for kernel in KERNELS):
                 code = dispatcher.py_func
                 name = f"{code.__module__.removeprefix('fpsim.')}.{code.__qualname__.partition('.<locals>')[0]}"
                 seconds = time.process_time() - began
-                found.append(Compiled(call, name, seconds, count - before))
+                compiled.append(Compiled(call, name, seconds, count - before))
 
     with event.install_listener("numba:compile", Listener()):
         for call, run in calls().items():  # the listener reads `call`
             if only in call:
                 run()
-    return found
+    return compiled
 
 
-def table(found: list[Compiled], machine: str) -> str:
-    """The kernels as a table, the slowest first, with their sum."""
+def table(compiled: list[Compiled], machine: str) -> str:
+    """Format the kernels as a table, the slowest first, below their total."""
     lines = [
-        f"{sum(each.seconds for each in found):.0f} CPU seconds for {len(found)} kernels; {machine}.", "",
-        "| kernel | taken first by | CPU s | functions compiled with it |", "|---|---|---|---|",
+        f"{sum(row.seconds for row in compiled):.0f} CPU seconds for {len(compiled)} kernels; {machine}.", "",
+        "| kernel | needed first by | CPU s | functions compiled with it |", "|---|---|---|---|",
     ]  # fmt: skip
-    for each in sorted(found, key=lambda one: -one.seconds):
-        lines.append(f"| `{each.kernel}` | {each.call} | {each.seconds:.1f} | {each.functions} |")
+    for row in sorted(compiled, key=lambda row: -row.seconds):
+        lines.append(f"| `{row.kernel}` | {row.call} | {row.seconds:.1f} | {row.functions} |")
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure in a process of its own, print the table, and write it into the page."""
+    """Measure in a new process, print the table, and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="calls whose name contains this; the page is left as it is")
+    parser.add_argument(
+        "--only", default="", help="run the calls whose name contains this, and leave the page unchanged"
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.here:
@@ -136,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmarks.machine import describe
 
     machine = describe()
-    text = table([Compiled(*each) for each in json.loads(done.stdout)], f"{machine['processor']}, {machine['date']}")
+    text = table([Compiled(*row) for row in json.loads(done.stdout)], f"{machine['processor']}, {machine['date']}")
     print(text)
     if not options.only:
         page = PAGE.read_text()

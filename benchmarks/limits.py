@@ -1,7 +1,7 @@
-"""What one core can do at best: bandwidths, and rates of loops whose instructions are counted in their own assembly.
+"""Limits of one core: bandwidths, and rates of loops whose instructions are counted in their own assembly.
 
-Each loop is written in LLVM's language, twelve chains of operations on registers that wait only for themselves, and
-compiled without optimisation of the code, so that nothing is left out; `chains` looks whether it came out as claimed.
+Each loop is written in LLVM's intermediate language: twelve independent chains of operations on registers, compiled
+without optimisation, so that nothing is left out. `check` reads the assembly and refuses other instructions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXPECTED = CHAINS * DEPTH
 
 
 class CompiledLoop(NamedTuple):
-    """A compiled loop: run it for a number of turns; operations of all lanes in one turn."""
+    """A compiled loop: a function that runs a number of turns, operations of all lanes in one turn, its assembly."""
 
     run: Callable[[int], object]
     operations: int
@@ -47,13 +47,13 @@ class CompiledLoop(NamedTuple):
 
 
 def machine() -> llvm.TargetMachine:
-    """The processor that this runs on, as LLVM knows it (and numba, by NUMBA_CPU_NAME)."""
+    """Return LLVM's description of the processor to compile for (that of NUMBA_CPU_NAME, if set)."""
     return target_machine()
 
 
 @cache
 def lanes() -> int:
-    """32-bit lanes of the widest vectors that the compiler uses here: 16 with AVX-512, 8 with AVX2, 4 on others."""
+    """Return the 32-bit lanes of the widest vectors that the compiler uses: 16 with AVX-512, 8 with AVX2, else 4."""
     module, widest = ir.Module("limit_width"), ir.VectorType(ir.IntType(32), max(LANES.values()))
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [widest.as_pointer()]), "limit")
     builder = ir.IRBuilder(function.append_basic_block())
@@ -66,9 +66,9 @@ def lanes() -> int:
 
 @cache
 def loop(kind: str) -> CompiledLoop:
-    """The loop of "float", "integer", "multiply" or "scalar", for the widest vectors here.
+    """Compile the loop of "float", "integer", "multiply" or "scalar" operations, for the widest vectors.
 
-    Raises: RuntimeError if its assembly has another number of these instructions than it was written with.
+    Raises: RuntimeError if its assembly has another number of these instructions than were written.
     """
     width = lanes()
     module = ir.Module(f"limit_{kind}")
@@ -97,7 +97,7 @@ def loop(kind: str) -> CompiledLoop:
 
 
 def _write(module: ir.Module, kind: str, of: ir.Type) -> None:
-    """void limit(int64 turns, vector *room): the chains start from what lies there, and end there."""
+    """Write `void limit(int64 turns, vector *room)`, whose chains begin with the values in `room`."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64), of.as_pointer()]), "limit")
     turns, room = function.args
     entry, body, leave = (function.append_basic_block(name) for name in ("entry", "body", "leave"))
@@ -127,7 +127,7 @@ def _write(module: ir.Module, kind: str, of: ir.Type) -> None:
 
 
 def _opaque(builder: ir.IRBuilder, value: ir.Value, of: ir.Type) -> ir.Value:
-    """The value as one that the compiler knows nothing of, so that equal chains stay separate."""
+    """Return the value through an empty assembly instruction, so that the compiler can't merge equal chains."""
     letter = "r" if isinstance(of, ir.IntType) else "v"
     return builder.asm(ir.FunctionType(of, [of]), "", f"={letter},0", [value], side_effect=True)
 
@@ -148,18 +148,18 @@ def _operation(builder: ir.IRBuilder, kind: str, value: ir.Value, other: ir.Valu
 
 
 def check(kind: str, assembly: str) -> None:
-    """Raise RuntimeError unless one loop with the instructions that it was written with is all that there is."""
-    found = [one.count(MNEMONICS[kind]) for one in inner_loops(assembly)]
-    others = [one.instructions - count for one, count in zip(inner_loops(assembly), found, strict=True)]
-    if found != [EXPECTED] or others[0] > 4:
+    """Raise RuntimeError unless the assembly has exactly one loop, with the instructions that were written."""
+    counts = [one.count(MNEMONICS[kind]) for one in inner_loops(assembly)]
+    others = [one.instructions - count for one, count in zip(inner_loops(assembly), counts, strict=True)]
+    if counts != [EXPECTED] or others[0] > 4:
         raise RuntimeError(
-            f"the loop that measures the rate {kind!r} was to have {EXPECTED} instructions {MNEMONICS[kind]} and at "
-            f"most 4 others, and compiled to {found} and {others}; look at limits.loop on this processor"
+            f"the loop that measures the rate {kind!r} must have {EXPECTED} instructions {MNEMONICS[kind]} and at "
+            f"most 4 others; it compiled to {counts} and {others}. Look at limits.loop on this processor."
         )
 
 
 def rate(kind: str) -> float:
-    """Operations of all lanes a second, the best of several turns."""
+    """Return the operations of all lanes a second, the best of several turns."""
     one = loop(kind)
     one.run(ITERATIONS)
     return one.operations * ITERATIONS / _best(lambda: one.run(ITERATIONS))
@@ -174,23 +174,23 @@ _stream = element_loop(_same, streamed=True)
 
 @kernel
 def copy(source: Any, target: Any) -> None:
-    """target[:] = source, two arrays of words of 32 bits; the target is not read."""
+    """Copy an array of 32-bit words to `target` by stores that bypass the caches, so that it isn't read."""
     _stream(source, target, 0)
 
 
 @kernel
 def total(words: Any) -> Any:
-    """Exclusive or of an array of words of 64 bits, whole blocks of 128: every word is read once."""
-    found = np.uint64(0)
+    """Return the exclusive or of the whole blocks of 128 in an array of 64-bit words, reading each word once."""
+    result = np.uint64(0)
     for start in range(0, words.size - BLOCK + 1, BLOCK):
         prefetch_block(words, start)
         for i in range(BLOCK):
-            found ^= words[np.uint64(start + i)]  # from the beginning alone, or AVX2 gathers words one by one
-    return found
+            result ^= words[np.uint64(start + i)]  # from the beginning alone, or AVX2 gathers words one by one
+    return result
 
 
 def bandwidths() -> dict[str, float]:
-    """Bytes a second from memory beyond the caches: read; and copied, which counts those read and those written."""
+    """Return bytes a second of memory beyond the caches: read, and copied (bytes read plus bytes written)."""
     source = np.ones(BYTES // 4, np.uint32)
     target = np.zeros_like(source)
     copied = min(_best(lambda: np.copyto(target, source)), _best(lambda: copy(source, target)))
@@ -208,16 +208,15 @@ def _best(work: Callable[[], object]) -> float:
 
 
 def measure() -> dict[str, float]:
-    """Every limit of the core that this runs on, in the units of `UNITS`."""
-    found = bandwidths()
-    return found | {kind: rate(kind) for kind in MNEMONICS}
+    """Measure every limit of this core, in the units of `UNITS`."""
+    return bandwidths() | {kind: rate(kind) for kind in MNEMONICS}
 
 
 def best(first: dict[str, float], last: dict[str, float]) -> dict[str, float]:
-    """The higher of two measurements of each limit: other work can only lower them."""
+    """Return the higher of two measurements of each limit, since other work can only lower them."""
     return {name: max(value, last.get(name, 0.0)) for name, value in first.items()}
 
 
 def drift(first: dict[str, float], last: dict[str, float]) -> float:
-    """How far the limits of one run lie apart, as a share: what other work on the machine did to it."""
+    """Return the largest relative difference between two measurements of a limit, caused by other work."""
     return max((abs(first[name] / last[name] - 1) for name in first if name in last), default=0.0)

@@ -1,4 +1,4 @@
-"""What a figure was measured on: without it a figure means nothing."""
+"""Description of the machine that a rate was measured on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIBRARIES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "gfloat", "mmasim", 
 
 
 def processor() -> str:
-    """Name of the processor, with its family where the name alone says little."""
+    """Return the name of the processor with its family and model."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return platform.processor() or platform.machine()
@@ -26,7 +26,7 @@ def processor() -> str:
 
 
 def version(library: str) -> str | None:
-    """Installed version of a library, or None."""
+    """Return the installed version of a library, or None."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
@@ -34,7 +34,7 @@ def version(library: str) -> str | None:
 
 
 def describe() -> dict[str, object]:
-    """Processor, cores, system, versions, date and load, for a record."""
+    """Return processor, cores, system, versions, date and load as a record keeps them."""
     return {
         "machine": platform.node(),
         "processor": processor(),

@@ -22,14 +22,14 @@ ACCUMULATORS = [
 ]  # fmt: skip
 FORMATS = ["e4m3", "e5m2", "fp16", "bf16", "e2m1"]
 ROUNDINGS = ["nearest_even", "toward_zero"]
-SECONDS = 20  # in which all of them are to be measured
+SECONDS = 20  # the target for all of them
 BUDGET_SECONDS = 30
 VALUES = 1 << 22
 SCALES = range(-24, 25)
 
 
 def rows() -> Iterator[RaceRow]:
-    """Every race of this file."""
+    """Yield every race of this file."""
     x = np.random.default_rng(0).standard_normal(1 << 24, np.float32)
     codes = np.empty(x.shape, np.uint8)
     encode: Work = partial(fp.encode, x, fp.E4M3, out=codes)
@@ -60,7 +60,7 @@ def rows() -> Iterator[RaceRow]:
 
 
 def _recorded_transformer() -> fp.analysis.Recording:
-    """The transformer of fp.train, and one step of 1,024 tokens."""
+    """Record one step of 1,024 tokens of the transformer of fp.train."""
     import torch
 
     from fpsim.train.model import Config, Transformer
@@ -79,11 +79,11 @@ def _error_and_range(x: npt.NDArray[np.float32]) -> None:
 
 
 def _brute_force(x: npt.NDArray[np.float32]) -> list[tuple[int, ...]]:
-    """What underflow counts, by rounding every scaled array."""
-    found: list[tuple[int, ...]] = []
+    """Count what `underflow` counts by rounding every scaled array."""
+    counts: list[tuple[int, ...]] = []
     for k in SCALES:
         scaled = x * np.float32(2.0**k)
         size = np.abs(fp.quantize(scaled, fp.FP16, overflow="saturate"))
         lost, small = int(np.count_nonzero(size == 0)), int(np.count_nonzero(size < fp.FP16.smallest_normal))
-        found.append((lost, small, int(np.count_nonzero(np.abs(scaled) >= 65520.0))))
-    return found
+        counts.append((lost, small, int(np.count_nonzero(np.abs(scaled) >= 65520.0))))
+    return counts

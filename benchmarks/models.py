@@ -40,7 +40,7 @@ def rows() -> Iterator[RaceRow]:
 
 
 def _perceptron() -> tuple[Any, Any, Any]:
-    """Three linear layers, a batch of 512 rows, and a loss."""
+    """Return a model of three linear layers, a batch of 512 rows, and a loss."""
     import torch
 
     torch.manual_seed(0)
@@ -53,7 +53,7 @@ def _squared(model: Any, x: Any) -> Any:
 
 
 def _trained(model: Any, batch: Any, loss: Any, *, recorded: bool) -> None:
-    """Some steps of AdamW, recorded or not, that leave the weights."""
+    """Take some steps of AdamW with learning rate 0, recorded or not."""
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
@@ -65,4 +65,4 @@ def _trained(model: Any, batch: Any, loss: Any, *, recorded: bool) -> None:
 
 
 def _quiet(share: float, text: str) -> None:
-    """Progress that nobody sees."""
+    """Ignore progress."""

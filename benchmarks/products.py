@@ -189,7 +189,7 @@ def _by_accumulator(accumulator: Any, fmt: fp.Format, shape: tuple[int, int, int
 
 
 def _mmasim(name: str) -> dict[str, Work]:
-    """mmasim's arithmetic over all pairs of rows and columns at once."""
+    """Return mmasim's product: its arithmetic on all pairs of rows and columns at once."""
     torch, simulator = load("torch"), load("mmasim.arithmetic.fdpa")
     if torch is None or simulator is None:
         return {}
@@ -204,7 +204,7 @@ def _mmasim(name: str) -> dict[str, Work]:
 
 
 def _mmaemu() -> dict[str, Work]:
-    """mmaemu's accumulator of an H100, without split K."""
+    """Return mmaemu's product on an H100, without split-K."""
     torch, emulator = load("torch"), load("mmaemu")
     if torch is None or emulator is None:
         return {}

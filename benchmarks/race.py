@@ -1,4 +1,4 @@
-"""Races: several contestants do the same work in turns, so that a noisy machine disturbs them alike."""
+"""Races: contestants do the same work in turns, so that other work on the machine disturbs all alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 1.2  # a race of slow contestants ends after about this time, with at 
 
 @dataclass(frozen=True)
 class RaceResult:
-    """Seconds per contestant: the median of its turns, the fastest one, and the middle half of all as a share."""
+    """Seconds by contestant: median and fastest turn; the spread of its turns; the number of turns."""
 
     medians: dict[str, float]
     fastest: dict[str, float]
@@ -30,7 +30,7 @@ class RaceResult:
 
 
 def race(contestants: dict[str, Work], *, turns: int = TURNS, seconds: float = SECONDS) -> RaceResult:
-    """Run every contestant once to warm up, then all of them in turns; returns seconds."""
+    """Run every contestant once to warm up, then all of them in turns; return their seconds."""
     for work in contestants.values():
         work()
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -52,7 +52,7 @@ def race(contestants: dict[str, Work], *, turns: int = TURNS, seconds: float = S
 
 
 def spread(taken: list[float]) -> float:
-    """How wide the middle half of several times is, as a share of their median; of fewer than four the whole width."""
+    """Return the width of the middle half of the times (of all, if fewer than four) as a share of their median."""
     if len(taken) < 4:
         return (max(taken) - min(taken)) / statistics.median(taken)
     low, middle, high = statistics.quantiles(taken, n=4)
@@ -60,7 +60,7 @@ def spread(taken: list[float]) -> float:
 
 
 def again(work: Work, times: int) -> Work:
-    """The same work several times, for what is over before a clock can tell."""
+    """Return a function that does the work `times` times, for work too short for the clock."""
 
     def several() -> None:
         for _ in range(times):
@@ -71,9 +71,9 @@ def again(work: Work, times: int) -> Work:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Pin every thread of this process to one core for the while (where the system can).
+    """Pin every thread of this process to one core inside the block, if the system can.
 
-    Libraries that started threads of their own at import, as NumPy's OpenBLAS does, would go on using the other cores.
+    Threads that libraries started at import, such as those of NumPy's OpenBLAS, would use other cores otherwise.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield

@@ -1,4 +1,4 @@
-"""One line of the benchmark: a race, what is wanted of it, and its record."""
+"""A row of the benchmark: a race, its targets, and its record."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from benchmarks.race import Work, race
 
 
 class RaceRow(NamedTuple):
-    """One race: what it is about, who takes part, and what is wanted of the first contestant."""
+    """A race: its name, its contestants, and the targets of the first one."""
 
     name: str
     contestants: dict[str, Work]
-    targets: dict[str, float]  # peer -> how many times as fast as it
-    rate: float | None = None  # elements per second
-    size: int | None = None  # elements, where the row has its own number of them
-    counted: str = "el"  # what is counted; of a "call" the microseconds are shown
+    targets: dict[str, float]  # by peer: the wanted multiple of its rate
+    rate: float | None = None  # the wanted elements per second
+    size: int | None = None  # number of elements; None for that of the group
+    counted: str = "el"  # unit of the rate; "call" shows microseconds a call
 
 
 def load(name: str) -> Any:
-    """A peer, or None where it is not installed."""
+    """Import and return a module, or return None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -35,16 +35,16 @@ def load(name: str) -> Any:
 
 @dataclass(frozen=True)
 class MeasuredCore:
-    """What the core of a run can do, and what the rows' elements cost on it: see `benchmarks.limits`."""
+    """Limits of the core that a run uses, and counted operations of its rows."""
 
     limits: dict[str, float]
     counts: dict[str, Any]
 
 
 def report(row: RaceRow, size: int, core: MeasuredCore | None = None) -> dict[str, Any]:
-    """Run one race, print its line, return its record. The first contestant is the one whose ratios count.
+    """Run one race, print its line, and return its record. Ratios are those of the first contestant's rate.
 
-    core: what the row's share of a limit is reckoned from; None on several cores, whose limits are not measured.
+    core: limits that the row's share is computed from; None on several cores, whose limits are not measured.
     """
     result = race(row.contestants)
     size = row.size or size
@@ -54,9 +54,9 @@ def report(row: RaceRow, size: int, core: MeasuredCore | None = None) -> dict[st
     verdicts = {name: ratios[name] >= wanted for name, wanted in row.targets.items() if name in ratios}
     if row.rate is not None:
         verdicts["rate"] = rates[first] >= row.rate
-    found = share(rates[first], row.name, core.counts, core.limits) if core else None
+    limit = share(rates[first], row.name, core.counts, core.limits) if core else None
     cells = [f"{name} {ratio:.2f}x{_mark(verdicts.get(name))}" for name, ratio in ratios.items()]
-    cells += [f"{found['share']:.0%} of {NAMES[found['bound']]}"] if found else []
+    cells += [f"{limit['share']:.0%} of {NAMES[limit['bound']]}"] if limit else []
     print(f"{row.name:36s} {_rate(row, rates[first])}{_mark(verdicts.get('rate'))}  {'  '.join(cells)}", flush=True)
     return {
         "name": row.name,
@@ -67,12 +67,12 @@ def report(row: RaceRow, size: int, core: MeasuredCore | None = None) -> dict[st
         "targets": {**row.targets, **({"rate": row.rate} if row.rate else {})},
         "met": verdicts,
         "turns": result.turns,
-        "limit": found,
+        "limit": limit,
     }
 
 
 def chosen(name: str, rows: str) -> bool:
-    """Whether a row's name is meant: by a part of it, or by a pattern with * or ?, in any case of letters."""
+    """Return whether `rows` selects a row: a part of its name, or a pattern with * or ?, regardless of case."""
     name, rows = name.lower(), rows.lower()
     return fnmatchcase(name, rows) if set("*?") & set(rows) else rows in name
 

@@ -65,13 +65,13 @@ def keep_memory() -> None:
 
 
 def _encode(x: Any, fmt: Any, scaling: fp.Scaling) -> Work:
-    """Into the arrays of an earlier result."""
+    """Return a call of `encode_scaled` into the arrays of an earlier result."""
     out = fp.encode_scaled(x, fmt, scaling)
     return partial(fp.encode_scaled, x, fmt, scaling, out=out)
 
 
 def torch_recipes(torch: Any, x: Any, block: tuple[int, ...], *, back: bool = False) -> dict[str, Work]:
-    """The public recipe (DeepGEMM's formulas) through torch, eager and compiled."""
+    """Return DeepGEMM's formulas in torch, eager and compiled."""
     if torch is None:
         return {}
     torch.set_num_threads(1)
@@ -95,7 +95,7 @@ def torch_recipes(torch: Any, x: Any, block: tuple[int, ...], *, back: bool = Fa
 
 
 def jax_recipe(jax: Any, x: Any, block: tuple[int, ...]) -> dict[str, Work]:
-    """The same through JAX."""
+    """Return the same formulas in JAX."""
     if jax is None:
         return {}
     import ml_dtypes
@@ -112,7 +112,7 @@ def jax_recipe(jax: Any, x: Any, block: tuple[int, ...]) -> dict[str, Work]:
 
 
 def torchao_mx(torch: Any, x: Any) -> dict[str, Work]:
-    """torchao's MX cast, where it is installed; loading it takes seconds, so that waits for the first call."""
+    """Return torchao's MX cast, if installed; its import takes seconds and waits for the first call."""
     if torch is None or importlib.util.find_spec("torchao") is None:
         return {}
     tensor = torch.from_numpy(x)

@@ -1,6 +1,6 @@
-"""The sweep over other libraries' casts: `make scoreboard` writes docs/scoreboard.md.
+"""Checks of other libraries' casts: `make scoreboard` writes docs/scoreboard.md.
 
-Each cast is held to its library's policy with `fp.testing.check_quantizer`; what is not installed is listed.
+`fp.testing.check_quantizer` compares each cast with its library's policy; libraries that are not installed are listed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMATS = dict(zip(DTYPES, ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ", "BF16", "FP1
 
 
 class PeerCast(NamedTuple):
-    """A cast of float32 of a library: how it is called, what it rounds to, and what it is meant to do."""
+    """A library's cast of float32: the call as text, its format, its policy and keywords, and the function."""
 
     peer: str
     call: str
@@ -39,7 +39,7 @@ class PeerCast(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What came of a cast."""
+    """The result of a check: points that differ, their total, and the cause in words."""
 
     cast: PeerCast
     ok: bool
@@ -49,12 +49,12 @@ class Line(NamedTuple):
 
 
 def casts(peer: str) -> Iterator[PeerCast]:
-    """The casts of a library that is installed."""
+    """Return the casts of an installed library."""
     return MAKERS[peer]()
 
 
 def checked(cast: PeerCast) -> Line:
-    """Hold a cast to its policy."""
+    """Compare a cast with its policy."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         keywords: dict[str, Any] = {**cast.keywords}
@@ -63,7 +63,7 @@ def checked(cast: PeerCast) -> Line:
 
 
 def _first_words(report: Any) -> str:
-    """Why the points differ, and the first of them."""
+    """Return the cause of the differences, and the first point that differs."""
     broken = report.broken[0]
     why = report.diagnosis.strip().partition(". ")[0].rstrip(".") or str(broken).splitlines()[0]
     where = f"; {broken.input}: {broken.got}, not {broken.want}" if broken.input else ""
@@ -113,7 +113,7 @@ def _jax() -> Iterator[PeerCast]:
 
 
 def _through(jnp: Any, dtype: Any) -> Callable[[Any], Any]:
-    """A cast by JAX, which compiles for every shape: in arrays of few lengths."""
+    """Return a cast by JAX that pads arrays to few lengths, because JAX compiles for every shape."""
 
     def cast(x: Any) -> Any:
         padded = np.zeros(max(4096, 1 << (x.size - 1).bit_length()), np.float32)
@@ -176,7 +176,7 @@ def _onnxruntime() -> Iterator[PeerCast]:
 
 
 def _session(onnx: Any, runtime: Any, to: int, saturate: int | None) -> Callable[[Any], Any]:
-    """A model that casts float32 there and back, without the optimiser, which would take both away."""
+    """Return a session that casts float32 to a type and back, without the optimiser, which would remove both casts."""
     helper, single = onnx.helper, onnx.TensorProto.FLOAT
     attributes = {} if saturate is None else {"saturate": saturate}
     there = helper.make_node("Cast", ["x"], ["y"], to=to, **attributes)
@@ -198,8 +198,8 @@ MAKERS: dict[str, Callable[[], Iterator[PeerCast]]] = {
 
 
 def page(lines: list[Line], versions: dict[str, str | None], failed: dict[str, str], date: str, python: str) -> str:
-    """The page: how it was made, a table of the casts, and what was not run."""
-    shown = ", ".join(f"{name} {found}" for name, found in versions.items() if found)
+    """Format the page: how it was made, a table of the casts, and what was not run."""
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     wrong = [line for line in lines if not line.ok]
     text = [
         "# Scoreboard: other libraries' casts",
@@ -229,7 +229,7 @@ def _row(line: Line) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line for a cell of a table."""
+    """Return the text as one line for a cell of a table."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 

@@ -20,13 +20,13 @@ WANTED = 30.0  # seconds for 1,000 small cells on two cores
 
 
 def small(mantissa_bits: int, seed: int) -> float:
-    """A small cell: the error of 4096 values in a format of its own."""
+    """Measure a small point of the grid: the error of 4096 values in a format with these mantissa bits."""
     x = np.random.default_rng(seed).standard_normal(4096).astype(np.float32)
     return fp.analysis.error(x, fp.Format("own", 5, mantissa_bits)).sqnr_db
 
 
 def seconds(folder: Path, workers: int) -> float:
-    """One sweep of all cells."""
+    """Return the seconds of a sweep over all points."""
     grid = {"mantissa_bits": range(1, 11), "seed": range(CELLS // 10)}
     began = time.perf_counter()
     frame = fp.analysis.sweep(small, grid, out=folder, workers=workers)
@@ -36,7 +36,7 @@ def seconds(folder: Path, workers: int) -> float:
 
 
 def main() -> int:
-    """Print what sweeps take; exit code 1 where 1,000 cells on two processes take longer than wanted."""
+    """Print the seconds of sweeps; return 1 if 1,000 points on two processes take longer than the target."""
     machine = describe()
     print(f"{machine['processor']}, {machine['cores']} cores, {machine['date']}; {CELLS:,} cells of 4096 values:")
     with tempfile.TemporaryDirectory() as folder:

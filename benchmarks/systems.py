@@ -18,11 +18,11 @@ from benchmarks.row import RaceRow, load
 RANKS, ELEMENTS = 256, 1 << 16  # of an all-reduce
 HEADS, QUERIES, WIDTH = 8, 256, 64  # of attention
 SIDE = 2048  # of a matrix in a checkpoint
-SECONDS = {"ring": 0.5, "attention": 2.0}  # in which each is to be measured
+SECONDS = {"ring": 0.5, "attention": 2.0}  # targets
 
 
 def rows() -> Iterator[RaceRow]:
-    """Every race of this file."""
+    """Yield every race of this file."""
     rng = np.random.default_rng(0)
     sent = fp.encode(rng.standard_normal((RANKS, ELEMENTS), np.float32), "bf16").view(ml_dtypes.bfloat16)
     for algorithm in ("ring", "tree", "direct"):
@@ -37,7 +37,7 @@ def rows() -> Iterator[RaceRow]:
 
 
 def _checkpoints(rng: np.random.Generator) -> Iterator[RaceRow]:
-    """Reading a checkpoint of DeepSeek's layout, beside its formula in torch."""
+    """Yield the race of reading a checkpoint in DeepSeek's layout against its formula in torch."""
     torch, safetensors = load("torch"), load("safetensors.numpy")
     if torch is None or safetensors is None:
         return
@@ -53,9 +53,9 @@ def _checkpoints(rng: np.random.Generator) -> Iterator[RaceRow]:
             return fp.analysis.open(path)["layer.weight"]
 
         def by_torch() -> Any:
-            found = load("safetensors.torch").load_file(path)
-            scales = found["layer.weight_scale_inv"].repeat_interleave(128, 0).repeat_interleave(128, 1)
-            return found["layer.weight"].to(torch.float32) * scales
+            tensors = load("safetensors.torch").load_file(path)
+            scales = tensors["layer.weight_scale_inv"].repeat_interleave(128, 0).repeat_interleave(128, 1)
+            return tensors["layer.weight"].to(torch.float32) * scales
 
         contestants: dict[str, Work] = {"fpsim": read, "torch": by_torch}
         yield RaceRow("open a checkpoint of DeepSeek", contestants, {"torch": 0.5}, size=SIDE * SIDE)

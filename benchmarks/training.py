@@ -1,4 +1,4 @@
-"""Training: what each recipe costs beside float32 in the same trainer, and the share of a step that is products.
+"""Seconds of a training step by recipe, compared with float32 in the same trainer, and the share of products.
 
 python -m benchmarks.training [RECIPE...]
 """
@@ -17,12 +17,12 @@ from fpsim.torch import linear
 from fpsim.train import Settings, Trainer, recipes
 
 STEPS, ROUNDS, WARM = 10, 3, 3
-WANTED = {"DEEPSEEK_V3": 4.0}  # times the seconds of float32; every other recipe of 8 and 16 bits:
-OTHERS = 6.0
+WANTED = {"DEEPSEEK_V3": 4.0}  # at most this multiple of the seconds of float32
+OTHERS = 6.0  # of every other recipe of 8 and 16 bits
 
 
 def main(arguments: list[str]) -> int:
-    """Print a row a recipe; exit code 1 where one takes longer than wanted."""
+    """Print a row for each recipe; return 1 if one is slower than its target, else 0."""
     machine = describe()
     print(f"{machine['processor']}, {machine['cores']} cores, {machine['date']}; 0.33 M weights, 512 tokens a step:")
     names = arguments or [name for name in recipes.ROWS if name != "FP32"]
@@ -55,13 +55,13 @@ def _trainer(name: str) -> Trainer:
 
 
 def _median(trainer: Trainer) -> float:
-    """Seconds of a step."""
+    """Return the median seconds of a step."""
     return float(statistics.median(trainer.step()["seconds"] for _ in range(STEPS)))
 
 
 @contextmanager
 def _clock() -> Iterator[list[float]]:
-    """Seconds spent on quantising operands and multiplying them while the block runs."""
+    """Yield a list with the seconds spent on quantising and multiplying operands inside the block."""
     spent = [0.0]
     names = ("quantized", "multiply")
     whole = {name: getattr(linear, name) for name in names}

@@ -1,1 +1,1 @@
-"""What an element costs in bytes and instructions, counted in assembly, and which limit binds it."""
+"""Bytes and instructions for an element, counted in assembly, and the limit of the core that binds."""

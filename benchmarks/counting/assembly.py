@@ -1,7 +1,7 @@
-"""Innermost loops in the assembly of a compiled function (x86-64, AT&T order), and what their instructions are.
+"""Innermost loops in the assembly of a compiled function (x86-64, AT&T order), and their instructions by kind.
 
-A vector instruction counts once for every 32-bit lane of its widest register, so that a loop of 256-bit vectors and one
-of 512-bit vectors that do the same have the same count.
+A vector instruction counts once for every 32-bit lane of its widest register, so that loops that do the same with
+256-bit and 512-bit vectors have the same count.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ class AssemblyLoop(NamedTuple):
 
     @property
     def instructions(self) -> int:
-        """How many instructions one turn takes."""
+        """Number of instructions of one turn."""
         return len(self.lines)
 
     def count(self, mnemonic: str) -> int:
-        """Instructions whose mnemonic matches a regular expression as a whole."""
+        """Count the instructions whose whole mnemonic matches a regular expression."""
         return sum(bool(re.fullmatch(mnemonic, line.split()[0])) for line in self.lines)
 
     def lanes(self, mnemonic: str) -> int:
-        """The same in 32-bit lanes."""
+        """Count the 32-bit lanes of the instructions whose mnemonic matches."""
         return sum(_lanes(line) for line in self.lines if re.fullmatch(mnemonic, line.split()[0]))
 
     def operations(self) -> dict[str, int]:
-        """Operations of a turn by kind, in lanes; "integer" has all vector instructions but moves, the others too."""
-        found = dict.fromkeys(KINDS, 0)
+        """Count the operations of a turn by kind, in lanes; "integer" has all vector instructions except moves."""
+        counts = dict.fromkeys(KINDS, 0)
         for line in self.lines:
             name, width = line.split()[0], _lanes(line)
             if not width:
-                found["scalar"] += 1
+                counts["scalar"] += 1
                 continue
             if MOVES.match(name):
                 continue
-            found["integer"] += width
+            counts["integer"] += width
             if MULTIPLIES.fullmatch(name):
-                found["multiply"] += width // 2
+                counts["multiply"] += width // 2
             if FLOATS.fullmatch(name):
-                found["float"] += width
-        return found
+                counts["float"] += width
+        return counts
 
     def stored(self) -> int:
-        """Bytes that vector instructions of a turn write; those around the caches were written to a block before."""
+        """Return the bytes that vector instructions of a turn write, without stores that bypass the caches."""
         return sum(_stored(line) for line in self.lines)
 
 
 def _lanes(line: str) -> int:
-    """32-bit lanes of the widest vector register that an instruction names, 0 without any."""
-    return max((LANES[found] for found in re.findall(r"%([xyz])mm\d", line)), default=0)
+    """Return the 32-bit lanes of the widest vector register that an instruction names, 0 without any."""
+    return max((LANES[letter] for letter in re.findall(r"%([xyz])mm\d", line)), default=0)
 
 
 def _stored(line: str) -> int:
@@ -82,8 +82,8 @@ def _stored(line: str) -> int:
 
 
 def inner_loops(assembly: str) -> list[AssemblyLoop]:
-    """Every loop without another one inside, in order."""
-    found: list[AssemblyLoop] = []
+    """Return every loop that contains no other loop, in order."""
+    result: list[AssemblyLoop] = []
     function, lines = "", []  # type: tuple[str, list[str]]
     labels: dict[str, int] = {}
     last_back = -1  # where the last loop began
@@ -101,6 +101,6 @@ def inner_loops(assembly: str) -> list[AssemblyLoop]:
             if jump and jump[2] in labels:
                 start = labels[jump[2]]
                 if start > last_back:
-                    found.append(AssemblyLoop(function, tuple(lines[start:])))
+                    result.append(AssemblyLoop(function, tuple(lines[start:])))
                     last_back = start
-    return found
+    return result

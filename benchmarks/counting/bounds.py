@@ -1,4 +1,4 @@
-"""Which limit of the core binds a row, and the share of it that the row reaches."""
+"""The limit of the core that binds a row, and the share of it that the row reaches."""
 
 from __future__ import annotations
 
@@ -16,43 +16,42 @@ NAMES = {
 
 
 class Bound(NamedTuple):
-    """The limit that binds, a key of `NAMES`, and the seconds that an element takes at least."""
+    """The limit that binds (a key of `NAMES`), and the least seconds for an element."""
 
     name: str
     seconds: float
 
 
 def bound(count: dict[str, Any], limits: dict[str, float]) -> Bound:
-    """The longest of the times that an element's bytes and operations take by themselves.
+    """Return the limit under which an element takes longest, of its bytes and each kind of operation.
 
-    A copy's time is that of reading and writing as many bytes; what is read costs what reading alone does, and no more
-    than the whole copy.
+    Bytes read cost what reading alone does, but no more than copying them; bytes written cost the rest of a copy.
     """
-    times = {kind: each / limits[kind] for kind, each in count["operations"].items()}
+    times = {kind: operations / limits[kind] for kind, operations in count["operations"].items()}
     reading = min(1 / limits["read"], 2 / limits["copy"])
     writing = 2 / limits["copy"] - reading
     times["memory"] = count["read"] * reading + count["written"] * writing
-    name = max(times, key=lambda each: times[each])
+    name = max(times, key=times.__getitem__)
     return Bound(name, times[name])
 
 
 @cache
 def counts(processor: str) -> dict[str, Any]:
-    """What was counted for this processor, by work; empty where nothing was."""
-    found: dict[str, Any] = (
+    """Return the counts of this processor by work, empty without any."""
+    works: dict[str, Any] = (
         json.loads(COUNTS.read_text()).get(processor, {}).get("works", {}) if COUNTS.exists() else {}
     )
-    return found
+    return works
 
 
-def counted(row: str, found: dict[str, Any]) -> dict[str, Any] | None:
-    """The count of a row's work; None where it was not counted."""
-    return next((one for one in found.values() if any(fnmatchcase(row, each) for each in one["rows"])), None)
+def counted(row: str, works: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the count of a row's work, or None if it was not counted."""
+    return next((work for work in works.values() if any(fnmatchcase(row, pattern) for pattern in work["rows"])), None)
 
 
-def share(rate: float, row: str, found: dict[str, Any], limits: dict[str, float]) -> dict[str, Any] | None:
-    """The bound of a row and the share of it that a rate (elements a second) reaches; None if it was not counted."""
-    count = counted(row, found)
+def share(rate: float, row: str, works: dict[str, Any], limits: dict[str, float]) -> dict[str, Any] | None:
+    """Return the bound of a row and the share that a rate (elements a second) reaches; None if not counted."""
+    count = counted(row, works)
     if count is None:
         return None
     least = bound(count, limits)

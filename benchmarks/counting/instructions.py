@@ -1,4 +1,4 @@
-"""What an element costs: instructions of the hot loops of compiled kernels, counted in their assembly.
+"""Instructions for an element in the hot loops of compiled kernels, counted in their assembly.
 
 `python -m benchmarks.counting.instructions` compiles the kernels below for this processor, counts, writes the counts
 into instructions.json beside this file under the name of the processor, and the table into docs/performance.md.
@@ -55,7 +55,7 @@ class HotLoop(NamedTuple):
 
 
 class CountedWork(NamedTuple):
-    """What some rows do: hot loops, and the bytes of an element that are read from memory and written to it."""
+    """The work of some rows: a call, its hot loops, and the bytes of an element read from memory and written to it."""
 
     call: Callable[[], object]
     parts: tuple[HotLoop, ...]
@@ -65,7 +65,7 @@ class CountedWork(NamedTuple):
 
 
 def elements(loop: AssemblyLoop, part: HotLoop) -> float:
-    """How many elements one turn of a loop makes; 0 if it is not one of those that are looked for, or only copies."""
+    """Return the elements that one turn of a loop makes; 0 if the loop doesn't match `part`, or only copies."""
     if (part.has and not loop.count(part.has)) or (part.lacks and loop.count(part.lacks)):
         return 0
     if not isinstance(part.per, int):
@@ -75,30 +75,30 @@ def elements(loop: AssemblyLoop, part: HotLoop) -> float:
 
 
 def hot(loops: list[AssemblyLoop], part: HotLoop) -> AssemblyLoop:
-    """The loop that makes most elements in a turn; of equal ones that with most operations, then fewest instructions.
+    """Return the loop that makes most elements in a turn, then most operations, then fewest instructions.
 
-    Where the shortest is asked for, that with fewest operations an element of those that make at least half as many.
+    With `part.shortest`, return that with the fewest operations an element among loops that make at least half as many.
 
     Raises: LookupError if none makes any.
     """
-    found = [loop for loop in loops if elements(loop, part)]
-    if not found:
+    candidates = [loop for loop in loops if elements(loop, part)]
+    if not candidates:
         raise LookupError(f"none of the {len(loops)} loops of {part.kernel} has what is counted; see --show")
     if part.shortest:
-        most = max(elements(loop, part) for loop in found)
-        wide = [loop for loop in found if 2 * elements(loop, part) >= most]
+        most = max(elements(loop, part) for loop in candidates)
+        wide = [loop for loop in candidates if 2 * elements(loop, part) >= most]
         return min(wide, key=lambda loop: sum(loop.operations().values()) / elements(loop, part))
-    return max(found, key=lambda loop: (elements(loop, part), sum(loop.operations().values()), -loop.instructions))
+    return max(candidates, key=lambda loop: (elements(loop, part), sum(loop.operations().values()), -loop.instructions))
 
 
 def cost(loops: list[AssemblyLoop], part: HotLoop) -> dict[str, float]:
-    """Operations per element by kind."""
+    """Return the operations of an element by kind."""
     loop = hot(loops, part)
     return {kind: round(count / elements(loop, part), 3) for kind, count in loop.operations().items()}
 
 
 def works() -> dict[str, CountedWork]:
-    """Every kernel that is counted, with the rows whose work it is."""
+    """Return the counted works by name: calls, their hot loops, and the rows that do this work."""
     x = np.random.default_rng(0).standard_normal(LARGE, np.float32)
     codes, twos = np.empty(x.size, np.uint8), np.empty(x.size, np.uint16)
     square, side = x.reshape(-1, 2048), x[: 256 * 256].reshape(256, 256)
@@ -125,7 +125,7 @@ def works() -> dict[str, CountedWork]:
     chains = (HotLoop("products.kernels.fused_product", (r"vfmadd\d+ps", 0.5)),) if has_avx512() else fused
     rows = (HotLoop("sums.kernels.float32_rows rows_kernel", 2, "vaddps", "vpmaxud"),)  # two steps to a sum stored
     clamped = (HotLoop("sums.kernels.float32_rows rows_kernel", ("vmaxps", 1.0)),)  # one addend for a product
-    found = {
+    result = {
         "encode E4M3": CountedWork(cast("e4m3"), (HotLoop(encode, 1),), 4, 1, ("encode E4M3",)),
         "encode E5M2": CountedWork(cast("e5m2"), (HotLoop(encode, 1),), 4, 1, ("encode E5M2",)),
         "encode BF16": CountedWork(cast("bf16"), (HotLoop(encode, 2),), 4, 2, ("encode BF16",)),
@@ -160,39 +160,41 @@ def works() -> dict[str, CountedWork]:
     }  # fmt: skip
     for mode in ("nearest_away", "toward_zero", "up", "down", "odd"):
         name = f"encode E4M3, {mode}"
-        found[name] = CountedWork(cast("e4m3", rounding=mode), (HotLoop(encode, 1),), 4, 1, (name,))
+        result[name] = CountedWork(cast("e4m3", rounding=mode), (HotLoop(encode, 1),), 4, 1, (name,))
     for fmt in ("FP16", "BF16"):
         for operation in ("add", "multiply", "divide", "sqrt", "fma"):
             name, count = f"{operation} {fmt}", {"fma": 3, "sqrt": 1}.get(operation, 2)
             call = on_codes(operation, fmt) if operation != "sqrt" else partial(fp.sqrt, twos, fmt=fmt)
             scales = fmt == "BF16" and operation in ("multiply", "divide")  # blocks with subnormal results
-            found[name] = CountedWork(call, (HotLoop(nearest, 2, shortest=scales),), 2 * count, 2, (name,))
-    return found
+            result[name] = CountedWork(call, (HotLoop(nearest, 2, shortest=scales),), 2 * count, 2, (name,))
+    return result
 
 
 def target() -> str:
-    """The processor that kernels are compiled for, and its widest vectors: what a count is of."""
+    """Return the processor that kernels are compiled for, with the width of its vectors: the key of its counts."""
     name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
     return f"{name}, {32 * lanes()} bits"
 
 
 def count(only: str = "", show: bool = False) -> dict[str, Any]:
-    """Compile the kernels in this process, whose cache must be empty, and count."""
-    found: dict[str, Any] = {}
+    """Compile the kernels in this process, whose cache must be empty, and count their instructions."""
+    result: dict[str, Any] = {}
     known: set[tuple[int, Any]] = set()
     seen: dict[str, list[AssemblyLoop]] = {}  # a work may have the loops of one before it
     for name, work in works().items():
         work.call()
-        fresh = [(kernel, each) for kernel in KERNELS for each in kernel.signatures if (id(kernel), each) not in known]
-        known |= {(id(kernel), each) for kernel, each in fresh}
-        loops = {_name(kernel): inner_loops(kernel.inspect_asm(each)) for kernel, each in fresh}
+        fresh = [
+            (kernel, types) for kernel in KERNELS for types in kernel.signatures if (id(kernel), types) not in known
+        ]
+        known |= {(id(kernel), types) for kernel, types in fresh}
+        loops = {_name(kernel): inner_loops(kernel.inspect_asm(types)) for kernel, types in fresh}
         seen |= loops
         if only not in name:
             continue
         if show:
             _print(name, loops)
-        found[name] = _entry(work, loops, seen)
-    return found
+        result[name] = _entry(work, loops, seen)
+    return result
 
 
 def _name(kernel: Any) -> str:
@@ -205,28 +207,28 @@ def _entry(
 ) -> dict[str, Any]:
     total = dict.fromkeys(KINDS, 0.0)
     for part in work.parts:
-        for kind, each in cost(_of(loops, part) or _of(seen, part), part).items():
-            total[kind] += each
-    rounded = {kind: round(each, 3) for kind, each in total.items()}
+        for kind, operations in cost(_of(loops, part) or _of(seen, part), part).items():
+            total[kind] += operations
+    rounded = {kind: round(operations, 3) for kind, operations in total.items()}
     kernels = sorted({part.kernel for part in work.parts})
     return {"kernels": kernels, "read": work.read, "written": work.written, "operations": rounded, "rows": work.rows}
 
 
 def _of(loops: dict[str, list[AssemblyLoop]], part: HotLoop) -> list[AssemblyLoop]:
-    return [loop for name, found in loops.items() if name.startswith(part.kernel) for loop in found]
+    return [loop for name, inner in loops.items() if name.startswith(part.kernel) for loop in inner]
 
 
 def _print(name: str, loops: dict[str, list[AssemblyLoop]]) -> None:
-    for kernel, found in loops.items():
-        for loop in found:
+    for kernel, inner in loops.items():
+        for loop in inner:
             print(f"{name}: {kernel}: {loop.operations()}, stores {loop.stored()} bytes", file=sys.stderr)
 
 
 def table(counts: dict[str, dict[str, Any]]) -> str:
-    """The counts as a table, processor by processor."""
+    """Format the counts as a table for each processor."""
     lines: list[str] = []
     for compiled_for, one_processor in counts.items():
-        limits, found = one_processor["limits"], one_processor["works"]
+        limits, works = one_processor["limits"], one_processor["works"]
         rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items())
         lines += [
             f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in 1e9 a second: {rates}.", "",
@@ -234,21 +236,19 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
             "| work | bytes in, out | vector | float products | int products | scalar | bound |",
             "|---|---|---|---|---|---|---|",
         ]  # fmt: skip
-        for name, one in found.items():
-            each = one["operations"]
-            numbers = " | ".join(f"{each[kind]:.4g}" for kind in KINDS)
-            lines.append(
-                f"| {name} | {one['read']:g}, {one['written']:.3g} | {numbers} | {NAMES[bound(one, limits).name]} |"
-            )
+        for name, work in works.items():
+            numbers = " | ".join(f"{work['operations'][kind]:.4g}" for kind in KINDS)
+            name_of_bound = NAMES[bound(work, limits).name]
+            lines.append(f"| {name} | {work['read']:g}, {work['written']:.3g} | {numbers} | {name_of_bound} |")
         lines.append("")
     return "\n".join(lines).rstrip()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Count in a process of its own, print, and write the counts and the page."""
+    """Count in a new process, print the table, and write the counts and the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="works whose name contains this; nothing is written")
-    parser.add_argument("--show", default="", help="the same, with every loop of their kernels")
+    parser.add_argument("--only", default="", help="count the works whose name contains this, and write nothing")
+    parser.add_argument("--show", default="", help="the same, and print every loop of their kernels")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.here:
@@ -262,12 +262,12 @@ def main(arguments: list[str] | None = None) -> int:
     machine = describe()
     with one_core():
         limits = best(measure(), measure())
-    found = {
+    counted = {
         "processor": machine["processor"], "date": machine["date"], "limits": limits, "works": json.loads(done.stdout),
     }  # fmt: skip
-    print(table({target(): found}))
+    print(table({target(): counted}))
     if not (options.only or options.show):
-        counts = (json.loads(COUNTS.read_text()) if COUNTS.exists() else {}) | {target(): found}
+        counts = (json.loads(COUNTS.read_text()) if COUNTS.exists() else {}) | {target(): counted}
         COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
         head, rest = PAGE.read_text().split(BEGIN)
         PAGE.write_text(f"{head}{BEGIN}\n{table(counts)}\n{END}{rest.split(END)[1]}")

@@ -171,7 +171,7 @@ def test_the_loop_that_reads_goes_by_vectors() -> None:
 
 def test_a_loop_that_compiled_to_something_else_is_refused() -> None:
     assembly = re.sub("vpaddd", "vpsubd", limits.loop("integer").assembly, count=1)
-    with pytest.raises(RuntimeError, match="was to have 48 instructions vpaddd"):
+    with pytest.raises(RuntimeError, match="must have 48 instructions vpaddd"):
         limits.check("integer", assembly)
 
 

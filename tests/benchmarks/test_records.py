@@ -66,7 +66,7 @@ def test_the_text_names_changes_shares_limits_and_rows_of_one_record_only() -> N
     assert "Only in the old record: gone." in said
     assert "New: new." in said
     other = record({"a": 1.0}, machine={"processor": "Lake", "date": "2026-01-02"})
-    assert "another processor than Lake" in text(record({"a": 1.0}), other)
+    assert "The processors differ (now Lake)" in text(record({"a": 1.0}), other)
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
