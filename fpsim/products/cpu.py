@@ -13,18 +13,17 @@ from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import DTYPES, FP16, FP32, FP64, Format
 from fpsim.instructions.operands import block_scales, operand, refuse_overlap, takes_scales
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.add_product import add_product
 from fpsim.products.backend import NumpyOperations, Shape, output_overflow
 from fpsim.products.kernels.panel import canonical_nan
 from fpsim.products.lane_product import lane_product
-from fpsim.products.unit_product import UnitProduct, add_product
+from fpsim.products.unit_product import NO_SCALES, UnitProduct
 from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.plan import Span
 from fpsim.schedules.schedule import Lanes
 from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.product import accumulator_product
-
-NO_SCALES = np.zeros((0, 0), np.uint8)  # of a unit without, which nothing reads
 
 
 class Cpu(NumpyOperations):

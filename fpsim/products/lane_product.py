@@ -15,7 +15,7 @@ from fpsim.products.kernels.lane_rows import BLOCKS, BUTTERFLY, FORWARD, THREADS
 from fpsim.products.kernels.lane_rows import lane_product as kernel_of
 from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.lane_dots import FULL, lane_dots, transposed
-from fpsim.products.unit_product import floats
+from fpsim.products.operand_floats import floats
 from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic

@@ -94,13 +94,13 @@ def matmul(
       >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_fmt=fp.BF16)[0, 0])
       394.0
     """
-    multiplied, brief_product, request_of, backend = _loaded()
+    plain_product, multiplied, request_of, backend = _loaded()
     sides = scale_a is None and scale_b is None and scale_order is None and bias is None
     follows = c is not None or alpha is not None or beta is not None or out_fmt is not None or out_format is not None
     if schedule is None and sides and not follows and strict is True:
-        found: npt.NDArray[Any] | None = brief_product(a, b, accumulate, fmt, promote, out)
-        if found is not None:
-            return found
+        plain: npt.NDArray[Any] | None = plain_product(a, b, accumulate, fmt, promote, out)
+        if plain is not None:
+            return plain
     if out_format is not None:
         out_fmt = renamed_out_fmt(out_fmt, out_format)
     request = request_of(
@@ -124,10 +124,10 @@ def renamed_out_fmt(out_fmt: FormatLike | None, out_format: FormatLike) -> Forma
 
 @cache
 def _loaded() -> tuple[Any, Any, Any, Any]:
-    """What multiplies, which loads numba: an import statement takes longer than the check of an operand."""
-    from fpsim.products.brief import brief_product
+    """Return what multiplies, which loads numba: an import statement takes longer than the check of an operand."""
     from fpsim.products.cpu import Cpu
     from fpsim.products.pipeline import multiplied
+    from fpsim.products.plain import plain_product
     from fpsim.products.request import Request
 
-    return multiplied, brief_product, Request, Cpu()
+    return plain_product, multiplied, Request, Cpu()

@@ -11,7 +11,8 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Rule
-from fpsim.products.unit_product import Factors, UnitProduct, add_product
+from fpsim.products.add_product import add_product
+from fpsim.products.unit_product import Factors, UnitProduct
 from fpsim.testing import assert_bits_equal
 from tests.gpu.simulator import fused_products as simulator
 from tests.kit.processes import simulate

@@ -11,7 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products import brief, unit_product
+from fpsim.products import add_product, fused, plain
 from fpsim.testing import assert_bits_equal
 from tests.oracles.matrix_units import Rows, Sides, random_rows
 
@@ -46,8 +46,10 @@ def take_other_loops(patch: pytest.MonkeyPatch, **answers: Any) -> None:
     rows_of="plain": the loops for any processor; source_of="floats": panels from them.
     """
     for name, answer in answers.items():
-        patch.setattr(unit_product, name, lambda *_, answer=answer: answer)
-    patch.setattr(brief, "_brief_unit", lambda *_: None)  # which keeps the loops that a unit takes
+        patch.setattr(fused, name, lambda *_, answer=answer: answer)
+    # plans keep the loops that a unit takes
+    patch.setattr(add_product, "fused_plan", fused.fused_plan.__wrapped__)
+    patch.setattr(plain, "_plain_unit", lambda *_: None)
 
 
 class Product(NamedTuple):

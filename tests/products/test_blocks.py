@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.products import unit_product
+from fpsim.products import add_product, fused
 from fpsim.sums import product
 from fpsim.testing import assert_bits_equal
 
@@ -55,9 +55,10 @@ def test_blocks_of_a_units_product_give_the_bits_of_the_whole(name: str, monkeyp
 
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have blocks of 128 rows and columns, and runs of K of 32 terms or little more."""
-    for name, value in (("BLOCK_FLOATS", 128 * 128), ("RUN_FLOATS", 32 * 128), ("RUN", 32), ("SHORT_RUN", 32)):
-        monkeypatch.setattr(unit_product, name, value)
+    """Shrink blocks to 128 rows and columns, and runs of K to about 32 terms."""
+    monkeypatch.setattr(add_product, "BLOCK_FLOATS", 128 * 128)
+    for name, value in (("RUN_FLOATS", 32 * 128), ("RUN", 32), ("SHORT_RUN", 32)):
+        monkeypatch.setattr(fused, name, value)
 
 
 def test_runs_of_k_give_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
-from fpsim.products import unit_product
+from fpsim.products import fused, result_parts
 from fpsim.products.fast_units import rows_of, source_of
 from fpsim.products.kernels.transpose import transposer
 from fpsim.runtime import threads as threads_of
@@ -145,16 +145,16 @@ def test_runs_blocks_and_threads_give_the_same_bits(
     (m, k, n), unit, rng = shape, fp.unit(FP8), np.random.default_rng(1)
     a, b = (fp.encode(rng.standard_normal(size, np.float32), fp.E4M3) for size in ((m, k), (k, n)))
     b[k // 2, n // 2], b[0, -1] = 0x7F, 0xFF  # NaN
-    for module in (unit_product, threads_of):  # so that two threads share the work
+    for module in (result_parts, threads_of):  # so that two threads share the work
         monkeypatch.setattr(module, "SMALLEST", 1)
     seen: set[int] = set()
-    run = unit_product._run
+    run = fused._run
 
     def noted(*args: Any) -> None:
         seen.add(threading.get_ident())
         run(*args)
 
-    monkeypatch.setattr(unit_product, "_run", noted)
+    monkeypatch.setattr(fused, "_run", noted)
     for promote in (None, 128):
         words: dict[str, Any] = {"promote": promote} if promote else {}
         want = from_floats(Product(a, b), unit, **words)

@@ -10,7 +10,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products import unit_product
+from fpsim.products import add_product
 from fpsim.runtime.vectors import has_avx512
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import some_pairs, sweep
@@ -30,14 +30,14 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Rows in vectors, and the loops of processors without AVX-512."""
     if request.param and not has_avx512():
         pytest.skip("this processor, or numba's target, has no AVX-512")
-    monkeypatch.setattr(unit_product, "has_avx512", lambda: request.param)
+    monkeypatch.setattr(add_product, "has_avx512", lambda: request.param)
 
 
 def compared(p: Product, unit: MatrixUnit) -> None:
     """Fail unless a product has the bits of the other loops, which `check` holds against single steps."""
     with pytest.MonkeyPatch.context() as patch:
         got = multiplied(p, unit)
-        patch.setattr(unit_product, "has_avx512", lambda: False)
+        patch.setattr(add_product, "has_avx512", lambda: False)
         assert_bits_equal(results(got), results(multiplied(p, unit)))
 
 

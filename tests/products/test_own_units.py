@@ -100,7 +100,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
     rng, unit = np.random.default_rng(1), OWN["12 terms"]
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((40, 50), (50, 30)))
     monkeypatch.setattr("fpsim.runtime.threads.SMALLEST", 1)
-    monkeypatch.setattr("fpsim.products.unit_product.PAIR_WORDS", 1000)
+    monkeypatch.setattr("fpsim.products.add_product.PAIR_WORDS", 1000)
     monkeypatch.setenv("FPSIM_NUM_THREADS", "3")
     got = fp.matmul(a, b, accumulate=unit)
     pairs = np.repeat(a, 30, axis=0), np.tile(b.T, (40, 1))

@@ -10,9 +10,10 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.matrix_unit import ELEMENTS, MatrixUnit
+from fpsim.products.add_product import add_product
 from fpsim.products.fast_units import is_fast, rows_of
 from fpsim.products.kernels.promotion import ADD, COLUMNS_FIRST, PRODUCT, ROWS_FIRST
-from fpsim.products.unit_product import Factors, UnitProduct, add_product
+from fpsim.products.unit_product import Factors, UnitProduct
 from fpsim.runtime.vectors import has_avx2, has_avx512
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import some_pairs, sweep

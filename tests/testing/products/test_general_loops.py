@@ -17,7 +17,7 @@ from fpsim.testing.products.promise import Adding, KernelInputs, Promise, produc
 from fpsim.testing.products.sums import additions
 
 SHAPES = [(5, 9, 256), (3, 40, 64), (1, 1, 128)]
-MODULES = "products.unit_product", "products.lane_product", "sums.accumulate"  # that call general loops
+MODULES = "products.add_product", "products.lane_product", "sums.accumulate"  # that call general loops
 
 CHECK = """
 import fpsim as fp

@@ -1,4 +1,4 @@
-"""Short products go a way of their own: with the bits of the long one, and only where nothing is left unchecked."""
+"""Plain products go a way of their own: with the bits of the long one, and only where nothing is left unchecked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 import fpsim as fp
 from fpsim.casts.pipelines import BRIEF
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.products.brief import brief_product
-from fpsim.products.fast_units import rows_of
+from fpsim.products.plain import plain_product
 from fpsim.sums.accumulators import Accumulator, Chunked
 from fpsim.sums.brief import brief_sum
 from fpsim.sums.float32_plan import fast_way, float32_layout
@@ -58,13 +57,12 @@ def test_short_products_of_units_have_the_bits_of_long_ones(unit: MatrixUnit) ->
     for shape in SHAPES:
         for special in (False, True):
             a, b = operands((unit.a.carrier, unit.b.carrier), shape, special)
-            got = brief_product(a, b, unit, None)
-            assert (got is None) == (shape[0] > shape[2] and shape[2] < (128 if rows_of(unit) == "plain" else 32))
+            got = plain_product(a, b, unit, None)
+            assert got is not None
             want = the_long_way(a, b, unit)
+            assert_bits_equal(got, want)
             assert_bits_equal(fp.matmul(a, b, accumulate=unit), want)
-            if got is not None:
-                assert_bits_equal(got, want)
-                assert_bits_equal(got.view(np.uint32), chained(Product(a, b), unit))
+            assert_bits_equal(got.view(np.uint32), chained(Product(a, b), unit))
 
 
 @in_turn("unit", UNITS)
@@ -72,13 +70,27 @@ def test_short_products_are_promoted_as_long_ones(unit: MatrixUnit) -> None:
     for promote in (unit.terms, 2 * unit.terms, 64, unit.terms << 70):
         for special in (False, True):
             a, b = operands((unit.a.carrier, unit.b.carrier), (32, 97, 33), special)
-            got = brief_product(a, b, unit, None, promote)
-            assert got is not None or rows_of(unit) == "plain"
-            assert_bits_equal(
-                fp.matmul(a, b, accumulate=unit, promote=promote), the_long_way(a, b, unit, promote=promote)
-            )
+            got = plain_product(a, b, unit, None, promote)
+            assert got is not None
+            assert_bits_equal(got, the_long_way(a, b, unit, promote=promote))
+            assert_bits_equal(fp.matmul(a, b, accumulate=unit, promote=promote), got)
     for refused in (True, 0, -unit.terms, unit.terms + 1, float(unit.terms)):
-        assert brief_product(a, b, unit, None, refused) is None
+        assert plain_product(a, b, unit, None, refused) is None
+
+
+@pytest.mark.parametrize("unit", ["hopper_e4m3_f32", "ampere_bf16_f32", "ada_e5m2_f32", "hopper_tf32_f32"])
+@pytest.mark.parametrize("shape", [(1, BRIEF + 1, 1), (256, 1, 256), (300, 700, 130), (130, 2100, 20), (3, 1500, 900)])
+def test_long_plain_products_have_the_bits_of_others(unit: str, shape: tuple[int, int, int]) -> None:
+    how = fp.unit(unit)
+    for special in (False, True):
+        a, b = operands((how.a.carrier, how.b.carrier), shape, special)
+        for right in (b, np.asfortranarray(b)):
+            for promote in (None, 128, how.terms << 70):
+                want = the_long_way(a, right, how, promote=promote)
+                got = plain_product(a, right, how, None, promote)
+                assert got is not None
+                assert_bits_equal(got, want)
+                assert_bits_equal(fp.matmul(a, right, accumulate=unit, promote=promote), want)
 
 
 @in_turn("accumulator", ACCUMULATORS)
@@ -86,7 +98,7 @@ def test_short_products_of_accumulators_have_the_bits_of_long_ones(accumulator: 
     for formats in ((fp.E4M3, fp.E4M3), (fp.BF16, fp.BF16)):
         for shape in SHAPES:
             a, b = operands(formats, shape, special=False)
-            got = brief_product(a, b, accumulator, formats[0])
+            got = plain_product(a, b, accumulator, formats[0])
             assert got is not None
             assert_bits_equal(got, the_long_way(a, b, accumulator, fmt=formats[0]))
 
@@ -96,7 +108,7 @@ def test_sums_that_leave_the_range_of_short_ones_are_right_too() -> None:
     for accumulator in ACCUMULATORS:
         got = fp.matmul(a, b, accumulate=accumulator, fmt=fp.E4M3)
         assert_bits_equal(got, the_long_way(a, b, accumulator, fmt=fp.E4M3))
-    assert brief_product(a, b, ACCUMULATORS[0], fp.E4M3) is None
+    assert plain_product(a, b, ACCUMULATORS[0], fp.E4M3) is None
 
 
 WAYS: dict[str, Callable[[Array], Array]] = {
@@ -134,17 +146,17 @@ def test_short_results_go_where_they_may(accumulate: Any) -> None:
             out[...] = 7
             assert fp.matmul(a, b, accumulate=accumulate, out=out, **words) is out
             assert_bits_equal(np.ascontiguousarray(out), want)
-            taken = brief_product(a, b, accumulate, fmt, None, out)
+            taken = plain_product(a, b, accumulate, fmt, None, out)
             assert taken is None or (taken is out and out.flags.c_contiguous)
-        assert brief_product(a, b, accumulate, fmt, None, np.empty_like(want[:-1])) is None
-        assert brief_product(a, b, accumulate, fmt, None, want.astype(np.float64)) is None
-        assert brief_product(a, b, accumulate, fmt, None, read_only(want)) is None
+        assert plain_product(a, b, accumulate, fmt, None, np.empty_like(want[:-1])) is None
+        assert plain_product(a, b, accumulate, fmt, None, want.astype(np.float64)) is None
+        assert plain_product(a, b, accumulate, fmt, None, read_only(want)) is None
     square = np.full((32, 32), 0x38, np.uint8)
     memory = np.zeros((32, 32), want.dtype)
     inside = memory.view(np.uint8)[:, :32]
     inside[...] = square
     for x, y in ((inside, square), (square, inside)):
-        assert brief_product(x, y, accumulate, fmt, None, memory) is None
+        assert plain_product(x, y, accumulate, fmt, None, memory) is None
         with pytest.raises(ValueError, match="must not share memory"):
             fp.matmul(x, y, accumulate=accumulate, out=memory, **words)
 
@@ -169,13 +181,13 @@ def test_what_would_have_to_be_looked_at_goes_the_long_way() -> None:
         (codes, codes, fp.Sequential(fp.BF16, rounding="stochastic", seed=1), "e4m3"),
         (codes, codes, fp.Sequential(fp.FP64), fp.E4M3), (codes, codes, sequential, fp.E2M1),
         (codes, codes.astype(np.float64), sequential, None), (codes, codes, "hopper", None), (codes, codes, None, None),
-        (np.ones((1, BRIEF + 1), np.uint8), np.ones((BRIEF + 1, 1), np.uint8), unit, None),
-        (np.ones((256, 1), np.uint8), np.ones((1, 256), np.uint8), unit, None),
+        (np.ones((1, BRIEF + 1), np.uint8), np.ones((BRIEF + 1, 1), np.uint8), sequential, fp.E4M3),
+        (np.ones((256, 1), np.uint8), np.ones((1, 256), np.uint8), sequential, fp.E4M3),
     ):  # fmt: skip
-        assert brief_product(a, b, accumulate, fmt) is None
-    assert brief_product(codes, codes, sequential, fp.E4M3, 32) is None
-    assert brief_product(codes, codes, unit, None) is not None
-    assert brief_product(codes, codes, sequential, fp.E4M3) is not None
+        assert plain_product(a, b, accumulate, fmt) is None
+    assert plain_product(codes, codes, sequential, fp.E4M3, 32) is None
+    assert plain_product(codes, codes, unit, None) is not None
+    assert plain_product(codes, codes, sequential, fp.E4M3) is not None
 
 
 @pytest.mark.skipif(not IS_SUPPORTED, reason="sets the state of an x86 processor through glibc")
@@ -220,4 +232,4 @@ def test_codes_that_become_floats_by_a_table_are_summed_too() -> None:
     for accumulator in (fp.Sequential(fp.FP32), fp.Pairwise(fp.FP32)):
         assert fast_way(accumulator, (low, low)) is not None
         assert_bits_equal(fp.matmul(a, b, accumulate=accumulator, fmt=low), fp.matmul(*values, accumulate=accumulator))
-        assert brief_product(a, b, accumulator, low) is None
+        assert plain_product(a, b, accumulator, low) is None

@@ -1,0 +1,169 @@
+"""Adds the product of two matrices by a matrix unit: by the kernels of the unit's rule, or by its specification."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.named import E8M0, FP32, Format
+from fpsim.instructions.dot_add import run_rows
+from fpsim.instructions.operands import widened
+from fpsim.instructions.plan import kept_bits
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.products.fast_units import is_fast
+from fpsim.products.fused import add_fused, fused_plan
+from fpsim.products.kernels.cut_product import SIZES, cut_product
+from fpsim.products.kernels.grouped_product import GROUP, grouped_product
+from fpsim.products.kernels.panel import PANEL_COLUMNS
+from fpsim.products.kernels.step_product import step_product
+from fpsim.products.operand_floats import bases_of, floats
+from fpsim.products.result_parts import blocks, in_spans
+from fpsim.products.unit_product import UnitProduct, add_part
+from fpsim.runtime.general_loops import replaces
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+from fpsim.runtime.vectors import has_avx512
+
+i32, f32 = np.int32, np.float32
+
+CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
+BLOCK_FLOATS = 1 << 22  # floats of an operand that are held at a time, 16 MiB
+PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that are held at a time, 8 MiB
+
+
+def add_product(total: Array, product: UnitProduct) -> None:
+    """Add a @ b to `total` as the unit does: float32 of shape (M, N), float64 for units that add in it.
+
+    FP16 results are held as the float32 of the same value.
+    """
+    (m, n), terms = total.shape, product.a.shape[1]
+    if terms == 0 or total.size == 0:
+        return
+    if n < PANEL_COLUMNS and m > n:  # vectors lie along the rows of the result
+        flipped = np.ascontiguousarray(total.T)
+        add_product(flipped, product.transposed())
+        total[...] = flipped.T
+        return
+    plan = fused_plan(product.unit)
+    if plan is not None:
+        if product.promote and product.unit.rule is Rule.TWO_PASSES:
+            _promoted(total, product)  # the unit's own additions and those of the promotion are two levels
+        elif replaces(plan.loop, total.size * terms):
+            _by_specification(total, product)
+        else:
+            add_fused(total, product, plan)
+    elif m * terms <= BLOCK_FLOATS and n * terms <= BLOCK_FLOATS:
+        _by_rule(total, product)
+    else:  # as many rows and columns at a time as keep the operands' floats small
+        for rows, columns in blocks(0, m, 0, n, max(BLOCK_FLOATS // terms // PANEL_COLUMNS, 1) * PANEL_COLUMNS):
+            part = np.ascontiguousarray(total[rows, columns])
+            _by_rule(part, product.block(rows, columns))
+            total[rows, columns] = part
+
+
+def _by_rule(total: Array, product: UnitProduct) -> None:
+    """Add the product by a unit of another rule than FUSED and those that are built from it."""
+    if product.promote:
+        _promoted(total, product)
+    elif not is_fast(product.unit):
+        _by_specification(total, product)
+    elif product.unit.rule is Rule.GROUPED:
+        _grouped(total, product)
+    elif _cuts(product.unit):
+        _cut(total, product)
+    else:
+        _stepwise(total, product)
+
+
+def _promoted(total: Array, p: UnitProduct) -> None:
+    """Add partial sums of `promote` terms, each from +0, to the total one after the other."""
+    for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
+        partial = np.zeros_like(total)
+        add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
+        with ieee_arithmetic(), np.errstate(all="ignore"):  # totals become Inf or NaN as they should
+            add_part(total, partial, p.factors, part)
+
+
+def _by_specification(total: Array, p: UnitProduct) -> None:
+    """Add every element by the loop of `fpsim.dot_add`, for units that no fast kernel takes."""
+    if p.promote:
+        _promoted(total, p)
+        return
+    (m, n), terms, fmt = total.shape, p.a.shape[1], p.unit.d.fmt
+    a, b = widened(p.a, p.unit.a, p.unit), np.ascontiguousarray(widened(p.b, p.unit.b, p.unit).T)
+    scale_b = np.ascontiguousarray(p.scale_b.T)
+    start = encode(total, fmt).reshape(-1)
+    result = np.empty(total.size, fmt.storage)
+
+    def work(first: int, last: int) -> None:
+        at = np.arange(first, last)
+        rows, columns = at // n, at % n
+        nothing = np.zeros((at.size, 1), np.uint8)
+        p_rows, q_columns = (p.scale_a[rows], scale_b[columns]) if p.unit.scale else (nothing, nothing)
+        result[first:last] = run_rows(a[rows], b[columns], start[first:last], p_rows, q_columns, p.unit)
+
+    def over_elements(first: int, last: int) -> None:
+        for i in range(first, last, side):
+            work(i, min(i + side, last))
+
+    side = max(PAIR_WORDS // terms, 1)
+    over_spans(m * n, over_elements, 1, weight=terms)
+    decode(result.reshape(m, n), fmt, total.dtype, out=total)
+
+
+def _grouped(total: Array, p: UnitProduct) -> None:
+    """Add the product by a unit of block-scaled FP4, whose rule is GROUPED."""
+    unit, fmt = p.unit, p.unit.scale_format or E8M0
+    a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
+    repeat = unit.block // GROUP
+    codes = [x & 0x7F if unit.scale == "ue4m3" else x for x in (p.scale_a, p.scale_b)]
+    rows, columns = (np.repeat(floats(x, fmt), repeat, axis) for x, axis in zip(codes, (1, 0), strict=True))
+    least = fmt.min_exponent if fmt.has_zero else -fmt.bias
+    facts, patterns = np.array([unit.fraction_bits, unit.floor_exponent, least], i32), total.view(i32)
+    run = grouped_product()
+    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, patterns, rows, columns, facts, m0, m1, n0, n1))
+
+
+def _cuts(unit: MatrixUnit) -> int:
+    """Return the number of sums of cut products in a step of a unit that cut_product takes; 0 for other units."""
+    halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
+    exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
+    return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
+
+
+def _cut(total: Array, p: UnitProduct) -> None:
+    """Add the product by a unit of CDNA3 that cut_product takes."""
+    unit, halves = p.unit, _cuts(p.unit)
+    a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
+    a, b = (x if kept_bits(element) == -1 else x & i32(kept_bits(element)) for x, element in ((a, unit.a), (b, unit.b)))
+    formats = unit.a.fmt, unit.b.fmt
+    bases = bases_of((a, b), formats)
+    of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
+    run, base, facts = cut_product(unit.terms, halves, has_avx512()), i32(sum(bases)), _step_facts(formats)
+    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, m0, m1, n0, n1))
+
+
+def _step_facts(formats: tuple[Format, Format]) -> Array:
+    """Return the StepFacts of two formats as an array."""
+    tiny, places = [2.0**fmt.min_exponent for fmt in formats], sum(fmt.mantissa_bits for fmt in formats)
+    return np.array([*(fmt.min_exponent for fmt in formats), *tiny, places])
+
+
+def _stepwise(total: Array, p: UnitProduct) -> None:
+    """Add the product by one of AMD's units, or by a chain of fused multiply-adds."""
+    unit = p.unit
+    a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
+    a, b = (
+        x if kept_bits(element) == -1 else (x.view(i32) & i32(kept_bits(element))).view(f32)
+        for x, element in ((a, unit.a), (b, unit.b))
+    )
+    formats = unit.a.fmt, unit.b.fmt
+    chain = unit.rule is Rule.EXACT and unit.terms == 1
+    facts = _step_facts(formats)
+    in_vectors = unit.rule is Rule.EXACT and not chain and unit.terms % 2 == 0 and has_avx512()
+    run = step_product("chain" if chain else unit.rule, unit.terms if in_vectors else 0)
+    terms = CHAIN_TERMS if chain else unit.terms
+    if unit.rule is Rule.FLUSHED_TREE:
+        total[np.abs(total) < 2.0**FP32.min_exponent] = 0
+    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, terms, facts, m0, m1, n0, n1))

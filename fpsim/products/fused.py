@@ -1,0 +1,169 @@
+"""Products by units that follow the FUSED rule or are built from it: their cached plan, and the runs of their loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import FP16, FP32, Format
+from fpsim.instructions.plan import kept_bits
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.products.fast_units import is_centred, is_fast, rows_of, source_of
+from fpsim.products.kernels.code_panel import facts_of, facts_of_halves
+from fpsim.products.kernels.fused_product import NO_SCALE, fused_product
+from fpsim.products.kernels.panel import PANEL_COLUMNS
+from fpsim.products.kernels.promotion import ADD, ADD_HALF
+from fpsim.products.operand_floats import as_they_lie, bases_of, floats, lies_turned
+from fpsim.products.result_parts import blocks, in_spans
+from fpsim.products.unit_product import UnitProduct
+
+i32, f32 = np.int32, np.float32
+
+SUM_BITS = 29  # of the cut products of a step that an int32 holds beside the accumulator
+RUN_FLOATS = 1 << 19  # of a run of K: as many as stay in the caches, and fewer than are worth a second thread
+# terms of a run; with few rows or columns of floats, or up to FEW rows beside codes, memory counts more
+RUN, SHORT_RUN, SHORT_CODE_RUN, FEW = 1024, 128, 256, 8
+TWO_PASS_TERMS = 32  # the largest step
+NO_FACTORS = np.zeros((0, 0), i32)
+
+Facts = tuple[Array, Array, Array, Array]  # what `fused_product` takes about a unit: facts, of_a, of_b, wide
+
+
+class FusedPlan(NamedTuple):
+    """What all products by one unit of the FUSED rule, or of a rule built from it, have in common."""
+
+    unit: MatrixUnit
+    loop: Any
+    formats: tuple[Format, Format]  # as the loop sees the operands
+    by_codes: bool  # whether the loop reads the codes of b instead of their floats
+    facts: dict[bool | None, Facts] | None  # by whether b is transposed; None where they depend on the operands
+
+    def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Facts:
+        """Return the facts for two operands; turned: whether codes of b are transposed, None where it has floats."""
+        if self.facts is not None:
+            return self.facts[turned]
+        return fused_facts(self.unit, bases_of(operands, self.formats), turned)
+
+
+@lru_cache(maxsize=4096)
+def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
+    """Return the plan of a fast unit that follows the FUSED rule or is built from it; None for any other unit."""
+    if unit.rule not in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES) or not is_fast(unit):
+        return None
+    half, rows = unit.d.fmt == FP16, rows_of(unit)
+    source = source_of(unit, rows)
+    terms = 16 if unit.rule is Rule.TWO_PASSES else unit.terms
+    fills = unit.fraction_bits + 2 + (terms - 1).bit_length() > SUM_BITS + 1
+    joined = fills or terms == 16 or (half and terms == 32)  # one kernel for all units of 16 terms, one for FP16 of 32
+    joined = {"chained": False, "avx512": True}.get(rows, joined)
+    loop = fused_product(terms, joined, half, unit.rule is Rule.SCALED, rows, source)
+    formats, by_codes = (unit.operand_format(unit.a), unit.operand_format(unit.b)), source != "floats"
+    orders = (False, True) if by_codes else (None,)
+    is_known = all(map(is_centred, formats))  # the bases are 0 then, whatever the operands hold
+    facts: dict[bool | None, Facts] = {turned: fused_facts(unit, (0, 0), turned) for turned in orders}
+    return FusedPlan(unit, loop, formats, by_codes, facts if is_known else None)
+
+
+@lru_cache(maxsize=1024)
+def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Facts:
+    """Return what `fused_product` takes about a unit whose operands have these bases of exponents.
+
+    turned: whether codes of b are transposed, None where it has floats.
+    """
+    half, d = unit.d.fmt == FP16, unit.d.fmt
+    formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
+    of_a, of_b = (
+        np.array([kept_bits(element), fmt.min_exponent, base], i32)
+        for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
+    )
+    if turned is not None:
+        is_byte, fmt = unit.b.fmt.bits <= 8, unit.b.fmt
+        of_b = facts_of(fmt, turned) if is_byte else facts_of_halves(fmt, bases[1], turned)
+    cleared = 0 if half else (1 << (FP32.mantissa_bits - unit.result_bits)) - 1
+    facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), d.min_exponent], i32)
+    wide = np.array(
+        [unit.fraction_bits, unit.floor_exponent, formats[0].min_exponent, formats[1].min_exponent, d.min_exponent,
+         unit.result_bits, int(half), d.bias + 1], i32,
+    )  # fmt: skip
+    return facts, of_a, of_b, wide
+
+
+def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
+    """Add a product to float32 sums (M, N) by the loop of its plan, with as many floats at a time as caches hold."""
+    unit = plan.unit
+    half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
+    a, promotion, mode = p.a, p.promote // unit.terms, p.factors.mode
+    if two_passes:  # which are two promotions
+        a, promotion, mode = _interleaved(p.a, 1), 2, ADD_HALF if half else ADD
+        p = p._replace(a=a, b=_interleaved(p.b, 0))
+    scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
+
+    def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
+        """Return what adds a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""
+        a = floats(part.a, unit.a.carrier).view(i32)
+        b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
+        rest = *plan.facts_of((a, b), turned), promotion, p.cut // unit.terms, mode
+        return partial(_run, plan.loop, (a, b), (*scales, part.factors.rows, part.factors.columns, *rest))
+
+    def work(m0: int, m1: int, n0: int, n1: int) -> None:
+        for rows, columns in blocks(m0, m1, n0, n1, side):
+            block, patterns = p.block(rows, columns), np.ascontiguousarray(total[rows, columns]).view(i32)
+            of_block = [scales[0][rows], scales[1][:, columns]] if scaled else scales
+            for k in range(0, a.shape[1], length):
+                steps = slice(k // unit.terms, -(-(k + length) // unit.terms))
+                of_run = (of_block[0][:, steps], of_block[1][steps]) if scaled else of_block
+                add = adding(block.run(k, k + length), [np.ascontiguousarray(x) for x in of_run])
+                add(patterns, 0, patterns.shape[0], 0, patterns.shape[1])
+            total[rows, columns] = patterns.view(f32)
+
+    length = _run_length(p, plan.by_codes)
+    side = max(RUN_FLOATS // length // PANEL_COLUMNS, 1) * PANEL_COLUMNS
+    if plan.by_codes and total.shape[0] <= side:
+        side = max(side, total.shape[1])  # nothing is held of b
+    whole = length >= a.shape[1] and max(total.shape) <= side
+    in_spans(total, a.shape[1], partial(adding(p, scales), total.view(i32)) if whole else work)
+
+
+def _run(
+    loop: Any, operands: tuple[Array, Array], rest: tuple[Any, ...], patterns: Array, m0: int, m1: int, n0: int, n1: int
+) -> None:  # fmt: skip
+    """Run a loop with its arguments in order; a `partial` of this has those that are known before."""
+    loop(*operands, patterns, *rest, m0, m1, n0, n1)
+
+
+def _run_length(p: UnitProduct, by_codes: bool) -> int:
+    """Return how many terms of K are floats at a time: whole promotions or slices, so that sums go on from there."""
+    whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
+    if not by_codes:
+        wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN
+    elif lies_turned(p.b):  # columns of codes are best read as far as they go
+        wanted = max(RUN_FLOATS // (-(-rows // PANEL_COLUMNS) * PANEL_COLUMNS), RUN)
+    else:
+        wanted = SHORT_CODE_RUN if rows <= FEW else RUN
+    return int(min(-(-wanted // whole) * whole, max(terms, 1)))
+
+
+def _interleaved(codes: Array, axis: int) -> Array:
+    """Return the codes of a TWO_PASSES unit in the order of its steps, with zeros after the end.
+
+    Such a unit takes two terms of every four in its first pass.
+    """
+    k = codes.shape[axis]
+    fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs
+    order = fours.transpose(0, 2, 1, 3).reshape(-1)
+    padded = np.zeros([order.size if i == axis else size for i, size in enumerate(codes.shape)], codes.dtype)
+    kept = np.flatnonzero(order < k)
+    if axis == 0:
+        padded[kept] = codes[order[kept]]
+    else:
+        padded[:, kept] = codes[:, order[kept]]
+    return padded
+
+
+def _scale_exponents(codes: Array) -> Array:
+    """Return the exponents of E8M0 codes, NO_SCALE for NaN."""
+    return np.ascontiguousarray(np.where(codes == 0xFF, NO_SCALE, codes.astype(i32) - 127), i32)

@@ -1,0 +1,95 @@
+"""Operands of a product as the kernels read them: float32 patterns or codes in C order, and bases of exponents."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import refuse_unless_held
+from fpsim.casts.pipelines import decoding
+from fpsim.formats.named import FP32, Format
+from fpsim.products.fast_units import BASES, is_centred
+from fpsim.products.kernels.lane_dots import transposition
+from fpsim.products.kernels.panel import HIGHEST, largest_exponent
+from fpsim.products.kernels.transpose import SIDE
+from fpsim.runtime.pipeline import run_stages
+
+i32, f32 = np.int32, np.float32
+
+SQUARE = 64  # rows and columns that are copied at a time
+
+
+def floats(codes: Array, fmt: Format) -> Array:
+    """Return the values of codes as float32 (or, for FP64, float64) in C order, in an array that can be written."""
+    if fmt.bits >= 32:
+        codes = _in_c_order(codes)
+        # kernels would be compiled once more for arrays that cannot be written
+        return (codes if codes.flags.writeable else codes.copy()).view(f"f{codes.itemsize}")
+    if codes.strides[0] == codes.itemsize and min(codes.shape) >= SIDE:
+        # floats are transposed in registers, in a fraction of the time that bytes take
+        values = np.empty(codes.shape, f32)
+        transposition()(floats(codes.T, fmt), values)
+        return values
+    codes = _in_c_order(codes)
+    words = np.empty(codes.shape, np.uint32)
+    run_stages(_to_floats(fmt, codes.dtype), codes, words)
+    return words.view(f32)
+
+
+def _in_c_order(x: Array) -> Array:
+    """Return a matrix in C order; a transposed one is copied in squares, which takes a third of the time."""
+    if x.strides[-1] == x.itemsize or x.size <= SQUARE**2:
+        return np.ascontiguousarray(x)
+    copy = np.empty(x.shape, x.dtype)
+    for m in range(0, x.shape[0], SQUARE):
+        for n in range(0, x.shape[1], SQUARE):
+            copy[m : m + SQUARE, n : n + SQUARE] = x[m : m + SQUARE, n : n + SQUARE]
+    return copy
+
+
+@lru_cache(maxsize=1024)
+def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
+    """Return the stages from codes in a dtype to float32.
+
+    Raises:
+      ValueError: float32 does not hold all values of the format.
+    """
+    refuse_unless_held(fmt, FP32, "encode the operands in another format")
+    return decoding(fmt, FP32, dtype)
+
+
+def lies_turned(codes: Array) -> bool:
+    """Return whether the elements of a column are side by side in memory, and those of a row are not."""
+    return codes.strides[0] == codes.itemsize != codes.strides[1]
+
+
+def as_they_lie(codes: Array) -> tuple[Array, bool]:
+    """Return a matrix of codes, or its transpose if that is in C order, and whether it is the transpose."""
+    turned = codes.strides[0] == codes.itemsize != codes.strides[1]  # `lies_turned` written out: short calls count it
+    codes = codes.T if turned else codes
+    # kernels would be compiled once more for arrays that cannot be written
+    return (codes if codes.flags.c_contiguous and codes.flags.writeable else codes.copy("C")), turned
+
+
+def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
+    """Return the bases to which the exponents of two operands are relative in panels.
+
+    Together they are limited to BASES; values that leave the window of a panel because of the limit take longer, with
+    the same bits.
+    """
+    if is_centred(formats[0]) and is_centred(formats[1]):
+        return 0, 0
+    left, right = (_base(x, fmt) for x, fmt in zip(operands, formats, strict=True))
+    excess = left + right - max(-BASES, min(left + right, BASES))
+    return left - excess, right
+
+
+def _base(patterns: Array, fmt: Format) -> int:
+    """Return the base for one operand, floats or codes: its largest finite exponent is HIGHEST above."""
+    if is_centred(fmt):
+        return 0
+    held = FP32 if patterns.itemsize == 4 else fmt
+    return int(largest_exponent()(patterns, i32(held.max_code + 1), i32(held.mantissa_bits))) - HIGHEST

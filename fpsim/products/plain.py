@@ -1,0 +1,153 @@
+"""Products of plain arrays, for which matmul has no other argument than a promotion. Loads numba.
+
+What such calls have in common is one plan, which is cached. A product of 32 x 32 x 32 would otherwise take most of its
+time to find that nothing special is asked for. What is not plain, or not right, goes to pipeline.py, which checks and
+refuses; results have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from fpsim.arithmetic.operands import Formats, full_dtype
+from fpsim.arrays import Array
+from fpsim.casts.brief import Decoder, brief_decoder
+from fpsim.casts.pipelines import BRIEF
+from fpsim.formats.named import DTYPES, FP32, Format
+from fpsim.matrix_units.catalogue import ROWS
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
+from fpsim.products.add_product import add_product
+from fpsim.products.fast_units import rows_of
+from fpsim.products.fused import NO_FACTORS, Facts, FusedPlan, fused_plan
+from fpsim.products.kernels.fused_product import NAN_PATTERN
+from fpsim.products.kernels.panel import PANEL_COLUMNS, canonical_nan
+from fpsim.products.kernels.row_vectors import VECTOR_COLUMNS
+from fpsim.products.operand_floats import as_they_lie
+from fpsim.products.unit_product import ADD, NO_SCALES, NOTHING, UnitProduct
+from fpsim.runtime.general_loops import allows_general_loops
+from fpsim.runtime.processor import keeps_ieee
+from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.brief import brief_sums
+
+INT, FLOAT, WORD = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint32)
+INFINITY, SIGN, NAN = (np.uint32(word) for word in (0x7F800000, 0x80000000, NAN_PATTERN))
+Reader = Callable[[Array], tuple[Array, bool | None]]  # from b to what the loop takes, and whether that is transposed
+
+
+def plain_product(
+    a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
+) -> Array | None:  # fmt: skip
+    """Return a @ b of `fpsim.matmul` where no other argument is given; None for what is not plain."""
+    if type(a) is not np.ndarray or type(b) is not np.ndarray:
+        return None
+    of_a, of_b = a.shape, b.shape
+    if len(of_a) != 2 or len(of_b) != 2 or of_a[1] != of_b[0]:
+        return None
+    (m, k), n = of_a, of_b[1]
+    if not (m * k and k * n and keeps_ieee()) or allows_general_loops():
+        return None
+    if out is not None and not _is_plain(out, (m, n), a, b):
+        return None
+    is_short = m * k <= BRIEF and k * n <= BRIEF and m * n <= BRIEF
+    if type(accumulate) is str:
+        accumulate = ROWS.get(accumulate)
+    if isinstance(accumulate, MatrixUnit):
+        usual = fmt is None and (promote is None or type(promote) is int)
+        return _by_unit(a, b, accumulate, promote, out, is_short) if usual else None
+    usual = is_short and promote is None and (fmt is None or type(fmt) is Format or type(fmt) is str)
+    return brief_sums(a, b, accumulate, fmt, out) if usual and isinstance(accumulate, Accumulator) else None
+
+
+def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
+    """Return whether loops can fill an array for the result as it is, its dtype aside."""
+    if type(out) is not np.ndarray or out.shape != shape:
+        return False
+    flags = out.flags
+    usual = flags.c_contiguous and flags.writeable and flags.aligned
+    return usual and not np.may_share_memory(out, a) and not np.may_share_memory(out, b)
+
+
+class PlainUnit(NamedTuple):
+    """What all plain products by a unit and a promotion have in common."""
+
+    loop: Any  # of `fused`, as are the facts
+    facts: dict[bool | None, Facts] | None
+    fused: FusedPlan
+    decoders: dict[np.dtype[Any], Decoder]  # of short a, by the dtypes whose elements are all codes of its format
+    readers: dict[np.dtype[Any], Reader]  # of short b
+    columns: int  # of the result from which on vectors along its rows are as good as any
+    promotion: int  # steps from one promotion to the next, 0 for none
+
+
+def _by_unit(
+    a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Array | None, is_short: bool
+) -> Array | None:
+    """Return the product by a matrix unit; None for a unit, a dtype or an `out` that is not plain."""
+    plan = _plain_unit(unit, promote)
+    if plan is None or (out is not None and out.dtype != FLOAT):
+        return None
+    decode, read = plan.decoders.get(a.dtype), plan.readers.get(b.dtype)
+    if decode is None or read is None:
+        return None
+    (m, k), n = a.shape, b.shape[1]
+    is_one_run = is_short and (m <= n or n >= plan.columns)
+    if not is_one_run and not (a.flags.aligned and b.flags.aligned):
+        return None
+    result = np.empty((m, n), FLOAT) if out is None else out
+    result.fill(0)
+    promotion = min(plan.promotion, k)  # beyond K all are alike
+    if is_one_run:
+        left, (right, turned) = decode(a).view(INT), read(b)
+        facts = plan.facts[turned] if plan.facts else plan.fused.facts_of((left, right), turned)
+        plan.loop(
+            left, right, result.view(INT), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, promotion, 0, ADD,
+            0, m, 0, n,
+        )  # fmt: skip
+        return result
+    codes = a.view(unit.a.carrier.storage), b.view(unit.b.carrier.storage)
+    add_product(result, UnitProduct(unit, *codes, NO_SCALES, NO_SCALES, promotion * unit.terms))
+    canonical_nan()(result.view(WORD).reshape(-1), INFINITY, SIGN, NAN)
+    return result
+
+
+@lru_cache(maxsize=4096)
+def _plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
+    """Return the plan of plain products by a unit; None for a unit whose products are no single loop to float32.
+
+    promote: terms of K after which partial sums join the total; None for none.
+    """
+    if promote is not None and (promote < 1 or promote % unit.terms):
+        return None
+    fused = fused_plan(unit)
+    is_one_loop = fused is not None and unit.rule is Rule.FUSED and unit.d.fmt == FP32
+    if fused is None or not is_one_loop or unit.nan_code != NAN_PATTERN or unit.scale or numba.config.DISABLE_JIT:
+        return None
+    columns = PANEL_COLUMNS if rows_of(unit) == "plain" else VECTOR_COLUMNS // 2  # as many as are always worked on
+    decoders, of_b, storage = _decoders(unit.a), _decoders(unit.b), unit.b.carrier.storage
+    readers: dict[np.dtype[Any], Reader]
+    if fused.by_codes:
+        readers = {dtype: lambda codes: as_they_lie(codes.view(storage)) for dtype in of_b}
+    else:
+        readers = {dtype: _reader(decoder) for dtype, decoder in of_b.items()}
+    promotion = 0 if promote is None else promote // unit.terms
+    return PlainUnit(fused.loop, fused.facts, fused, decoders, readers, columns, promotion)
+
+
+def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
+    """Return what decodes operands, by the dtypes that hold nothing else than codes of an element."""
+    fmt, decoders = element.carrier, {}
+    for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
+        decoder = None if dtype is None else brief_decoder(fmt, np.dtype(dtype))
+        if dtype is not None and decoder is not None:
+            decoders[np.dtype(dtype)] = decoder
+    return decoders
+
+
+def _reader(decode: Decoder) -> Reader:
+    """Return what reads b as float32 patterns."""
+    return lambda codes: (decode(codes).view(INT), None)

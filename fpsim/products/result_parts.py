@@ -1,0 +1,43 @@
+"""The parts of a product's result that are computed at a time: spans for threads, and blocks for caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fpsim.arrays import Array
+from fpsim.products.kernels.panel import PANEL_COLUMNS
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import SMALLEST, over_spans
+
+MACS = 16  # multiply-adds that take as long as the cast of an element
+
+
+def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
+    """Call work(m0, m1, n0, n1) for spans that cover a result, on several threads where that pays."""
+    m, n = total.shape
+    if m * n * terms < SMALLEST * MACS:  # one thread
+        with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant
+            work(0, m, 0, n)
+        return
+
+    def over_rows(start: int, stop: int) -> None:
+        with ieee_arithmetic(), wrapping():
+            work(start, stop, 0, n)
+
+    def over_columns(start: int, stop: int) -> None:
+        with ieee_arithmetic(), wrapping():
+            work(0, m, start, stop)
+
+    # every span decodes its rows of a and its columns of b, so the longer side is the one to cut
+    if m >= n:
+        over_spans(m, over_rows, 1, weight=n * terms / MACS)
+    else:
+        over_spans(n, over_columns, PANEL_COLUMNS, weight=m * terms / MACS)
+
+
+def blocks(m0: int, m1: int, n0: int, n1: int, side: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of the blocks of a result, each of at most `side` rows and columns."""
+    for j in range(n0, n1, side):
+        for i in range(m0, m1, side):
+            yield slice(i, min(i + side, m1)), slice(j, min(j + side, n1))
