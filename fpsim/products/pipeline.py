@@ -13,23 +13,25 @@ from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
-from fpsim.products.accumulate import no_accumulate
 from fpsim.products.backend import Backend
-from fpsim.products.request import Request, job_of, refuse_conflicts, refuse_unit_options
-from fpsim.products.scaled_operand import read_operand
-from fpsim.products.total import total_of
+from fpsim.products.matmul_plan import plan_matmul
+from fpsim.products.operand import read_operand
+from fpsim.products.request import Request, no_accumulate, refuse_conflicts, refuse_unit_options
+from fpsim.products.total import MatmulCall, total_of
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
+
+FP32_CHAIN = FusedMultiplyAdd(FP32)
 
 
 def multiplied(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, backend: Backend
 ) -> Any:
-    """`fpsim.matmul` on a backend."""
+    """Return the product of `fpsim.matmul` on a backend."""
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
         raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
-    if request.schedule is not None and accumulate == FusedMultiplyAdd(FP32):
+    if request.schedule is not None and isinstance(accumulate, FusedMultiplyAdd) and accumulate == FP32_CHAIN:
         accumulate, fmt = _fused_chain(a, b, fmt, backend), None
     if isinstance(accumulate, Accumulator):
         refuse_unit_options(request)
@@ -42,27 +44,28 @@ def multiplied(
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, backend: Backend) -> Any:
-    """The product by a matrix unit."""
+    """Return the product by a matrix unit."""
     refuse_conflicts(request)
     blocks = request.schedule is not None and request.schedule.block_scaled
-    left, of_a = read_operand(a, "a", unit, request.scale_a, blocks, backend)
-    right, of_b = read_operand(b, "b", unit, request.scale_b, blocks, backend)
-    job = job_of(unit, of_a, of_b, request, has_c=c is not None)
-    (m, n), count = job.shape, block_count(job.plan.k, unit)
-    scale_a = backend.block_scales(of_a.block_scales, (m, count), unit, "scale_a")
-    scale_b = backend.block_scales(of_b.block_scales, (count, n), unit, "scale_b")
-    factors = [each.factors for each in (of_a, of_b) if each.factors is not None]
-    result, target = backend.result(out, job.shape, job.dtype, left, right, scale_a, scale_b, *factors)
-    product = backend.product(unit, left, right, scale_a, scale_b)
-    total = total_of(job, product, c, backend, target if job.fmt in (FP32, FP64) else None)
-    backend.deliver(total, job.fmt, job.nan_code, job.overflow, target)
+    left = read_operand(a, "a", unit, request.scale_a, blocks, backend)
+    right = read_operand(b, "b", unit, request.scale_b, blocks, backend)
+    plan = plan_matmul(unit, left.facts, right.facts, request, has_c=c is not None)
+    (m, n), count = plan.shape, block_count(plan.along_k.k, unit)
+    scale_a = backend.block_scales(left.block_scales, (m, count), unit, "scale_a")
+    scale_b = backend.block_scales(right.block_scales, (count, n), unit, "scale_b")
+    factors = [x.factors for x in (left, right) if x.factors is not None]
+    result, target = backend.result(out, plan.shape, plan.dtype, left.codes, right.codes, scale_a, scale_b, *factors)
+    product = backend.product(unit, left.codes, right.codes, scale_a, scale_b)
+    call = MatmulCall(plan, left, right, request, c)
+    total = total_of(call, product, backend, target if plan.fmt in (FP32, FP64) else None)
+    backend.deliver(total, plan.fmt, plan.nan_code, plan.overflow, target)
     return result
 
 
 def _by_accumulator(
     a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
-    """The product by a generic accumulator."""
+    """Return the product by a generic accumulator."""
     (left, right), formats = _codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")
@@ -78,7 +81,7 @@ def _by_accumulator(
 
 
 def _codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
-    """The operands of an accumulator as codes, and their formats."""
+    """Return the operands of an accumulator as codes, and their formats."""
     if backend.scaled(a, "a") is not None or backend.scaled(b, "b") is not None:
         raise TypeError(
             "an accumulator takes no Scaled operands, whose scales belong to sums of a matrix unit; got one. Pass "
@@ -93,7 +96,7 @@ def _codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, A
 
 
 def _fused_chain(a: Any, b: Any, fmt: Formats, backend: Backend) -> MatrixUnit:
-    """fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the formats of these operands."""
+    """Return fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the formats of these operands."""
     _, (of_a, of_b) = _codes(a, b, fmt, backend)
     if max(of_a.precision, of_b.precision) > FP32.precision:
         raise ValueError("a schedule adds float32 products; got FP64 operands. Encode them first.")

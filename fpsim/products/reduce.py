@@ -15,7 +15,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES, NAMED, Format, find_by_name
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.accumulate import no_accumulate
+from fpsim.products.request import no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
 KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"

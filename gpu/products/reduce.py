@@ -21,8 +21,8 @@ from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.accumulate import no_accumulate
 from fpsim.products.reduce import check_terms, checked_axis, no_accumulator
+from fpsim.products.request import no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
 

@@ -1,8 +1,7 @@
-"""An operand of a product by a matrix unit: its codes, and the scales that came with it or beside it."""
+"""An operand of a product by a matrix unit: its codes, and the scales that came with it or as scale_a and scale_b."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,16 +17,15 @@ from fpsim.scaling.tiling import tile_sizes
 BLOCK = 128  # terms, rows or columns that share a scale where scales come as an array (docs/schedules.md)
 
 
-class OperandScales(NamedTuple):
-    """The shape of an operand of a product by a unit, and what scales it."""
+class OperandFacts(NamedTuple):
+    """The shape of an operand and how it is scaled: what a plan of products depends on, without any array."""
 
     name: str  # "a" or "b"
     shape: tuple[int, int]
-    block_scales: npt.ArrayLike | None = None  # codes, for units that take them
-    factors: Array | None = None  # float32 decode scales per tile, for those that do not
     tile: tuple[int, int] = (0, 0)  # of the factors
     along_k: int | None = None  # terms of K that share a factor, where factors change along K
-    tensor_scale: np.float32 | None = None
+    factors: int | None = None  # how many; None without
+    has_tensor_scale: bool = False
 
     @property
     def kind(self) -> str:
@@ -36,12 +34,7 @@ class OperandScales(NamedTuple):
             return "none"
         if self.along_k is not None:
             return f"1x{self.along_k}" if self.one_dimensional else f"{self.across}x{self.along_k}"
-        return "tensor" if self.factors.size == 1 else "row"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing scales it."""
-        return self.block_scales is None and self.factors is None and self.tensor_scale is None
+        return "tensor" if self.factors == 1 else "row"
 
     @property
     def across(self) -> int:
@@ -50,17 +43,30 @@ class OperandScales(NamedTuple):
 
     @property
     def one_dimensional(self) -> bool:
-        """Whether every row of a, or column of b, has factors of its own."""
+        """True where every row of a, or column of b, has separate factors."""
         return self.across == 1
 
 
-def read_operand(
-    x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend
-) -> tuple[Any, OperandScales]:  # fmt: skip
-    """An operand as codes of the unit's element, and what scales it.
+class Operand(NamedTuple):
+    """An operand of a product by a unit: codes, and what scales them."""
 
-    scales: scale_a or scale_b: codes for units that take them, float32 decode scales for others.
-    blocks: scales of one column (or row, for b) are those of one block of K.
+    facts: OperandFacts
+    codes: Any  # of the unit's element, on the backend
+    block_scales: npt.ArrayLike | None = None  # codes, for units that take them
+    factors: Array | None = None  # float32 decode scales per tile, for units that take no block scales
+    tensor_scale: np.float32 | None = None
+
+
+def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend) -> Operand:
+    """Return an operand as codes of the unit's element, with what scales it.
+
+    Args:
+      x: the operand as `fpsim.matmul` takes it.
+      name: "a" or "b".
+      unit: the unit.
+      scales: scale_a or scale_b: codes for units that take them, float32 decode scales for others.
+      blocks: whether scales of one column (or row, for b) are those of one block of K.
+      backend: the CPU or a GPU that has the operands.
 
     Raises:
       ValueError, TypeError: codes or scales that the unit does not take.
@@ -72,24 +78,18 @@ def read_operand(
     codes = backend.operand(x, element, unit, name)
     refuse_axes(codes.shape, name)
     if scales is None:
-        return codes, _unscaled(name, codes.shape)
+        return Operand(OperandFacts(name, codes.shape), codes)
     if unit.scale is not None:
-        return codes, OperandScales(name, codes.shape, scales)
-    return codes, _with_factors(codes.shape, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
+        return Operand(OperandFacts(name, codes.shape), codes, scales)
+    return _with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
 
 
-@lru_cache(maxsize=4096)
-def _unscaled(name: str, shape: tuple[int, int]) -> OperandScales:
-    """An operand of a shape that nothing scales."""
-    return OperandScales(name, shape)
-
-
-def _with_factors(operand: tuple[int, int], name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> OperandScales:
-    """An operand of a shape with an array of float32 scales."""
+def _with_factors(codes: Any, name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> Operand:
+    """Return an operand with an array of decode scales, whose shape says what shares a scale."""
     _refuse_doubles(unit, name)
     factors = _float_scales(scales, name, unit)
     k_axis = 1 if name == "a" else 0
-    (along, across), parts = (operand[k_axis], operand[1 - k_axis]), -(-operand[k_axis] // BLOCK)
+    (along, across), parts = (codes.shape[k_axis], codes.shape[1 - k_axis]), -(-codes.shape[k_axis] // BLOCK)
     tiles = {  # (scales along K, across) -> a tile's terms of K and rows, or columns
         (1, 1): (along, across), (1, across): (along, 1), (parts, -(-across // BLOCK)): (BLOCK, BLOCK),
         (parts, across): (BLOCK, 1),
@@ -99,21 +99,26 @@ def _with_factors(operand: tuple[int, int], name: str, unit: MatrixUnit, scales:
     else:
         tiles |= {(1, across): (along, 1), (1, 1): (along, across)}
     shape = factors.shape if factors.ndim and factors.shape != (1,) else (1, 1)
-    found = tiles.get((shape[k_axis], shape[1 - k_axis])) if len(shape) == 2 else None
-    if found is None:
+    terms_and_rows = tiles.get((shape[k_axis], shape[1 - k_axis])) if len(shape) == 2 else None
+    if terms_and_rows is None:
         ordered = [key[::-1] if k_axis else key for key in tiles]
         raise ValueError(
             f"scale_{name} must be one number, or have one of the shapes {', '.join(map(str, ordered))} (for the "
             f"tensor, for rows or columns, for blocks of {BLOCK}); got {factors.shape}."
         )
-    tile = (max(found[1], 1), max(found[0], 1)) if name == "a" else (max(found[0], 1), max(found[1], 1))
+    terms, rows = terms_and_rows
+    tile = (max(rows, 1), max(terms, 1)) if name == "a" else (max(terms, 1), max(rows, 1))
     grid = np.ascontiguousarray(factors.reshape(shape))
-    along_k = BLOCK if found[0] == BLOCK and (parts > 1 or blocks) else None
-    return OperandScales(name, operand, None, grid, tile, along_k)
+    along_k = BLOCK if terms == BLOCK and (parts > 1 or blocks) else None
+    return Operand(OperandFacts(name, codes.shape, tile, along_k, grid.size), codes, None, grid)
 
 
 def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
-    """Decode scales as float32."""
+    """Return decode scales as float32.
+
+    Raises:
+      ValueError: other numbers, or numbers that float32 does not hold.
+    """
     if array.dtype.kind not in "f" or array.dtype.itemsize < 4:
         raise ValueError(
             f"{unit.name} takes no block scales; got scale_{name} as {array.dtype}. Pass float32 decode scales "
@@ -129,14 +134,13 @@ def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
 
 
 def _refuse_doubles(unit: MatrixUnit, name: str) -> None:
+    """Raise a ValueError for scales of a unit whose sums are float64."""
     if unit.d.fmt == FP64:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
 
 
-def _scaled_operand(
-    x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any
-) -> tuple[Any, OperandScales]:  # fmt: skip
-    """A Scaled operand: an fpsim.Scaled, or what has the same attributes and codes elsewhere."""
+def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> Operand:
+    """Return the operand that an fpsim.Scaled is, or an object with its attributes whose codes are on a GPU."""
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     _refuse_doubles(unit, name)
@@ -149,7 +153,9 @@ def _scaled_operand(
     if unit.scale is None:
         block = _block_along_k(x.scaling.block, name)
         factors = x.scales if x.scales.size else None  # nothing to scale
-        return codes, OperandScales(name, shape, None, factors, (rows, columns), None if block == -1 else block)
+        count = None if factors is None else factors.size
+        facts = OperandFacts(name, shape, (rows, columns), None if block == -1 else block, count)
+        return Operand(facts, codes, None, factors)
     along, across = (columns, rows) if name == "a" else (rows, columns)
     k = shape[1] if name == "a" else shape[0]
     fits = across == 1 and (along == unit.block or (along == max(k, 1) <= unit.block))
@@ -160,11 +166,12 @@ def _scaled_operand(
             f"{(rows, columns)} with scales in {x.scaling.scale_format}. Encode it with such a Scaling"
             + (", or encode the (N, K) matrix and pass its transpose." if name == "b" else ".")
         )
-    return codes, OperandScales(name, shape, x.scale_codes, tensor_scale=x.tensor_scale)
+    facts = OperandFacts(name, shape, has_tensor_scale=x.tensor_scale is not None)
+    return Operand(facts, codes, x.scale_codes, tensor_scale=x.tensor_scale)
 
 
 def _block_along_k(block: tuple[int, ...], name: str) -> int:
-    """The entry of a Scaling's block for the axis K of a matrix; -1 for all of it."""
+    """Return the entry of a Scaling's block for the axis K of a matrix; -1 for all of it."""
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]
     return columns if name == "a" else rows

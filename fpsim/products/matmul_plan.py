@@ -1,0 +1,243 @@
+"""The plan of products by a matrix unit: how those of one shape are scaled and added. It is cached."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.errors import shown, unknown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import DTYPES, FP32, FP64, Format
+from fpsim.formats.named import format as find_format
+from fpsim.instructions.operands import refuse_shapes
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.backend import output_nan, output_overflow
+from fpsim.products.operand import OperandFacts
+from fpsim.products.request import Request
+from fpsim.products.slices import check_blocks
+from fpsim.products.unit_product import COLUMNS_FIRST, PRODUCT, ROWS_FIRST
+from fpsim.schedules.call import Call
+from fpsim.schedules.limits import refusals, remarks
+from fpsim.schedules.plan import SchedulePlan, Span, plan_of
+from fpsim.schedules.schedule import FLAT, Chain, Epilogue, ScaleOrder, Schedule
+
+MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
+
+
+class Given(NamedTuple):
+    """Which operands of the epilogue a call passes."""
+
+    c: bool = False
+    alpha: bool = False
+    beta: bool = False
+    bias: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class MatmulPlan:
+    """What products of one shape by one unit have in common that are scaled and added alike."""
+
+    unit: MatrixUnit
+    left: OperandFacts
+    right: OperandFacts
+    given: Given
+    schedule: Schedule
+    along_k: SchedulePlan
+    scale_order: str
+    out_fmt: Format | None  # as it was passed
+    fmt: Format  # of the result
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the result, (m, n)."""
+        return self.left.shape[0], self.right.shape[1]
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the result."""
+        return np.dtype(DTYPES.get(self.fmt, self.fmt.storage))
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What the schedule's library does otherwise, a sentence each."""
+        return tuple(remarks(self.schedule, self.unit, *self.shape, self.along_k.k))
+
+    @cached_property
+    def has_factors(self) -> bool:
+        """True where factors scale an operand."""
+        return self.left.factors is not None or self.right.factors is not None
+
+    @cached_property
+    def has_epilogue(self) -> bool:
+        """True where anything is calculated with finished sums, C aside."""
+        return self.given.alpha or self.given.beta or self.given.bias or self.has_factors
+
+    @cached_property
+    def has_tensor_scale(self) -> bool:
+        """True where an operand of a unit that takes block scales has a scale of the whole operand too."""
+        return self.left.has_tensor_scale or self.right.has_tensor_scale
+
+    @cached_property
+    def nan_code(self) -> int | None:
+        """The code of every NaN of the result; None to leave it as it is."""
+        if self.out_fmt is not None and self.fmt != FP32:
+            return output_nan(self.fmt)
+        if not (self.out_fmt is not None or self.along_k.k or self.has_epilogue):
+            return None  # nothing is added and nothing follows: the result is what c is
+        # sums of FP16 units that were promoted are float32
+        return self.unit.nan_code if self.fmt == self.unit.d.fmt else self.fmt.top_magnitude
+
+    @cached_property
+    def overflow(self) -> str:
+        """The overflow rule of the cast to the result's format; a unit's own sums are in it already."""
+        return "nonfinite" if self.out_fmt is None else output_overflow(self.fmt)
+
+    @cached_property
+    def scales_sums(self) -> bool:
+        """True where factors multiply finished sums."""
+        return not self.schedule.block_scaled and self.has_factors
+
+    @cached_property
+    def is_bare(self) -> bool:
+        """True where one chain of whole instructions adds all terms in their order, and nothing follows."""
+        order, chain = self.along_k, isinstance(self.schedule.sums, Chain)
+        whole = len(order.slices) == 1 and order.slices[0].runs == (Span(0, order.k),) and not order.slices[0].residue
+        usual = chain and whole and not order.promoted and order.step >= self.unit.terms
+        return usual and not self.has_epilogue and not self.has_tensor_scale
+
+
+def plan_matmul(unit: MatrixUnit, left: OperandFacts, right: OperandFacts, request: Request, has_c: bool) -> MatmulPlan:
+    """Return the plan of a product, with a warning for each remark on its schedule.
+
+    Raises:
+      ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
+    """
+    given = Given(has_c, request.alpha is not None, request.beta is not None, request.bias is not None)
+    words: tuple[Any, ...] = request.schedule, request.promote, request.scale_order, request.out_fmt, request.strict
+    try:
+        plan = _cached_plan(unit, left, right, given, *words)
+    except TypeError:  # something that cannot be hashed, or that the checks refuse again
+        plan = _cached_plan.__wrapped__(unit, left, right, given, *words)
+    if request.schedule is not None:
+        for remark in plan.remarks:
+            # shown where matmul is called
+            warnings.warn(f"{remark} These are the bits of {plan.schedule}.", UserWarning, stacklevel=5)
+    return plan
+
+
+@lru_cache(maxsize=4096, typed=True)  # True equals 1, and is no promotion
+def _cached_plan(
+    unit: MatrixUnit, left: OperandFacts, right: OperandFacts, given: Given, schedule: Schedule | None,
+    promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
+) -> MatmulPlan:  # fmt: skip
+    """Return the plan of a product; a program repeats most of them many times."""
+    refuse_shapes(left.shape, right.shape)
+    (m, k), n = left.shape, right.shape[1]
+    used = schedule or _default_schedule(promote, scale_order, unit, (left, right))
+    order = plan_of(used, unit, k)
+    fmt = None if out_fmt is None else find_format(out_fmt)
+    if schedule is not None and strict:
+        refused = refusals(Call(used, unit, m, n, k, left.kind, right.kind, fmt or FP32))
+        if refused:
+            raise ValueError(f"{refused[0]} strict=False computes it all the same.")
+    plan = MatmulPlan(unit, left, right, given, used, order, _scale_order(used, left, right), fmt, fmt or FP32)
+    _refuse_sums(plan, schedule is not None)
+    return plan if fmt is not None else replace(plan, fmt=_own_format(plan))
+
+
+def _default_schedule(
+    promote: int | None, scale_order: str | None, unit: MatrixUnit, sides: tuple[OperandFacts, OperandFacts]
+) -> Schedule:
+    """Return one chain, or the promotion that is asked for or that scales along K need.
+
+    Raises:
+      ValueError: a promotion or an order of scales that the unit or the operands do not have.
+    """
+    order: Any = "product" if scale_order is None else scale_order
+    if not isinstance(order, str) or order not in MODES:
+        raise unknown("scale_order", order, list(MODES))
+    if promote is not None:
+        if isinstance(promote, bool) or not isinstance(promote, (int, np.integer)) or promote < 1:
+            raise ValueError(f"promote must be a number of terms, or None for no promotion; got {shown(promote)}.")
+        if promote % unit.terms:
+            raise ValueError(
+                f"promote must be a multiple of the {unit.terms} terms that {unit.name} adds in a step; got {promote}."
+            )
+        if unit.d.fmt == FP64:
+            raise ValueError(
+                f"promote adds partial sums to a float32 total; {unit.name} has float64 sums. Leave it out."
+            )
+    blocks = [side.along_k for side in sides if side.along_k is not None]
+    interval = int(promote) if promote is not None else min(blocks, default=0)
+    for block in blocks:
+        if block % unit.terms:
+            raise ValueError(
+                f"{unit.name} adds {unit.terms} terms in a step, and scales of {block} terms of K cannot join between "
+                "steps. Use larger tiles, or a unit that takes such scales."
+            )
+        if block % interval:
+            raise ValueError(f"promote must divide the {block} terms of K that share a scale; got {interval}.")
+    return _chain(interval, order, bool(blocks))
+
+
+@cache
+def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
+    """Return the schedule of one chain, or of partial sums of a number of terms."""
+    # a promotion that is asked for is CUTLASS's 2xAcc
+    epilogue = Epilogue(order, fused_bias=interval > 0 and not block_scaled)
+    name = "promote" if interval else FLAT.name
+    return Schedule(name, sums=Chain(interval), epilogue=epilogue, block_scaled=block_scaled)
+
+
+def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
+    """Raise a ValueError for sums that the schedule cannot add; is_scheduled: whether the call passed one."""
+    unit, given, schedule = plan.unit, plan.given, plan.schedule
+    if not is_scheduled:
+        pass
+    elif isinstance(schedule.sums, Chain) and schedule.sums.interval % unit.terms:
+        raise ValueError(
+            f"{schedule} promotes every {schedule.sums.interval} terms, which must be a multiple of the {unit.terms} "
+            f"terms that {unit.name} adds in a step."
+        )
+    elif unit.d.fmt == FP64 and schedule != FLAT:
+        raise ValueError(f"{schedule} adds in float32; {unit.name} has float64 sums. Take FLAT.")
+    for side in (plan.left, plan.right):
+        if side.along_k is None or not is_scheduled:
+            continue
+        if not schedule.block_scaled:
+            raise ValueError(
+                f"{schedule} has no place for scales that change along K; got scales of {side.name} per "
+                f"{side.along_k} terms. Take fp.schedules.deepgemm(), cutlass_blockwise() or "
+                "cublas(family='block_scaled')."
+            )
+        check_blocks(schedule, unit, side.along_k, plan.along_k)
+    if given.beta and not given.c:
+        raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
+    if given.c and plan.has_tensor_scale:
+        raise ValueError("c cannot join a sum that a tensor scale multiplies afterwards; add it to the result.")
+    finishes = given.alpha or given.beta or given.bias or plan.out_fmt is not None
+    if unit.d.fmt == FP64 and finishes:
+        raise ValueError(f"alpha, beta, bias and out_fmt work on float32 sums; {unit.name} has float64 sums.")
+
+
+def _scale_order(schedule: Schedule, left: OperandFacts, right: OperandFacts) -> str:
+    """Return the order in which scales are applied: "product", "a_first" or "b_first"."""
+    order = schedule.epilogue.scale_order
+    if order != "cublas":
+        return order
+    sides = (left, right)
+    if any(side.along_k is not None for side in sides):
+        return "a_first" if all(side.factors is None or side.one_dimensional for side in sides) else "product"
+    return "b_first" if any(side.kind == "row" for side in sides) else "product"
+
+
+def _own_format(plan: MatmulPlan) -> Format:
+    """Return the format of the result where `out_fmt` is not given."""
+    schedule, order = plan.schedule, plan.along_k
+    finishes = plan.has_epilogue or (plan.given.c and schedule.epilogue.adds_c)
+    plain = isinstance(schedule.sums, Chain) and not order.promoted and len(order.slices) == 1
+    return plan.unit.d.fmt if plain and not finishes else FP32
