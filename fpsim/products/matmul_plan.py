@@ -16,7 +16,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import refuse_shapes
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import output_nan, output_overflow
-from fpsim.products.operand import OperandFacts
+from fpsim.products.operand import OperandShape
 from fpsim.products.request import Request
 from fpsim.products.slices import check_blocks
 from fpsim.products.unit_product import COLUMNS_FIRST, PRODUCT, ROWS_FIRST
@@ -28,7 +28,7 @@ from fpsim.schedules.schedule import FLAT, Chain, Epilogue, ScaleOrder, Schedule
 MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
 
 
-class Given(NamedTuple):
+class PassedFinish(NamedTuple):
     """Which operands of the epilogue a call passes."""
 
     c: bool = False
@@ -42,9 +42,9 @@ class MatmulPlan:
     """What products of one shape by one unit have in common that are scaled and added alike."""
 
     unit: MatrixUnit
-    left: OperandFacts
-    right: OperandFacts
-    given: Given
+    left: OperandShape
+    right: OperandShape
+    passed: PassedFinish
     schedule: Schedule
     along_k: SchedulePlan
     scale_order: str
@@ -74,7 +74,7 @@ class MatmulPlan:
     @cached_property
     def has_epilogue(self) -> bool:
         """True where anything is calculated with finished sums, C aside."""
-        return self.given.alpha or self.given.beta or self.given.bias or self.has_factors
+        return self.passed.alpha or self.passed.beta or self.passed.bias or self.has_factors
 
     @cached_property
     def has_tensor_scale(self) -> bool:
@@ -110,18 +110,18 @@ class MatmulPlan:
         return usual and not self.has_epilogue and not self.has_tensor_scale
 
 
-def plan_matmul(unit: MatrixUnit, left: OperandFacts, right: OperandFacts, request: Request, has_c: bool) -> MatmulPlan:
+def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
     """Return the plan of a product, with a warning for each remark on its schedule.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
     """
-    given = Given(has_c, request.alpha is not None, request.beta is not None, request.bias is not None)
+    passed = PassedFinish(has_c, request.alpha is not None, request.beta is not None, request.bias is not None)
     words: tuple[Any, ...] = request.schedule, request.promote, request.scale_order, request.out_fmt, request.strict
     try:
-        plan = _cached_plan(unit, left, right, given, *words)
+        plan = _cached_plan(unit, left, right, passed, *words)
     except TypeError:  # something that cannot be hashed, or that the checks refuse again
-        plan = _cached_plan.__wrapped__(unit, left, right, given, *words)
+        plan = _cached_plan.__wrapped__(unit, left, right, passed, *words)
     if request.schedule is not None:
         for remark in plan.remarks:
             # shown where matmul is called
@@ -131,7 +131,7 @@ def plan_matmul(unit: MatrixUnit, left: OperandFacts, right: OperandFacts, reque
 
 @lru_cache(maxsize=4096, typed=True)  # True equals 1, and is no promotion
 def _cached_plan(
-    unit: MatrixUnit, left: OperandFacts, right: OperandFacts, given: Given, schedule: Schedule | None,
+    unit: MatrixUnit, left: OperandShape, right: OperandShape, passed: PassedFinish, schedule: Schedule | None,
     promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
 ) -> MatmulPlan:  # fmt: skip
     """Return the plan of a product; a program repeats most of them many times."""
@@ -144,13 +144,13 @@ def _cached_plan(
         refused = refusals(Call(used, unit, m, n, k, left.kind, right.kind, fmt or FP32))
         if refused:
             raise ValueError(f"{refused[0]} strict=False computes it all the same.")
-    plan = MatmulPlan(unit, left, right, given, used, order, _scale_order(used, left, right), fmt, fmt or FP32)
+    plan = MatmulPlan(unit, left, right, passed, used, order, _scale_order(used, left, right), fmt, fmt or FP32)
     _refuse_sums(plan, schedule is not None)
     return plan if fmt is not None else replace(plan, fmt=_own_format(plan))
 
 
 def _default_schedule(
-    promote: int | None, scale_order: str | None, unit: MatrixUnit, sides: tuple[OperandFacts, OperandFacts]
+    promote: int | None, scale_order: str | None, unit: MatrixUnit, sides: tuple[OperandShape, OperandShape]
 ) -> Schedule:
     """Return one chain, or the promotion that is asked for or that scales along K need.
 
@@ -195,7 +195,7 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 
 def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
     """Raise a ValueError for sums that the schedule cannot add; is_scheduled: whether the call passed one."""
-    unit, given, schedule = plan.unit, plan.given, plan.schedule
+    unit, passed, schedule = plan.unit, plan.passed, plan.schedule
     if not is_scheduled:
         pass
     elif isinstance(schedule.sums, Chain) and schedule.sums.interval % unit.terms:
@@ -215,16 +215,16 @@ def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
                 "cublas(family='block_scaled')."
             )
         check_blocks(schedule, unit, side.along_k, plan.along_k)
-    if given.beta and not given.c:
+    if passed.beta and not passed.c:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
-    if given.c and plan.has_tensor_scale:
+    if passed.c and plan.has_tensor_scale:
         raise ValueError("c cannot join a sum that a tensor scale multiplies afterwards; add it to the result.")
-    finishes = given.alpha or given.beta or given.bias or plan.out_fmt is not None
+    finishes = passed.alpha or passed.beta or passed.bias or plan.out_fmt is not None
     if unit.d.fmt == FP64 and finishes:
         raise ValueError(f"alpha, beta, bias and out_fmt work on float32 sums; {unit.name} has float64 sums.")
 
 
-def _scale_order(schedule: Schedule, left: OperandFacts, right: OperandFacts) -> str:
+def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) -> str:
     """Return the order in which scales are applied: "product", "a_first" or "b_first"."""
     order = schedule.epilogue.scale_order
     if order != "cublas":
@@ -236,8 +236,8 @@ def _scale_order(schedule: Schedule, left: OperandFacts, right: OperandFacts) ->
 
 
 def _own_format(plan: MatmulPlan) -> Format:
-    """Return the format of the result where `out_fmt` is not given."""
+    """Return the format of the result where `out_fmt` is not passed."""
     schedule, order = plan.schedule, plan.along_k
-    finishes = plan.has_epilogue or (plan.given.c and schedule.epilogue.adds_c)
+    finishes = plan.has_epilogue or (plan.passed.c and schedule.epilogue.adds_c)
     plain = isinstance(schedule.sums, Chain) and not order.promoted and len(order.slices) == 1
     return plan.unit.d.fmt if plain and not finishes else FP32

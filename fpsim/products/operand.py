@@ -17,7 +17,7 @@ from fpsim.scaling.tiling import tile_sizes
 BLOCK = 128  # terms, rows or columns that share a scale where scales come as an array (docs/schedules.md)
 
 
-class OperandFacts(NamedTuple):
+class OperandShape(NamedTuple):
     """The shape of an operand and how it is scaled: what a plan of products depends on, without any array."""
 
     name: str  # "a" or "b"
@@ -47,17 +47,17 @@ class OperandFacts(NamedTuple):
         return self.across == 1
 
 
-class Operand(NamedTuple):
+class UnitOperand(NamedTuple):
     """An operand of a product by a unit: codes, and what scales them."""
 
-    facts: OperandFacts
+    facts: OperandShape
     codes: Any  # of the unit's element, on the backend
     block_scales: npt.ArrayLike | None = None  # codes, for units that take them
     factors: Array | None = None  # float32 decode scales per tile, for units that take no block scales
     tensor_scale: np.float32 | None = None
 
 
-def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend) -> Operand:
+def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend) -> UnitOperand:
     """Return an operand as codes of the unit's element, with what scales it.
 
     Args:
@@ -78,13 +78,13 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
     codes = backend.operand(x, element, unit, name)
     refuse_axes(codes.shape, name)
     if scales is None:
-        return Operand(OperandFacts(name, codes.shape), codes)
+        return UnitOperand(OperandShape(name, codes.shape), codes)
     if unit.scale is not None:
-        return Operand(OperandFacts(name, codes.shape), codes, scales)
+        return UnitOperand(OperandShape(name, codes.shape), codes, scales)
     return _with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
 
 
-def _with_factors(codes: Any, name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> Operand:
+def _with_factors(codes: Any, name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> UnitOperand:
     """Return an operand with an array of decode scales, whose shape says what shares a scale."""
     _refuse_doubles(unit, name)
     factors = _float_scales(scales, name, unit)
@@ -110,7 +110,7 @@ def _with_factors(codes: Any, name: str, unit: MatrixUnit, scales: Array, blocks
     tile = (max(rows, 1), max(terms, 1)) if name == "a" else (max(terms, 1), max(rows, 1))
     grid = np.ascontiguousarray(factors.reshape(shape))
     along_k = BLOCK if terms == BLOCK and (parts > 1 or blocks) else None
-    return Operand(OperandFacts(name, codes.shape, tile, along_k, grid.size), codes, None, grid)
+    return UnitOperand(OperandShape(name, codes.shape, tile, along_k, grid.size), codes, None, grid)
 
 
 def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
@@ -139,7 +139,7 @@ def _refuse_doubles(unit: MatrixUnit, name: str) -> None:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
 
 
-def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> Operand:
+def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> UnitOperand:
     """Return the operand that an fpsim.Scaled is, or an object with its attributes whose codes are on a GPU."""
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
@@ -154,8 +154,8 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
         block = _block_along_k(x.scaling.block, name)
         factors = x.scales if x.scales.size else None  # nothing to scale
         count = None if factors is None else factors.size
-        facts = OperandFacts(name, shape, (rows, columns), None if block == -1 else block, count)
-        return Operand(facts, codes, None, factors)
+        facts = OperandShape(name, shape, (rows, columns), None if block == -1 else block, count)
+        return UnitOperand(facts, codes, None, factors)
     along, across = (columns, rows) if name == "a" else (rows, columns)
     k = shape[1] if name == "a" else shape[0]
     fits = across == 1 and (along == unit.block or (along == max(k, 1) <= unit.block))
@@ -166,8 +166,8 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
             f"{(rows, columns)} with scales in {x.scaling.scale_format}. Encode it with such a Scaling"
             + (", or encode the (N, K) matrix and pass its transpose." if name == "b" else ".")
         )
-    facts = OperandFacts(name, shape, has_tensor_scale=x.tensor_scale is not None)
-    return Operand(facts, codes, x.scale_codes, tensor_scale=x.tensor_scale)
+    facts = OperandShape(name, shape, has_tensor_scale=x.tensor_scale is not None)
+    return UnitOperand(facts, codes, x.scale_codes, tensor_scale=x.tensor_scale)
 
 
 def _block_along_k(block: tuple[int, ...], name: str) -> int:

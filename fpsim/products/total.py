@@ -12,7 +12,7 @@ from fpsim.formats.named import FP64
 from fpsim.products.backend import Backend, Matrix
 from fpsim.products.epilogue import ONE, Finish, finished
 from fpsim.products.matmul_plan import MODES, MatmulPlan
-from fpsim.products.operand import Operand
+from fpsim.products.operand import UnitOperand
 from fpsim.products.request import Request
 from fpsim.products.slices import ProductSums, add_slice, merged
 from fpsim.products.unit_product import ADD, Factors
@@ -26,8 +26,8 @@ class MatmulCall(NamedTuple):
     """One product by a matrix unit: its plan, operands and arguments."""
 
     plan: MatmulPlan
-    left: Operand
-    right: Operand
+    left: UnitOperand
+    right: UnitOperand
     request: Request
     c: Any = None  # as in `fpsim.matmul`
 
