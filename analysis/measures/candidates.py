@@ -1,4 +1,4 @@
-"""Ways to round an array, of which the error is measured: a cast, a cast with one scale, a scale per tile."""
+"""The candidates whose error is measured: a cast, a cast with one scale, or a scale per tile."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCALE_ERROR = 2.0**-22  # a scale rounded to float32 and a float32 division may 
 
 
 class FormatFacts(NamedTuple):
-    """What the loops know of a format: see `fpsim.analysis.measures.loops`."""
+    """The numbers that the loops of `fpsim.analysis.measures.loops` read of a format."""
 
     width: int  # bits of the floats that it is measured in
     floats: npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ class FormatFacts(NamedTuple):
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """What the loops that round float32 by themselves know of a cast; None for one that is not theirs."""
+    """Return the plan by which `nearest_loops` rounds float32 to a format; None for a cast that they cannot do."""
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
     if unscaled is None or not (one >= FP32_NORMAL and unscaled[nearest_loops.NORMAL_FROM] * one <= 1 / FAR_DOWN):
@@ -60,7 +60,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """The same without what a scale decides, which is another one for every array."""
+    """Return the entries of `nearest_plan` that do not depend on the scale, which differs from array to array."""
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
@@ -80,7 +80,7 @@ def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
 
 @lru_cache(maxsize=1024)
 def held_by_float32(fmt: Format) -> bool:
-    """Whether every value of a format is one of float32."""
+    """Return whether float32 holds every value of a format."""
     return FP32.holds(fmt)
 
 
@@ -89,21 +89,21 @@ FAR_DOWN = 2.0**-100  # from here on up, all that is computed of a value in floa
 
 
 class Buffers:
-    """Memory for the arrays of one piece, which is used again for the next: fresh pages take longer than the casts."""
+    """Arrays that all pieces of an array share: allocating new memory for each would take longer than the casts."""
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[str, str], Array] = {}
 
     def array(self, name: str, size: int, dtype: Any) -> Array:
-        """The first `size` elements of a named array; what it held before is lost."""
+        """Return the first `size` elements of a named array; its earlier contents are lost."""
         key = (name, np.dtype(dtype).str)
-        found = self._arrays.get(key)
-        if found is None or found.size < size:
-            found = self._arrays[key] = np.empty(size, dtype)
-        return found[:size]
+        buffer = self._arrays.get(key)
+        if buffer is None or buffer.size < size:
+            buffer = self._arrays[key] = np.empty(size, dtype)
+        return buffer[:size]
 
     def converted(self, name: str, x: Array, dtype: Any) -> Array:
-        """x where it is of that dtype, else a copy in a named array."""
+        """Return x itself where it has that dtype, else a copy of it in a named array."""
         if x.dtype == dtype:
             return x
         copy = self.array(name, x.size, dtype)
@@ -113,7 +113,7 @@ class Buffers:
 
 
 class RoundedPiece(NamedTuple):
-    """A piece of an array and what became of it, all float32 or all float64."""
+    """A piece of an array before and after rounding, all in float32 or all in float64."""
 
     exact: Array  # what was rounded: the piece, divided by its scales
     values: Array  # what that was rounded to
@@ -121,15 +121,16 @@ class RoundedPiece(NamedTuple):
     scales: Array | None
 
     def each(self, change: Callable[[Array], Array]) -> RoundedPiece:
-        """The same of changed arrays."""
+        """Return the piece with `change` applied to each of its arrays."""
         scales = None if self.scales is None else change(self.scales)
         return RoundedPiece(change(self.exact), change(self.values), change(self.results), scales)
 
 
 @lru_cache(maxsize=1024)
 def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
-    """The facts of a format for sources of a width; evenly_spaced: its small values count as normal ones."""
-    bias, width = (127, 32) if width == 32 and _fits_in_float32(fmt) else (1023, 64)
+    """Return the facts of a format for sources of `width` bits; with `evenly_spaced` its subnormals count as normal."""
+    fits = held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
+    bias, width = (127, 32) if width == 32 and fits else (1023, 64)
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # from here on nearest-even rounding leaves the range ...
     if not fmt.max_code & 1:
         limit = math.nextafter(limit, math.inf)  # ... or from the next number on, where a tie stays in it
@@ -146,18 +147,14 @@ def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFact
     return FormatFacts(width, floats, fields)
 
 
-def _fits_in_float32(fmt: Format) -> bool:
-    return held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
-
-
 UNMEASURED = FormatFacts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0]), np.array([1, 254, 0], np.int64))
 
 
 def amax_scale(amax: float, fmt: Format) -> float:
-    """The decode scale that maps amax >= 0 to the largest value of a format: amax / fmt.max rounded to float32.
+    """Return the decode scale that maps amax >= 0 to the largest value of a format: amax / fmt.max in float32.
 
-    1 for amax 0. Where that rounds to a subnormal or 0 it is rounded up instead, so that amax stays in range; a
-    quotient beyond float32 gives its largest value.
+    It is 1 for an amax of 0. A quotient that float32 rounds down is rounded up where amax would leave the format's
+    range otherwise, and one beyond float32's range becomes its largest value.
     """
     if amax == 0 or not math.isfinite(amax):
         return 1.0
@@ -170,14 +167,14 @@ def amax_scale(amax: float, fmt: Format) -> float:
 
 
 class FloatCast:
-    """Rounding to a float format, after a division by one decode scale where there is one.
+    """A cast to a float format, after a division by one decode scale where there is one.
 
     Args:
       options: format, rounding and overflow.
-      wide: whether the source is float64, whose arithmetic is too.
+      wide: whether the source is float64; the arithmetic then is, too.
       scale: the decode scale, or None.
-      from_amax: whether it was made for the largest value, which then stays in range.
-      long: whether the array is long enough to compile the format in as constants.
+      from_amax: whether the scale was made from the largest magnitude, which then stays in range.
+      long: whether the array is long enough for a loop that is compiled for this format alone.
     """
 
     def __init__(
@@ -202,11 +199,11 @@ class FloatCast:
 
     @property
     def by_position(self) -> bool:
-        """Whether an element's place in the array matters to what it becomes."""
+        """True where the result of an element depends on its index: with stochastic rounding."""
         return self.options.rounding is Rounding.STOCHASTIC
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """A 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
+        """Round a 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
         exact = x
         if self.scale is not None:
             exact = buffers.array("exact", x.size, x.dtype)
@@ -230,7 +227,7 @@ class FloatCast:
 
 
 def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> RoundedPiece:
-    """The same, all in the dtype that the loops measure in."""
+    """Return a rounded piece with all arrays in the dtype that the loops measure in."""
     dtype = np.float32 if width == 32 else np.float64
     if all(array is None or array.dtype == dtype for array in rounded):
         return rounded
@@ -242,7 +239,7 @@ def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> Rounded
 
 
 def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The largest value, and up to where the rounding of its scale may take it, which is not an overflow."""
+    """Return the largest value of a quotient, and the larger one up to which an inexact scale may raise it."""
     largest = float(np.finfo(dtype).max)
     if top == math.inf:
         return dtype.type(math.inf), dtype.type(math.inf)
@@ -250,7 +247,7 @@ def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 class Tiles:
-    """An array that was encoded with a scale per tile, or a part of it that begins at the flat index `origin`."""
+    """An array encoded with a scale per tile, or a part of one that begins at the flat index `origin`."""
 
     by_position = True
     nearest = None
@@ -266,6 +263,7 @@ class Tiles:
         self.facts = self._facts(64 if wide else 32)
 
     def _facts(self, width: int) -> FormatFacts:
+        """Return the facts of the element format; placeholders where only results can be measured."""
         element = self.scaled.fmt
         if not self.measured:
             return UNMEASURED._replace(width=width)
@@ -275,7 +273,7 @@ class Tiles:
         return facts_of(element, width)
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """A 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
+        """Round a 1-d piece of float32 or float64 whose first element has the flat index `first` in the array."""
         width = self.facts.width
         first -= self.origin
         part = slice(first, first + x.size)
@@ -300,29 +298,30 @@ class Tiles:
             rescale_kernel()(x, values, divisors, exact, results, top, limit)
         return _as_measured(RoundedPiece(exact, values, results, scales), width, buffers)
 
-    def _fill_scales(self, found: Array, first: int) -> None:
-        """The scale of each element of a piece: whole rows at once, and what is left of a row at either end."""
+    def _fill_scales(self, element_scales: Array, first: int) -> None:
+        """Write the scale of each element of a piece: whole rows at once, then the rest of a row at either end."""
         scales = self.scaled.scales.reshape(self.tiling.tiles)
         _, rows, columns, tile_rows, tile_columns, _ = self.tiling
         done = 0
-        while done < found.size:
+        while done < element_scales.size:
             row, column = divmod(first + done, columns)
-            count = (found.size - done) // columns if column == 0 else 0
+            count = (element_scales.size - done) // columns if column == 0 else 0
             if count:
                 batch, place = np.divmod(np.arange(row, row + count), rows)
-                target = found[done : done + count * columns].reshape(count, columns)
+                target = element_scales[done : done + count * columns].reshape(count, columns)
                 _spread(scales[batch, place // tile_rows], tile_columns, target)
                 done += target.size
                 continue
-            stop = min(column + found.size - done, columns)
+            stop = min(column + element_scales.size - done, columns)
             tiles = scales[row // rows, row % rows // tile_rows, column // tile_columns : -(-stop // tile_columns)]
             skipped = column % tile_columns
-            found[done : done + stop - column] = np.repeat(tiles, tile_columns)[skipped : skipped + stop - column]
-            done += stop - column
+            count = stop - column
+            element_scales[done : done + count] = np.repeat(tiles, tile_columns)[skipped : skipped + count]
+            done += count
 
 
 def _spread(scales: Array, size: int, target: Array) -> None:
-    """Each scale of rows (n, tiles) over the `size` elements of its tile; the last tile may be shorter."""
+    """Copy each scale of rows (n, tiles) to the `size` elements of its tile; the last tile may be shorter."""
     whole = target.shape[1] // size * size
     tiles = whole // size
     target[:, :whole].reshape(-1, tiles, size)[...] = scales[:, :tiles, None]

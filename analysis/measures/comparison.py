@@ -1,4 +1,4 @@
-"""Many ways to round one array, side by side: formats, roundings and scalings, and which of them are worth it."""
+"""Several ways to round one array, compared: formats, roundings and scalings, and the best of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fpsim.analysis.measures.error_report import METRICS, NOISE, ErrorReport
 from fpsim.analysis.measures.passes import sums_of_array
 from fpsim.analysis.measures.rounding_error import RoundingWay, finite_amax
 from fpsim.arrays import float_array, without_gradient
+from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown, unknown
@@ -33,7 +34,7 @@ LARGER_IS_BETTER = ("sqnr_db", "exact_rate")
 
 
 class ComparedRow(NamedTuple):
-    """One combination, by the names of its format, rounding and scaling, and what it costs."""
+    """A combination of format, rounding and scaling, with the report of its error."""
 
     format: str
     rounding: str
@@ -42,13 +43,13 @@ class ComparedRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The combination in words."""
+        """The combination as text, such as "E4M3 with an amax scale"."""
         scaling = {"none": "without a scale", "amax": "with an amax scale"}.get(self.scaling, f"with {self.scaling}")
         rounding = "" if self.rounding == "nearest_even" else f", {self.rounding}"
         return f"{self.format} {scaling}{rounding}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The combination and every figure, as one row of a table."""
+        """Return the combination and every metric as a row of a table."""
         report = self.report
         names = {name: getattr(self, name) for name in SETTINGS}
         figures = {name: report.to_dict()[name] for name in (*METRICS, *NOISE)}
@@ -57,7 +58,7 @@ class ComparedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What each way to round an array costs; `merge` adds those of another part of it.
+    """The errors of several ways to round an array; `merge` adds those of another part of it.
 
     Attributes:
       rows: one for each combination, formats first, then scalings, then roundings.
@@ -73,38 +74,43 @@ class Comparison:
     def __iter__(self) -> Iterator[ComparedRow]:
         return iter(self.rows)
 
-    def best(self, figure: str = "sqnr_db") -> ComparedRow:
-        """The combination with the best figure: the largest SQNR or exact rate, a gain nearest to 1, else the smallest.
+    @renamed_arguments(figure="metric")
+    def best(self, metric: str = "sqnr_db") -> ComparedRow:
+        """Return the combination with the best metric: the largest SQNR or exact rate, a gain nearest to 1, else the
+        smallest.
 
-        Of equally good ones the one with the fewest bits, then the first.
+        Ties go to the one with the fewest bits, then to the first.
 
         Raises:
-          ValueError: no such figure, or none of the combinations has it.
+          ValueError: an unknown metric, or one that is NaN for all combinations.
         """
-        if figure not in (*METRICS, *NOISE, "bits_per_value"):
-            raise unknown("figure", figure, [*METRICS, *NOISE, "bits_per_value"])
-        measured = [row for row in self.rows if not math.isnan(row.to_dict()[figure])]
+        if metric not in (*METRICS, *NOISE, "bits_per_value"):
+            raise unknown("metric", metric, [*METRICS, *NOISE, "bits_per_value"])
+        measured = [row for row in self.rows if not math.isnan(row.to_dict()[metric])]
         if not measured:
-            raise ValueError(f"{figure} must be measured to be compared; got NaN for all {plural(len(self), 'row')}.")
+            raise ValueError(
+                f"metric must be one that is measured; got {metric!r}, which is NaN for all "
+                f"{plural(len(self), 'row')}. Take another metric."
+            )
 
         def rank(row: ComparedRow) -> tuple[float, float]:
-            value = float(row.to_dict()[figure])
-            value = -value if figure in LARGER_IS_BETTER else abs(value - 1) if figure == "gain" else abs(value)
+            value = float(row.to_dict()[metric])
+            value = -value if metric in LARGER_IS_BETTER else abs(value - 1) if metric == "gain" else abs(value)
             return value, row.report.bits_per_value
 
         return min(measured, key=rank)
 
     def pareto(self) -> tuple[ComparedRow, ...]:
-        """The combinations that no other one beats in both bits per value and SQNR, from few bits to many."""
-        found: list[ComparedRow] = []
+        """Return the combinations that no other beats in both bits per value and SQNR, from few bits to many."""
+        front: list[ComparedRow] = []
         measured = [row for row in self.rows if not math.isnan(row.report.sqnr_db)]
         for row in sorted(measured, key=lambda row: (row.report.bits_per_value, -row.report.sqnr_db)):
-            if not found or row.report.sqnr_db > found[-1].report.sqnr_db:
-                found.append(row)
-        return tuple(found)
+            if not front or row.report.sqnr_db > front[-1].report.sqnr_db:
+                front.append(row)
+        return tuple(front)
 
     def merge(self, other: Comparison) -> Comparison:
-        """The comparison over both parts of an array.
+        """Return the comparison over both parts of an array.
 
         Raises:
           ValueError: they compare different combinations.
@@ -118,11 +124,13 @@ class Comparison:
         return dataclasses.replace(self, rows=tuple(rows))
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with a row for each combination: its format, rounding and scaling, then every figure."""
+        """Return a pandas DataFrame with a row for each combination: format, rounding, scaling, bits_per_value,
+        metrics.
+        """
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """The combinations that are worth it, a line each."""
+        """Return a line for each combination that no other beats."""
         lines = [
             f"{decibels(r.report.sqnr_db):>9} at {r.report.bits_per_value:5.2f} bits: {r.name}" for r in self.pareto()
         ]
@@ -216,18 +224,18 @@ def compare(
 
 
 def scaling_name(scaling: Scaling | str | float | None) -> str:
-    """What tables call a scaling: "none", "amax", a number, or the repr of a recipe."""
+    """Return the name of a scaling in tables: "none", "amax", a number, or the repr of a recipe."""
     return "none" if scaling is None else scaling if isinstance(scaling, str) else repr(scaling)
 
 
-def several(words: Any, name: str) -> list[Any]:
-    """A list of settings, where one may stand for itself.
+def several(values: Any, name: str) -> list[Any]:
+    """Return a list of settings; a single one becomes a list of one.
 
     Raises:
       ValueError: an empty list.
     """
-    alone = words is None or isinstance(words, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
-    found = [words] if alone or not isinstance(words, Iterable) else list(words)
-    if not found:
-        raise ValueError(f"{name} must name at least one; got {shown(words)}.")
-    return found
+    alone = values is None or isinstance(values, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
+    settings = [values] if alone or not isinstance(values, Iterable) else list(values)
+    if not settings:
+        raise ValueError(f"{name} must name at least one; got {shown(values)}.")
+    return settings

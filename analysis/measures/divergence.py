@@ -1,7 +1,7 @@
-"""Where two runs of the same model first differ: layer, product, element, and the mechanism.
+"""The first difference of two runs of one model: layer, product, element, and its cause.
 
-The products come as plain records (`fpsim.analysis.measures.mechanism.Product`), in the order in which they were
-computed; who watches a model makes them. So this file knows arrays, formats and arithmetic, and no model.
+Products arrive as plain records (`fpsim.analysis.measures.mechanism.Product`) in the order in which they were computed;
+the code that watches a model makes them. This file therefore knows arrays, formats and arithmetic, and no model.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class Divergence:
     Attributes:
       step: of training, counted from 0; None where there are no steps.
       layer, product: what differs: "blocks.0.mlp.down", and "fprop", "dgrad", "wgrad", or "update" for a weight.
-      operand: the operand that differs, such as "input"; "" where it is the result.
+      operand: the operand that differs, such as "input"; "" where the result does.
       element: (row, column) of the first element that differs; None for "order".
-      bits: its patterns in both runs, codes of `fmt`.
-      values: what they stand for.
-      fmt: their format; None for "order".
-      count, size: elements that differ, and all there are.
+      bits: its bit patterns in both runs, codes of `fmt`.
+      values: its values in both runs.
+      fmt: the format of the codes; None for "order".
+      count, size: number of elements that differ, and of all elements.
       largest: the largest |x - y| / max(|x|, |y|) of the elements.
       cause: "operands" (what lies between products differs), "cast" (the same numbers became other codes or scales),
         "arithmetic" (the same codes gave another sum), "output" (the same sum was rounded otherwise), "order" (there
         are other products), "update" (weights, after equal products), or "none" (no bit differs).
-      explanation: all that in a few lines.
-      names: what the runs are called.
-      trees: by which additions each run made the element, where its sums differ; None for an order that is not known
-        (torch's), or for more additions than a tree has.
+      explanation: the difference and its cause, in a few lines of text.
+      names: names of the runs.
+      trees: the tree of additions that made the element in each run, where its sums differ; None for an unknown order
+        (torch's), or for more additions than a tree can hold.
     """
 
     step: int | None
@@ -74,7 +74,9 @@ class Divergence:
         return self.explanation
 
     def to_frame(self) -> Any:
-        """A pandas frame of one row."""
+        """Return a pandas DataFrame of one row: step, layer, product, operand, row, column, values, bits, format and
+        cause.
+        """
         row, column = self.element or (None, None)
         return frame([{
             "step": self.step, "layer": self.layer, "product": self.product, "operand": self.operand, "row": row,
@@ -84,7 +86,7 @@ class Divergence:
         }])  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """The explanation, a line each, for notebooks."""
+        """Return the explanation for notebooks, with a line break after each line."""
         return "<br>".join(map(html.escape, self.explanation.splitlines()))
 
 
@@ -92,17 +94,17 @@ def first_divergence(
     first: Iterable[Product], second: Iterable[Product], names: tuple[str, str] = ("first", "second"), *,
     step: int | None = 0, after: str = "",
 ) -> Divergence | None:  # fmt: skip
-    """The first difference of two sequences of products, and why; None where all bits are equal.
+    """Return the first difference of two sequences of products, with its cause; None where all bits are equal.
 
-    NaN equals NaN, -0.0 differs from 0.0. Of operands the numbers before the cast are compared first, then their codes
-    and scales (their values, where formats or scalings differ), then results. So the first difference that is found has
-    no other one before it.
+    NaN equals NaN, -0.0 differs from 0.0. Of each product the operands before their cast are compared first, then their
+    codes and scales (or values, where formats or scalings differ), then the results. So nothing differs before the
+    difference that is returned.
 
     Args:
       first, second: the products of both runs, in the order of computing.
-      names: what the explanation calls the two.
-      step: of training; None where there are no steps.
-      after: what was equal before these products, in words.
+      names: names of the two runs in the explanation.
+      step: step of training; None where there are no steps.
+      after: name of the last thing before these products that was equal.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -126,15 +128,15 @@ def first_divergence(
       True
     """
     for x, y in zip_longest(first, second):
-        found = _of_order(x, y, names, step) or _of_pair(x, y, names, step, after)
-        if found is not None:
-            return found
+        divergence = _of_order(x, y, names, step) or _of_pair(x, y, names, step, after)
+        if divergence is not None:
+            return divergence
         after = f"{x.layer}, {x.product}"
     return None
 
 
 def equal(x: Product, y: Product) -> bool:
-    """Whether two products are the same: names, operands, bias and result."""
+    """Return whether two products are equal: names, operands, bias and result."""
     return (
         _of_order(x, y, ("", ""), 0) is None
         and all(_same_operand(p, q) for p, q in ((x.a, y.a), (x.b, y.b)))
@@ -147,7 +149,7 @@ def equal(x: Product, y: Product) -> bool:
 def weight_divergence(
     name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), *, step: int = 0
 ) -> Divergence | None:
-    """The difference of a weight after a step whose products were all equal; None where there is none.
+    """Return the difference of a weight after a step whose products were all equal; None where there is none.
 
     Example:
       >>> from fpsim.analysis.measures.divergence import weight_divergence
@@ -159,7 +161,7 @@ def weight_divergence(
     """
     if same_bits(x, y):
         return None
-    p, q = (each.reshape(-1, each.shape[-1]) if each.ndim else each.reshape(1, 1) for each in (x, y))
+    p, q = (weight.reshape(-1, weight.shape[-1]) if weight.ndim else weight.reshape(1, 1) for weight in (x, y))
     place = _Place(step, name, "update", "", names)
     return _first(place, p, q, "update", lambda *_: (
         "Every product of this step was equal, so gradients of other weights, their reduction, clipping or the "
@@ -170,10 +172,11 @@ def weight_divergence(
 def matrix_divergence(
     name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), because: str = "", *, fmt: Any = None
 ) -> Divergence:  # fmt: skip
-    """Return the difference of two matrices of one shape that a module gave, with a sentence after it.
+    """Return the difference between two matrices of one shape that modules returned.
 
     Args:
-      fmt: the format of their elements; None for that of their dtype.
+      because: a sentence at the end of the explanation.
+      fmt: the format of the elements; None takes that of their dtype.
 
     Example:
       >>> from fpsim.analysis.measures.divergence import matrix_divergence
@@ -187,7 +190,7 @@ def matrix_divergence(
 
 
 class _Place(NamedTuple):
-    """Where a difference lies."""
+    """The array in which a difference was found: step, layer, product and operand, and the names of the runs."""
 
     step: int | None
     layer: str
@@ -200,7 +203,7 @@ class _Place(NamedTuple):
 
     @property
     def array(self) -> str:
-        """What differs."""
+        """Name of the array that differs, such as "weight" or "result"."""
         return self.operand or {"update": "weight", "output": "output"}.get(self.product, "result")
 
 
@@ -212,7 +215,7 @@ Why = Callable[[int, int], str]
 
 
 def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
-    """The first element that differs of two matrices of floats (their codes, where a format is given)."""
+    """Return the first element in which two matrices of floats differ (or their codes, where a format is given)."""
     if codes is None:
         codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
     differ = differing(x, y)
@@ -243,7 +246,7 @@ def _headline(
 
 
 def _largest(x: Array, y: Array) -> float:
-    """The largest relative difference; infinite where only one is finite."""
+    """Return the largest relative difference; infinite where only one of two elements is finite."""
     with np.errstate(all="ignore"):
         p, q = x.astype(np.float64), y.astype(np.float64)
         apart = np.abs(p - q) / np.maximum(np.abs(p), np.abs(q))
@@ -256,13 +259,13 @@ def _largest(x: Array, y: Array) -> float:
 
 
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
-    """Other products, or products of other shapes."""
-    said = [_said(each) for each in (x, y)]
-    if said[0] == said[1]:
+    """Return a divergence where the two products have different names or shapes, else None."""
+    descriptions = [_said(each) for each in (x, y)]
+    if descriptions[0] == descriptions[1]:
         return None
     there = x or y
     assert there is not None
-    text = f"{_of_step(step, ': ')}{names[0]} computes {said[0]} where {names[1]} computes {said[1]}."
+    text = f"{_of_step(step, ': ')}{names[0]} computes {descriptions[0]} where {names[1]} computes {descriptions[1]}."
     return Divergence(step, there.layer, there.product, "", None, (0, 0), (np.nan, np.nan), None, 0, 0, np.nan,
                       "order", text, names)  # fmt: skip
 
@@ -275,7 +278,7 @@ def _said(x: Product | None) -> str:
 
 
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
-    """The first difference of one product."""
+    """Return the first difference between two products of one name and shape; None where there is none."""
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
         if not same_bits(p.source, q.source):
@@ -294,8 +297,8 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
     cause, text = why(x, y, row, column, names)
     shared = x.adds.out_fmt if x.adds.out_fmt == y.adds.out_fmt else None
     place = _Place(step, x.layer, x.product, "", names)
-    found = _first(place, x.result, y.result, cause, lambda *_: text, codes=shared)
-    return replace(found, trees=(tree_of(x), tree_of(y)))
+    divergence = _first(place, x.result, y.result, cause, lambda *_: text, codes=shared)
+    return replace(divergence, trees=(tree_of(x), tree_of(y)))
 
 
 def _before(after: str) -> str:
@@ -306,7 +309,7 @@ def _before(after: str) -> str:
 
 
 class _OperandCodes(NamedTuple):
-    """An operand as codes: those of a format, with the scales of a scaling; or as values."""
+    """An operand as codes of a format, with the scales of a scaling; or as plain values."""
 
     fmt: Any
     scaling: Any
@@ -321,7 +324,7 @@ def _cast_of(x: OperandLike) -> _OperandCodes:
 
 
 def _same_operand(x: OperandLike, y: OperandLike) -> bool:
-    """Whether two operands are the same, before their casts and after them."""
+    """Return whether two operands are the same, before and after their casts."""
     if not same_bits(x.source, y.source):
         return False
     p, q = _cast_of(x), _cast_of(y)
@@ -339,12 +342,12 @@ def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """The first element of an operand that became another number."""
+    """Return the first difference between two casts of the same operand: of scales, else of values."""
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
     if one and p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
-        found = _Place(place.step, place.layer, place.product, f"{place.operand}'s scales", place.names)
-        return _first(found, p.scales, q.scales, "cast", lambda *_: (
+        scales_place = _Place(place.step, place.layer, place.product, f"{place.operand}'s scales", place.names)
+        return _first(scales_place, p.scales, q.scales, "cast", lambda *_: (
             f"The {place.operand} is the same, and {p.scaling!r} gives it other scales, so they come from elsewhere, "
             "such as the amax of earlier steps."
         ))  # fmt: skip
@@ -353,14 +356,14 @@ def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
     def words(row: int, column: int) -> str:
         value = x.source[row, column]
         lines = [f"The {place.operand} is the same, {float(value)!r}, and is cast otherwise."]
-        return "\n".join([*lines, *(_cast_words(each, value, row, column, name)
-                                    for each, name in zip((x, y), place.names, strict=True))])  # fmt: skip
+        return "\n".join([*lines, *(_cast_words(operand, value, row, column, name)
+                                    for operand, name in zip((x, y), place.names, strict=True))])  # fmt: skip
 
     return _first(place, *values, "cast", words)
 
 
 def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) -> str:
-    """How one run cast a value, in a sentence."""
+    """Return the sentence that says how one run cast a value."""
     cast = _cast_of(x)
     if cast.fmt is None:
         return f"{name} leaves it as it is."
@@ -374,7 +377,7 @@ def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) ->
         with np.errstate(all="ignore"):
             quotient = np.float32(value / scale)
     if isinstance(cast.fmt, Format):
-        found = explain(np.float32(quotient), cast.fmt, overflow="saturate")
-        nearest = found.code == int(cast.codes[row, column])
-        said += f", as nearest even does: {found.reason}" if nearest else ", which is not what nearest even gives"
+        explanation = explain(np.float32(quotient), cast.fmt, overflow="saturate")
+        nearest = explanation.code == int(cast.codes[row, column])
+        said += f", as nearest even does: {explanation.reason}" if nearest else ", which is not what nearest even gives"
     return f"{said}."

@@ -15,7 +15,7 @@ HEIGHT = 2.2  # inches
 
 
 class DrawnErrors(Protocol):
-    """What the pictures show of a report."""
+    """The parts of an ErrorReport that the figures read."""
 
     @property
     def parts(self) -> Any: ...
@@ -36,6 +36,7 @@ def error_axes(report: DrawnErrors, ax: Any = None) -> Any:
 
 
 def _draw_causes(report: DrawnErrors, ax: Any) -> None:
+    """Draw a bar for each cause of the noise."""
     shares = report.noise_by_cause
     names = list(shares)[::-1]
     values = [0.0 if math.isnan(shares[name]) else shares[name] for name in names]
@@ -48,8 +49,9 @@ def _draw_causes(report: DrawnErrors, ax: Any) -> None:
 
 
 def _draw_parts(report: DrawnErrors, ax: Any) -> None:
-    found = report.parts["sqnr_db"]
-    shown = np.where(np.isfinite(found), found, np.nan)
+    """Draw the SQNR of every channel or block as a point."""
+    sqnr = report.parts["sqnr_db"]
+    shown = np.where(np.isfinite(sqnr), sqnr, np.nan)
     ax.plot(np.arange(len(shown)), shown, color=DATA, linewidth=0, marker=".", markersize=3)
     ax.axhline(report.sqnr_db, color=QUIET, linewidth=0.8, zorder=0)
     ax.set_xlabel(report.parts.name)
@@ -59,7 +61,7 @@ def _draw_parts(report: DrawnErrors, ax: Any) -> None:
 
 
 class DrawnComparison(Protocol):
-    """What the picture shows of a comparison."""
+    """The parts of a Comparison that the figure reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

@@ -1,4 +1,4 @@
-"""What rounding cost: the report of a whole array, and the figures of its channels or blocks."""
+"""The report of a rounding error, of a whole array and of its channels or blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.figures import FIGURES, figure
+from fpsim.analysis.measures.metrics import FORMULAS, metric
 from fpsim.analysis.measures.sums import ErrorSums
 from fpsim.display.optional import frame, load
 from fpsim.display.wording import decibels, percent, plural
@@ -33,12 +33,12 @@ SHOWN = ("underflow", "overflow", "saturation")  # rates that a printed report h
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Parts:
-    """The figures of each channel or block of an array.
+    """The metrics of each channel or block of an array.
 
     Attributes:
       name: "channel" or "block".
-      places: where each part is: its index along the axis, or in the grid of blocks.
-      sums: the counts and sums behind the figures.
+      places: the index of each part along the axis, or its indices in the grid of blocks.
+      sums: the counts and sums that the metrics are computed from.
 
     Example:
       >>> import fpsim as fp
@@ -57,25 +57,27 @@ class Parts:
         return len(self.places)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        """A figure of every part, by the name that it has in an ErrorReport."""
-        if name not in FIGURES:
-            raise unknown("figure", name, list(FIGURES))
-        found = np.asarray(FIGURES[name](self.sums))
-        return np.full(found.shape, np.nan) if name in self.unmeasured else found
+        """Return a metric of every part, by its name in an ErrorReport."""
+        if name not in FORMULAS:
+            raise unknown("metric", name, list(FORMULAS))
+        values = np.asarray(FORMULAS[name](self.sums))
+        return np.full(values.shape, np.nan) if name in self.unmeasured else values
 
     def worst(self, name: str = "sqnr_db") -> Any:
-        """Where the part is whose figure is worst: the lowest SQNR, gain or exact rate, the largest of any other."""
-        found = self[name].astype(np.float64)
+        """Return the place of the part whose metric is worst: the lowest SQNR, gain or exact rate, the largest of any
+        other.
+        """
+        values = self[name].astype(np.float64)
         if name == "gain":
-            found = -np.abs(found - 1)
+            values = -np.abs(values - 1)
         elif name not in ("sqnr_db", "exact_rate"):
-            found = -np.abs(found)
-        if not len(found) or np.isnan(found).all():
+            values = -np.abs(values)
+        if not len(values) or np.isnan(values).all():
             return None
-        return self.places[int(np.nanargmin(found))]
+        return self.places[int(np.nanargmin(values))]
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with a row for each part: its place, then its figures."""
+        """Return a pandas DataFrame with a row for each part: its place, then its metrics."""
         figures = {name: self[name] for name in (*METRICS, *NOISE)}
         return load("pandas", "to_frame()").DataFrame({self.name: list(self.places), **figures})
 
@@ -85,18 +87,18 @@ class Parts:
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """What rounding cost; `merge` adds the report of another part of the same data.
+    """The error of rounding an array; `merge` adds the report of another part of the same data.
 
-    "Compared" are the elements whose input and result are both finite; a rate is a fraction of all elements. A figure
-    that cannot be measured is NaN, and `unmeasured` says which.
+    The compared elements are those whose input and result are both finite. A rate is a fraction of all elements. A
+    metric that cannot be measured is NaN, and `unmeasured` names it.
 
     Attributes:
       fmt, rounding, overflow, subnormals: how the data was rounded.
       scale: the decode scale; 1 without one, NaN where there are several or merged parts had different ones.
-      sums: the counts and sums behind every figure.
-      scaling, scales: the recipe of scales per tile, and what happened to these; None without one.
-      scale_bits: bits that all scales take together.
-      parts: the figures of each channel or block, where they were asked for.
+      sums: the counts and sums that the metrics are computed from.
+      scaling, scales: the recipe of scales per tile, and a report on these scales; None without them.
+      scale_bits: bits of all scales together.
+      parts: the metrics of each channel or block, where `axis` or `block` asked for them.
     """
 
     fmt: Element
@@ -113,120 +115,123 @@ class ErrorReport:
 
     @property
     def format(self) -> str:
-        """The name of the format."""
+        """Name of the format."""
         return self.fmt.name
 
-    def _figure(self, name: str) -> Any:
+    def _metric(self, name: str) -> Any:
+        """Return a metric by name, computed once; NaN if it is unmeasured."""
         if name in self.unmeasured:
             return math.nan
-        found = self.__dict__.setdefault("_found", {})  # a study asks each report for the same figures many times
-        if name not in found:
-            found[name] = figure(self.sums, name)
-        return found[name]
+        known = self.__dict__.setdefault("_known", {})  # a study asks each report for the same figures many times
+        if name not in known:
+            known[name] = metric(self.sums, name)
+        return known[name]
 
     @property
     def count(self) -> int:
         """Elements in all."""
-        return int(self._figure("count"))
+        return int(self._metric("count"))
 
     @property
     def sqnr_db(self) -> float:
-        """10 log10(sum x**2 / sum (result - x)**2) over the compared: Inf without error, NaN without data."""
-        return float(self._figure("sqnr_db"))
+        """10 log10(sum x**2 / sum (result - x)**2) over the compared elements: Inf without error, NaN without data."""
+        return float(self._metric("sqnr_db"))
 
     @property
     def gain(self) -> float:
-        """sum x * result / sum x**2 over the compared: below 1 where rounding shrinks, as truncation does."""
-        return float(self._figure("gain"))
+        """Gain: sum x * result / sum x**2 over the compared elements; truncation makes it less than 1."""
+        return float(self._metric("gain"))
 
     @property
     def lost_energy(self) -> float:
-        """Share of sum x**2 over the compared that is in elements that become zero."""
-        return float(self._figure("lost_energy"))
+        """Share of sum x**2 over the compared elements that belongs to elements that become zero."""
+        return float(self._metric("lost_energy"))
 
     @property
     def mse(self) -> float:
-        """Mean of (result - x)**2 over the compared."""
-        return float(self._figure("mse"))
+        """Mean of (result - x)**2 over the compared elements."""
+        return float(self._metric("mse"))
 
     @property
     def bias(self) -> float:
-        """Mean of result - x over the compared."""
-        return float(self._figure("bias"))
+        """Mean of result - x over the compared elements."""
+        return float(self._metric("bias"))
 
     @property
     def max_ulp(self) -> float:
-        """Largest |result - x| / ulp(x), the format's spacing at the exact x, over the compared."""
-        return float(self._figure("max_ulp"))
+        """Largest |result - x| / ulp(x) over the compared elements; ulp(x) is the format's spacing at the exact x."""
+        return float(self._metric("max_ulp"))
 
     @property
     def mean_ulp(self) -> float:
-        """Mean of |result - x| / ulp(x) over the compared."""
-        return float(self._figure("mean_ulp"))
+        """Mean of |result - x| / ulp(x) over the compared elements."""
+        return float(self._metric("mean_ulp"))
 
     @property
     def max_relative(self) -> float:
-        """Largest |result - x| / |x| over the compared that are not 0."""
-        return float(self._figure("max_relative"))
+        """Largest |result - x| / |x| over the compared elements other than 0."""
+        return float(self._metric("max_relative"))
 
     @property
     def mean_relative(self) -> float:
-        """Mean of |result - x| / |x| over the compared that are not 0."""
-        return float(self._figure("mean_relative"))
+        """Mean of |result - x| / |x| over the compared elements other than 0."""
+        return float(self._metric("mean_relative"))
 
     @property
     def underflow_rate(self) -> float:
         """Share of elements that are not 0 and become 0 or -0."""
-        return float(self._figure("underflow_rate"))
+        return float(self._metric("underflow_rate"))
 
     @property
     def subnormal_rate(self) -> float:
         """Share of results that are subnormal in the format."""
-        return float(self._figure("subnormal_rate"))
+        return float(self._metric("subnormal_rate"))
 
     @property
     def overflow_rate(self) -> float:
         """Share of elements that are finite and become Inf or NaN."""
-        return float(self._figure("overflow_rate"))
+        return float(self._metric("overflow_rate"))
 
     @property
     def saturation_rate(self) -> float:
         """Share of inputs beyond the range of nearest-even rounding, Inf included, that become +-max."""
-        return float(self._figure("saturation_rate"))
+        return float(self._metric("saturation_rate"))
 
     @property
     def nan_rate(self) -> float:
         """Share of NaN inputs."""
-        return float(self._figure("nan_rate"))
+        return float(self._metric("nan_rate"))
 
     @property
     def exact_rate(self) -> float:
         """Share of results equal to their input."""
-        return float(self._figure("exact_rate"))
+        return float(self._metric("exact_rate"))
 
     @property
     def beyond_rate(self) -> float:
-        """Share of elements that are finite and beyond the range, whatever became of them."""
+        """Share of elements that are finite and beyond the format's range, whatever they become."""
         beyond = int(self.sums["overflow"]) + int(self.sums["finite_saturation"])
         return beyond / self.count if self.count else math.nan
 
     @property
     def bits_per_value(self) -> float:
-        """Bits that a value takes with its share of the scales; NaN without values."""
+        """Bits of a value with its share of the scales; NaN without values."""
         return self.fmt.bits + self.scale_bits / self.count if self.count else math.nan
 
     @property
     def noise_by_cause(self) -> dict[str, float]:
-        """Shares of the noise, sum (result - x)**2, by what became of a value: "normal", a normal value of the format;
-        "subnormal"; "underflow", zero; "saturation", the largest value, from beyond the range.
+        """Shares of the noise, sum (result - x)**2, by the kind of result.
+
+        "normal": a normal value of the format; "subnormal"; "underflow": zero; "saturation": the largest value, for an
+        input beyond the range.
         """
-        return {name.removeprefix("noise_"): self._figure(name) for name in NOISE}
+        return {name.removeprefix("noise_"): self._metric(name) for name in NOISE}
 
     def merge(self, other: ErrorReport) -> ErrorReport:
-        """The report of both parts together.
+        """Return the report of both parts together.
 
-        Counts, rates and maxima are those of one pass; the float64 sums behind the means and SQNR differ from it by a
-        few parts in 10**16, where parts begin elsewhere than blocks of 2048 elements.
+        Counts, rates and maxima equal those of the whole array. The float64 sums behind means and SQNR may differ from
+        it by a few parts in 10**16, unless the parts begin at multiples of 2048 elements.
 
         Raises:
           ValueError: the parts were rounded differently.
@@ -253,7 +258,7 @@ class ErrorReport:
         )
 
     def __str__(self) -> str:
-        """The figures that decide, the SQNR first.
+        """Return SQNR, format and the main rates in one line.
 
         Example:
           >>> import fpsim as fp
@@ -268,15 +273,15 @@ class ErrorReport:
         return f"{sqnr} in {self.format} ({self.rounding}, {scale}) over {plural(self.count, 'value')}: {rates}{worst}"
 
     def to_dict(self) -> dict[str, Any]:
-        """How it was rounded, and every figure, as one row of a table."""
+        """Return the settings and every metric as a row of a table."""
         settings = {name: getattr(self, name) for name in ("format", "rounding", "overflow", "subnormals", "scale")}
         tiles = {"scaling": repr(self.scaling), **self.scales.to_dict()} if self.scales else {}
-        noise = {name: self._figure(name) for name in NOISE}
+        noise = {name: self._metric(name) for name in NOISE}
         figures = {name: getattr(self, name) for name in METRICS}
         return {**settings, **tiles, "bits_per_value": self.bits_per_value, **figures, **noise}
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of one row, or with a row for each channel or block."""
+        """Return a pandas DataFrame of one row, or with a row for each channel or block."""
         return frame([self.to_dict()]) if self.parts is None else self.parts.to_frame()
 
     def plot(self, ax: Any = None) -> Any:
@@ -294,7 +299,7 @@ class ErrorReport:
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """The same channels over both: blocks of two arrays are different ones, and so are other numbers of channels."""
+    """Return the merged metrics of each channel; None for blocks, or where the channels differ."""
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None
     return dataclasses.replace(mine, sums=mine.sums.merge(others.sums))

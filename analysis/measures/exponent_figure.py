@@ -16,7 +16,7 @@ from fpsim.formats.named import format as find_format
 
 
 class Exponents(Protocol):
-    """What a histogram shows: the counts of a `RangeReport`."""
+    """The parts of a `RangeReport` that a histogram shows."""
 
     @property
     def counts(self) -> tuple[tuple[int, int], ...]: ...
@@ -28,13 +28,15 @@ class Exponents(Protocol):
 
 
 def _extent(fmt: Format) -> tuple[int, int, int]:
-    """Exponents: of the smallest subnormal, the smallest normal, and one above the largest value."""
+    """Return three exponents of a format: of its smallest subnormal, of its smallest normal value, and one above its
+    largest.
+    """
     lowest, top = (math.frexp(value)[1] - 1 for value in (fmt.smallest_subnormal, fmt.max))
     return lowest, fmt.min_exponent, top + 1
 
 
 def _window(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
-    """The exponents to show: where data lies (but for a thousandth at either end) and the 8-bit formats reach."""
+    """Return the range of exponents to draw: of the data, except for 1/1000 at either end, and the 8-bit formats."""
     low = [low for report in reports if (low := report.quantile(0.001)) is not None]
     high = [math.frexp(report.amax)[1] - 1 for report in reports if report.amax > 0]
     small = [_extent(fmt) for fmt in formats if fmt.exponent_bits <= 5] or [(-10, -8, 8)]
@@ -49,7 +51,7 @@ def exponent_figure(
     title: str,
     window: tuple[int, int] | None,
 ) -> Any:
-    """A row of histograms for each tensor, one per step, the last one filled."""
+    """Draw a row of histograms for each tensor, one for each step, the last one filled."""
     with figure_style():
         figure = blank_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
         ax = figure.add_subplot()
@@ -61,7 +63,7 @@ def exponent_figure(
 def exponent_axes(
     rows: Sequence[tuple[str, Exponents]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Any = None
 ) -> Any:
-    """Draw one histogram per row into axes, over the ranges of formats."""
+    """Draw a histogram for each row into axes, over the ranges of formats."""
     with figure_style():
         ax = axes_of(ax, 1.6 + 0.5 * len(rows))
         _draw_exponents(ax, [(name, [report]) for name, report in rows], [find_format(fmt) for fmt in formats], None)
@@ -69,7 +71,7 @@ def exponent_axes(
 
 
 def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
-    """The exponents that a set of figures shows, so that they can be compared."""
+    """Return the range of exponents that a set of figures shares, so that they can be compared."""
     return _window(reports, formats)
 
 
@@ -79,6 +81,7 @@ def _draw_exponents(
     formats: Sequence[Format],
     window: tuple[int, int] | None,
 ) -> None:
+    """Draw the ranges of the formats as bars, and the histograms of each row under them."""
     left, right = window or _window([report for _, reports in rows for report in reports], formats)
     names = [fmt.name for fmt in formats]
     bar_height = 0.42  # height of a format's bar, in rows
@@ -125,7 +128,7 @@ def _draw_exponents(
 
 
 def _outline(report: Exponents, left: int, right: int) -> tuple[Any, Any]:
-    """Steps of a histogram over [left, right], 1 at its mode; what lies outside is in the outermost bins."""
+    """Return the outline of a histogram over [left, right], 1 at its mode; other values are in the outermost bins."""
     heights = np.zeros(right - left)
     for exponent, count in report.counts:
         heights[min(max(exponent, left), right - 1) - left] += count

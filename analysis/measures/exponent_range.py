@@ -1,4 +1,4 @@
-"""Where the values of an array lie: counts per magnitude, quantiles, and what share of them a format reaches."""
+"""The range of an array's values: counts by magnitude, quantiles, and the share inside a format's range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.loops import BINS, BINS_PER_BINADE, LOWEST_EXPONENT, histogram_kernel
+from fpsim.analysis.measures.magnitude_loops import BINS, BINS_PER_BINADE, LOWEST_EXPONENT, histogram_kernel
 from fpsim.analysis.measures.parts import Layout
 from fpsim.analysis.measures.passes import float_pieces
 from fpsim.arrays import Array, float_array, without_gradient
@@ -32,7 +32,7 @@ class RangeParts:
 
     Attributes:
       name: "channel" or "block".
-      places: where each part is: its index along the axis, or in the grid of blocks.
+      places: the index of each part along the axis, or its indices in the grid of blocks.
       amax: largest finite magnitude; 0 without any.
       smallest: smallest finite magnitude other than 0; Inf without any.
       zeros: share of zeros.
@@ -46,7 +46,7 @@ class RangeParts:
 
     @property
     def dynamic_range(self) -> npt.NDArray[np.float64]:
-        """log2(amax / smallest), in binades; NaN for parts without a finite value other than 0."""
+        """Dynamic range of each part, log2(amax / smallest), in binades; NaN without a finite value other than 0."""
         with np.errstate(all="ignore"):
             return np.where(self.amax > 0, np.log2(self.amax) - np.log2(self.smallest), np.nan)
 
@@ -54,7 +54,7 @@ class RangeParts:
         return len(self.places)
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with a row for each part."""
+        """Return a pandas DataFrame with a row for each part."""
         columns = {"amax": self.amax, "smallest": self.smallest, "zeros": self.zeros}
         columns["dynamic_range"] = self.dynamic_range
         return load("pandas", "to_frame()").DataFrame({self.name: list(self.places), **columns})
@@ -68,11 +68,11 @@ class RangeReport:
     """Counts of an array's elements by magnitude; `merge` adds those of another part.
 
     Attributes:
-      bins: of the 32 equal parts of each binade that occur, from low to high, as pairs (32 * exponent + part, count).
-      zeros, infinities, nans: counts; -0 is a zero.
+      bins: pairs (32 * exponent + part, count), ascending: the non-empty ones of the 32 equal parts of each binade.
+      zeros, infinities, nans: their numbers; -0 is a zero.
       amax: largest finite magnitude; 0 without any.
       smallest: smallest non-zero magnitude; Inf without any.
-      parts: the ranges of channels or blocks, where they were asked for.
+      parts: the ranges of channels or blocks, where `axis` or `block` asked for them.
     """
 
     bins: tuple[tuple[int, int], ...]
@@ -85,32 +85,32 @@ class RangeReport:
 
     @cached_property
     def counts(self) -> tuple[tuple[int, int], ...]:
-        """Of the exponents floor(log2|x|) that occur, from low to high, as pairs (exponent, count)."""
-        found: dict[int, int] = {}
+        """Pairs (exponent, count) of the exponents floor(log2|x|) that occur, ascending."""
+        counts: dict[int, int] = {}
         for place, number in self.bins:
             exponent = place // BINS_PER_BINADE
-            found[exponent] = found.get(exponent, 0) + number
-        return tuple(found.items())
+            counts[exponent] = counts.get(exponent, 0) + number
+        return tuple(counts.items())
 
     @cached_property
     def count(self) -> int:
-        """Elements in all."""
+        """Number of all elements."""
         return sum(number for _, number in self.bins) + self.zeros + self.infinities + self.nans
 
     @property
     def dynamic_range(self) -> float:
-        """log2(amax / smallest), in binades; NaN without a finite value other than 0."""
+        """Dynamic range, log2(amax / smallest), in binades; NaN without a finite value other than 0."""
         return math.log2(self.amax) - math.log2(self.smallest) if self.amax > 0 else math.nan
 
     def quantile(self, share: float) -> int | None:
-        """The exponent that `share` (0 to 1) of the non-zero finite elements do not exceed; None without any."""
+        """Return the exponent that `share` (0 to 1) of the non-zero finite elements do not exceed; None without any."""
         place = self._place(share)
         return None if place is None else place // BINS_PER_BINADE
 
     def magnitude(self, share: float) -> float:
-        """The magnitude that `share` (0 to 1) of the non-zero finite elements do not exceed; NaN without any.
+        """Return the magnitude that `share` (0 to 1) of the non-zero finite elements do not exceed; NaN without any.
 
-        It is known to a 32nd of a binade (at most 3.1 %), and rounded up.
+        It is rounded up to a 32nd of a binade, by at most 3.1 %.
 
         Example:
           >>> import fpsim as fp
@@ -124,6 +124,7 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
+        """Return the bin below or in which `share` of the non-zero finite elements lie; None without any."""
         total = sum(number for _, number in self.bins)
         seen = 0
         for place, number in self.bins:
@@ -138,7 +139,7 @@ class RangeReport:
         return {share: self.magnitude(share) for share in QUANTILES}
 
     def shares(self, fmt: FormatLike) -> dict[str, float]:
-        """What share of all elements lies where in a format's range, counted by whole exponents.
+        """Return the shares of all elements below, inside and above a format's range, counted by whole exponents.
 
         Returns:
           "below": non-zero, below the smallest subnormal; "subnormal"; "normal", which includes everything in the
@@ -149,20 +150,20 @@ class RangeReport:
           >>> fp.analysis.exponents(np.float32([2.0**-12, 2.0**-8, 1.0, 512.0])).shares(fp.E4M3)
           {'below': 0.25, 'subnormal': 0.25, 'normal': 0.25, 'above': 0.25}
         """
-        found = find_format(fmt)
-        lowest, top = (math.frexp(value)[1] - 1 for value in (found.smallest_subnormal, found.max))
+        target = find_format(fmt)
+        lowest, top = (math.frexp(value)[1] - 1 for value in (target.smallest_subnormal, target.max))
         parts = dict.fromkeys(("below", "subnormal", "normal", "above"), 0)
         for exponent, number in self.counts:
             if exponent < lowest:
                 parts["below"] += number
-            elif exponent < found.min_exponent:
+            elif exponent < target.min_exponent:
                 parts["subnormal"] += number
             else:
                 parts["normal" if exponent <= top else "above"] += number
         return {name: number / self.count if self.count else math.nan for name, number in parts.items()}
 
     def merge(self, other: RangeReport) -> RangeReport:
-        """The report of both parts together, exactly."""
+        """Return the report of both parts together, which is exact."""
         bins = dict(self.bins)
         for place, number in other.bins:
             bins[place] = bins.get(place, 0) + number
@@ -176,7 +177,7 @@ class RangeReport:
         )
 
     def __str__(self) -> str:
-        """Where the values lie, in a line.
+        """Return the number of values, their range and the special values in one line.
 
         Example:
           >>> import fpsim as fp
@@ -193,7 +194,7 @@ class RangeReport:
         return f"{plural(self.count, 'value')} {spread}" + (f"; {special}" if special else "")
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with the columns exponent, count and share (of all elements), or of channels or blocks."""
+        """Return a pandas DataFrame: exponent, count and share of all elements, or a row for each channel or block."""
         if self.parts is not None:
             return self.parts.to_frame()
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])
@@ -223,10 +224,10 @@ def range(x: npt.ArrayLike, *, axis: int | None = None, block: Any = None) -> Ra
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; nothing of its size is
         allocated.
-      axis: the range of every place along that axis too, in `parts`.
-      block: the range of every block of that shape of the last axes, as in `fp.Scaling`; -1 is a whole axis.
+      axis: also give the range of each index along that axis, in `parts`.
+      block: also give the range of each block of that shape of the last axes, as in `fp.Scaling`; -1 is a whole axis.
     Returns:
-      A RangeReport: counts from 2**-1074 on, of zeros, infinities and NaNs, with extremes and quantiles.
+      A RangeReport: counts by magnitude from 2**-1074 on, counts of zeros, infinities and NaNs, extremes and quantiles.
     Raises:
       TypeError: x is not an array of floats.
       ValueError: an axis or block that x does not have.
@@ -247,10 +248,11 @@ def range(x: npt.ArrayLike, *, axis: int | None = None, block: Any = None) -> Ra
     return dataclasses.replace(report, parts=_ranges_of_parts(array, layout))
 
 
-exponents = range  # the name that it had first
+exponents = range  # its first name
 
 
 def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
+    """Return the range of each channel or block."""
     amax, smallest, zeros = np.zeros(layout.count), np.full(layout.count, math.inf), np.zeros(layout.count)
     sizes = np.zeros(layout.count)
     for slab in layout.slabs():
@@ -267,7 +269,7 @@ def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
 
 
 class Histogram:
-    """Counts of magnitudes to which pieces of an array are added."""
+    """Counts of magnitudes, to which pieces of an array are added."""
 
     def __init__(self) -> None:
         self.table = np.zeros(BINS, np.int64)
@@ -281,7 +283,7 @@ class Histogram:
                 histogram_kernel(piece.dtype.itemsize * 8)(piece, self.table, self.specials, self.extremes)
 
     def report(self) -> RangeReport:
-        """What was counted so far."""
+        """Return the counts so far as a RangeReport."""
         used = self._used()
         places = np.flatnonzero(self.table[used]) + used.start
         bins = zip((places + LOWEST_EXPONENT * BINS_PER_BINADE).tolist(), self.table[places].tolist(), strict=True)
@@ -290,13 +292,13 @@ class Histogram:
         return RangeReport(tuple(bins), zeros, infinities, nans, largest, smallest)
 
     def clear(self) -> None:
-        """Begin again."""
+        """Set all counts to zero."""
         self.table[self._used()] = 0
         self.specials[:] = 0
         self.extremes[:] = 0.0, math.inf
 
     def _used(self) -> slice:
-        """The part of the table between the extremes, outside of which it is zero."""
+        """Return the part of the table between the extremes; it is zero elsewhere."""
         largest, smallest = self.extremes.tolist()
         if largest == 0:
             return slice(0, 0)
@@ -305,8 +307,8 @@ class Histogram:
 
 
 def range_of_pieces(pieces: Iterable[Array]) -> RangeReport:
-    """The range of an array that comes in 1-d pieces of float32 or float64, on all cores."""
-    idle: list[Histogram] = []  # as many as there are threads: their tables are larger than a piece
+    """Return the range of an array given as 1-d pieces of float32 or float64, counted on all cores."""
+    idle: list[Histogram] = []  # one for each thread: their tables are larger than a piece
     batch: list[Array] = []
     for piece in pieces:
         batch.append(piece)
@@ -324,7 +326,7 @@ BATCH = 16  # pieces that are counted at once
 
 
 def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
-    """Add pieces to histograms that nobody uses, or to new ones."""
+    """Add pieces to histograms that no thread uses, or to new ones."""
 
     def work(start: int, stop: int) -> None:
         try:

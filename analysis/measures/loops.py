@@ -1,8 +1,8 @@
-"""Loops that measure what rounding cost: blocks of two thousand elements, each summed by vectors of float64.
+"""Loops that measure a rounding error: blocks of two thousand elements, each summed in vectors of float64.
 
-A block is looked at first: its range decides which of three bodies is enough. Inside a block sums may be taken in any
-order, and nothing else may be changed: elementwise arithmetic stands in scalar functions, which keep their order.
-Blocks are added by compensated summation in their own order, so the number of threads does not matter.
+The range of a block decides which of three loop bodies is enough. Sums inside a block may be taken in any order, and
+nothing else may be changed: elementwise arithmetic stands in scalar functions, which keep their order. Blocks are added
+by compensated summation in their own order, so the number of threads does not matter.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
 u32, u64, i64 = np.uint32, np.uint64, np.int64
 f32, f64 = np.float32, np.float64
 
-BLOCK = 2048  # elements: long enough to start a loop for, short enough that few have values of every kind
+BLOCK = 2048  # elements: long enough to start a loop for, short enough that few blocks need the slowest loop
 
-# Columns of a block's description: magnitudes (the smallest other than 0), sum of squares, and how many are not 0.
+# Columns of a block's description: largest magnitude, smallest other than 0, sum of squares, number of values not 0.
 LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
 DESCRIPTION = 4
 
-# What the loops know of a format: the magnitude from which a value is beyond its range, its largest value, the smallest
-# normal one, what is below it though not 0 (0 where there are no subnormals), and whether it may refuse values within
-# its range, as unsigned formats do ...
+# The facts of a format: the magnitude from which a value is beyond its range, its largest value, the smallest normal
+# one, the magnitude below which results are subnormal (0 without subnormals), and whether values inside the range may
+# have no result, as negative ones in unsigned formats ...
 BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW, MAY_REFUSE = range(5)
-# ... and exponent fields of the source, between which a value's is kept to find its ulp, and the mantissa bits.
+# ... and the exponent fields of the source between which a value's field is clamped to find its ulp, and mantissa bits.
 LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(3)
 
 (
@@ -38,36 +38,36 @@ SIGNAL, PRODUCT, ERROR, ULPS, RELATIVE, NORMAL_NOISE, SUBNORMAL_NOISE, LOST, CLI
 MAX_ULP, MAX_RELATIVE = range(len(MAXIMA))
 
 NEAR_ONE = 1.0 - 2.0**-50  # a product with a reciprocal is nearer than this to the quotient
-INFINITE = i64(0x7FF0000000000000)  # what `in_order` makes of Inf; NaN comes after it
+INFINITE = i64(0x7FF0000000000000)  # `in_order` of Inf; that of NaN is larger
 
 
 @scalar
 def difference(result: Any, x: Any) -> Any:
-    """result - x in float64: exact for float32 numbers within 29 binades of each other."""
+    """Return result - x in float64, which is exact for float32 numbers within 29 binades of each other."""
     return f64(result) - f64(x)
 
 
 @scalar
 def product(a: Any, b: Any) -> Any:
-    """a * b in float64, rounded before it is added to anything."""
+    """Return a * b in float64, rounded before it is added to anything."""
     return f64(a) * f64(b)
 
 
 @scalar
 def quotient(a: Any, b: Any) -> Any:
-    """a / b in float64; 0 for b = 0."""
+    """Return a / b in float64; 0 for b = 0."""
     return f64(a) / f64(b) if f64(b) != 0.0 else 0.0
 
 
 @scalar
 def in_order(size: Any) -> Any:
-    """An integer that orders magnitudes as they are ordered, NaN last."""
+    """Return an integer that orders magnitudes as floats are ordered, with NaN last."""
     return f64(size).view(i64)
 
 
 @scalar
 def two_sum(total: Any, rest: Any, term: Any) -> Any:
-    """(total, rest) with a term added: their sum is exact but for the rounding of the rest."""
+    """Add a term to (total, rest), whose sum is then exact except for the rounding of the rest."""
     added = total + term
     back = added - total
     lost = (total - (added - back)) + (term - back)
@@ -76,7 +76,7 @@ def two_sum(total: Any, rest: Any, term: Any) -> Any:
 
 @scalar
 def inverse_ulp_32(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """1 / ulp of a float32 as a float64: a power of two from value's exponent field, kept within lowest .. highest."""
+    """Return 1 / ulp of a float32 as a float64, a power of two: the exponent field is clamped to lowest .. highest."""
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
     upper = u32(u32((i64(1023 + 127) + precision) << i64(20)) - u32(field >> u32(3)))
@@ -85,13 +85,15 @@ def inverse_ulp_32(value: Any, lowest: Any, highest: Any, precision: Any) -> Any
 
 @scalar
 def single_difference(result: Any, x: Any) -> Any:
-    """result - x in float32."""
+    """Return result - x in float32."""
     return f32(result) - f32(x)
 
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """1 / ulp as a float32, which holds it for magnitudes of at least 2**(precision - 126); of 0 at most 2**127."""
+    """Return 1 / ulp as a float32, which holds it for magnitudes of at least 2**(precision - 126); at most 2**127 for
+    0.
+    """
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
     inverse = u32(u32((i64(127 + 127) + precision) << i64(23)) - field)
@@ -100,7 +102,7 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """The ulp of a float64, which may be subnormal: value's exponent field, kept within bounds, less the precision."""
+    """Return the ulp of a float64, which may be subnormal: the exponent field, clamped, less the precision."""
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)
     normal = u64(u64(max(field, i64(1))) << u64(52))
@@ -108,16 +110,12 @@ def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
     return u64(normal if field > 0 else subnormal).view(f64)
 
 
-LOWEST_EXPONENT = -1074  # of float64's smallest subnormal
-BINS_PER_BINADE = 32
-MAY_VANISH = 2.0**-120  # magnitudes below may become zero where a value is multiplied by its scale in float32
-BINS = (1024 - LOWEST_EXPONENT) * BINS_PER_BINADE
-SUBNORMAL_LIFT = 64  # binades
+MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may become zero in float32
 
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """The loop `(x, reciprocals, descriptions)`: what all candidates share of each group's blocks, a row a block."""
+    """Return the loop `(x, reciprocals, descriptions)` that writes a row for each block of each group."""
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
 
@@ -149,7 +147,7 @@ def describe_kernel(width: int) -> Any:
 
 @inner_loop
 def largest_of(values: Any) -> Any:
-    """The largest magnitude of an array; NaN if there is one."""
+    """Return the largest magnitude of an array; NaN if there is one."""
     largest = i64(0)
     for i in range(values.size):
         largest = max(largest, in_order(abs(f64(values[i]))))
@@ -158,7 +156,7 @@ def largest_of(values: Any) -> Any:
 
 @scalar
 def clamped(value: Any, top: Any, limit: Any) -> Any:
-    """A value whose magnitude is above top and up to limit becomes top, with its sign."""
+    """Return `top` with the value's sign for a magnitude above top and up to limit, else the value."""
     size = abs(value)
     over = (size > top) & (size <= limit)
     return (top if value > 0 else -top) if over else value
@@ -166,7 +164,7 @@ def clamped(value: Any, top: Any, limit: Any) -> Any:
 
 @cache
 def divide_kernel() -> Any:
-    """The loop `(x, scale, exact, top, limit)`: exact = x / scale, where what is just above top becomes top."""
+    """Return the loop `(x, scale, exact, top, limit)`: exact = x / scale, clamped to top where it is slightly above."""
 
     def divide(x: Any, scale: Any, exact: Any, top: Any, limit: Any) -> None:
         for i in range(x.size):
@@ -177,7 +175,9 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """The loop `(x, values, scales, exact, results, top, limit)`, a scale an element: that, and values * scales."""
+    """Return the loop `(x, values, scales, exact, results, top, limit)`: that with a scale for each element, and values
+    * scales.
+    """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
         for i in range(x.size):
@@ -187,103 +187,9 @@ def rescale_kernel() -> Any:
     return kernel(rescale)
 
 
-@cache
-def extremes_loop(width: int) -> Any:
-    """The loop `(values)`: the largest magnitude, NaN if there is one, and the smallest but 0, Inf without any."""
-    word: Any = u32 if width == 32 else u64
-    real: Any = f32 if width == 32 else f64
-
-    @inner_loop
-    def extremes_of(values: Any) -> Any:
-        largest, above = word(0), ~word(0)
-        for i in range(values.size):
-            order = word(real(abs(values[i])).view(word))
-            largest = max(largest, order)
-            above = min(above, word(order - word(1)))  # 0 comes last
-        smallest = f64(word(above + word(1)).view(real))
-        return f64(word(largest).view(real)), smallest if smallest != 0.0 else np.inf
-
-    return extremes_of
-
-
-@inner_loop
-def largest_finite_of(values: Any) -> Any:
-    """The largest finite magnitude of an array; 0 without any."""
-    largest = i64(0)
-    for i in range(values.size):
-        order = in_order(abs(f64(values[i])))
-        largest = max(largest, order if order < INFINITE else i64(0))
-    return i64(largest).view(f64)
-
-
-@cache
-def amax_kernel(width: int) -> Any:
-    """The loop `(x)` that returns the largest finite magnitude of an array; 0 without any."""
-    extremes_of = extremes_loop(width)
-
-    def amax(x: Any) -> Any:
-        largest, _ = extremes_of(x)
-        return largest if largest < np.inf else largest_finite_of(x)
-
-    return kernel(amax)
-
-
-SMALLEST_NORMAL_32 = 2.0**-126
-
-
-@inner_loop
-def count_normal(x: Any, table: Any) -> Any:
-    """Count float32 numbers that are normal or zero; returns how many are zero."""
-    offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
-    before = table[offset]  # of 2**-127, where zeros come to stand as well
-    for i in range(x.size):
-        table[i64(u32(f32(x[i]).view(u32) & u32(0x7FFFFFFF)) >> u32(23 - 5)) + offset] += 1
-    zeros = table[offset] - before
-    table[offset] = before
-    return zeros
-
-
-@inner_loop
-def count_any(x: Any, table: Any, specials: Any) -> None:
-    """Count floats of any kind; zeros, infinities and NaNs apart."""
-    shift = i64(52 - 5)  # five bits of the mantissa tell 32 bins of a binade
-    offset = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
-    for i in range(x.size):
-        size = abs(f64(x[i]))
-        order = in_order(size)
-        if order >= INFINITE:
-            specials[1 if order == INFINITE else 2] += 1
-        elif order == 0:
-            specials[0] += 1
-        elif order >= i64(1 << 52):
-            table[i64(order >> shift) - offset] += 1
-        else:  # subnormal in float64
-            lifted = in_order(size * f64(2.0**SUBNORMAL_LIFT))
-            table[i64(lifted >> shift) - offset - i64(SUBNORMAL_LIFT * BINS_PER_BINADE)] += 1
-
-
-@cache
-def histogram_kernel(width: int) -> Any:
-    """The loop `(x, table, specials, extremes)` that counts magnitudes: of zeros, infinities and NaNs apart."""
-    extremes_of = extremes_loop(width)
-
-    def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:
-        largest, smallest = extremes_of(x)
-        if width == 32 and largest < np.inf and smallest >= SMALLEST_NORMAL_32:
-            specials[0] += count_normal(x, table)
-        else:
-            count_any(x, table, specials)
-            if not largest < np.inf:
-                largest = largest_finite_of(x)
-        extremes[0] = max(extremes[0], largest)
-        extremes[1] = min(extremes[1], smallest)
-
-    return kernel(histogram)
-
-
 @inner_loop
 def smallest_source_of(exact: Any, x: Any) -> Any:
-    """The smallest magnitude of what was rounded where x is not 0: 0 where x over its scale is; Inf without any."""
+    """Return the smallest |exact| where x is not 0 (0 if x over its scale underflows); Inf without any."""
     smallest = INFINITE
     for i in range(x.size):
         smallest = min(smallest, in_order(abs(f64(exact[i]))) if f64(x[i]) != 0.0 else INFINITE)
@@ -292,7 +198,7 @@ def smallest_source_of(exact: Any, x: Any) -> Any:
 
 @inner_loop
 def largest_quotient(x: Any, results: Any, least: Any) -> Any:
-    """The largest |result - x| / |x| that is finite, x is not 0, and at least `least`."""
+    """Return the largest finite |result - x| / |x| where x is not 0, or `least` if that is larger."""
     largest = in_order(least)
     for i in range(x.size):
         relative = quotient(abs(difference(results[i], x[i])), abs(f64(x[i])))
@@ -302,13 +208,13 @@ def largest_quotient(x: Any, results: Any, least: Any) -> Any:
 
 
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
-    """The body for blocks of one kind.
+    """Return the loop body for blocks of one kind.
 
     scaled: values have scales; small: some may be below the normal range; rare: some may not be finite, or beyond the
-    range. What a kind of block does not need is not compiled into its body.
+    range. A body contains only the steps that its kind of block needs.
     """
 
-    # results of normal values are within a factor of 2, so that float32 holds their difference, and what it is in ulps
+    # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps
     single = width == 32 and not (scaled or small or rare)
 
     def measure_block(
@@ -369,7 +275,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
             if small or rare:
                 zero = (result == 0.0) & ((f64(x[i]) != 0.0) if rare else (error != 0.0))
                 tiny = (kept < below) & (result != 0.0) & (kept != 0.0)
-                # what becomes zero is wrong by exactly 1 of itself, which the product above only nearly is
+                # the relative error of a value that becomes zero is exactly 1, which the product above only nearly is
                 max_relative = max(max_relative, i64(0) if zero else in_order(relative))
                 zeros += i64(zero)
                 tiny_count += i64(tiny)
@@ -405,12 +311,12 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 
 @cache
 def measure_kernel(width: int, scaled: bool) -> Any:
-    """The loop that adds a candidate's sums, for source floats of 32 or 64 bits, with scales or without.
+    """Return the loop that adds a candidate's sums, for source floats of 32 or 64 bits, with scales or without.
 
-    Arguments, arrays of a row for each group of elements but for the last two: x, reciprocals and descriptions as
-    `describe_kernel` leaves them; done, the blocks to leave out; exact, what was rounded (x, or x over its scale);
-    values, what it was rounded to; results, values times scales; scales; totals, counts and maxima to add to; facts and
-    fields of the format.
+    All arguments except the last two are arrays with a row for each group of elements: x, reciprocals and descriptions
+    as `describe_kernel` leaves them; done, the blocks to leave out; exact, the numbers before rounding (x, or x over
+    its scale); values, the rounded numbers; results, values times scales; scales; totals, counts and maxima to add to.
+    Then the facts and fields of the format.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)
@@ -420,7 +326,7 @@ def measure_kernel(width: int, scaled: bool) -> Any:
         x: Any, reciprocals: Any, descriptions: Any, done: Any, exact: Any, values: Any, results: Any, scales: Any,
         totals: Any, counts: Any, maxima: Any, facts: Any, fields: Any,
     ) -> None:  # fmt: skip
-        sums, found = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
+        sums, largest_errors = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
         for group in range(x.shape[0]):
             for block in range(descriptions.shape[1]):
                 if done[group, block] != 0:
@@ -441,31 +347,31 @@ def measure_kernel(width: int, scaled: bool) -> Any:
                     ordinary = ordinary & (largest_of(kept) < np.inf)
                 if scaled:
                     ordinary = ordinary & (largest_of(out) < np.inf)
-                found[MAX_ULP], found[MAX_RELATIVE] = maxima[group, MAX_ULP], 0.0
+                largest_errors[MAX_ULP], largest_errors[MAX_RELATIVE] = maxima[group, MAX_ULP], 0.0
                 arguments = (xs, reciprocals[group, part], source, kept, out, of_scales, facts, fields)
                 compared = counts[group, COMPARED]
                 nonzero, underflowed = counts[group, NONZERO_COUNT], counts[group, UNDERFLOW]
                 if not ordinary:
-                    any_kind(*arguments, sums, counts[group], found)
+                    any_kind(*arguments, sums, counts[group], largest_errors)
                 else:
                     if smallest < facts[NORMAL_FROM]:
-                        with_small(*arguments, sums, counts[group], found)
+                        with_small(*arguments, sums, counts[group], largest_errors)
                     else:
-                        common(*arguments, sums, counts[group], found)
+                        common(*arguments, sums, counts[group], largest_errors)
                     sums[SIGNAL] = about[ENERGY]
                     counts[group, COMPARED] += xs.size
                     counts[group, NONZERO_COUNT] += i64(about[NONZERO])
                 if counts[group, COMPARED] > compared:
-                    maxima[group, MAX_ULP] = found[MAX_ULP]
+                    maxima[group, MAX_ULP] = largest_errors[MAX_ULP]
                 if counts[group, NONZERO_COUNT] > nonzero:
                     best = maxima[group, MAX_RELATIVE]
                     if counts[group, UNDERFLOW] > underflowed:
                         best = max(best, 1.0)
                         maxima[group, MAX_RELATIVE] = best
-                    if width == 32 and found[MAX_RELATIVE] >= best * NEAR_ONE:
+                    if width == 32 and largest_errors[MAX_RELATIVE] >= best * NEAR_ONE:
                         maxima[group, MAX_RELATIVE] = largest_quotient(xs, out, max(best, 0.0))
-                    elif found[MAX_RELATIVE] > best:
-                        maxima[group, MAX_RELATIVE] = found[MAX_RELATIVE]
+                    elif largest_errors[MAX_RELATIVE] > best:
+                        maxima[group, MAX_RELATIVE] = largest_errors[MAX_RELATIVE]
                 for k in range(len(TOTALS)):
                     totals[group, k, 0], totals[group, k, 1] = two_sum(
                         totals[group, k, 0], totals[group, k, 1], sums[k]

@@ -1,4 +1,4 @@
-"""Why one element of two products differs: both sums once more, of that row and column alone and term by term."""
+"""The cause of a difference between two products: both sums computed again, for one row and column, term by term."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LONGEST = 4096  # terms of which every sum is computed
 
 
 class OperandLike(Protocol):
-    """What is read of an operand, such as `fpsim.torch.products.CastOperand`."""
+    """The attributes of an operand that this file reads, such as those of `fpsim.torch.products.CastOperand`."""
 
     @property
     def source(self) -> Array:
-        """What was cast, (rows, columns), floats."""
+        """The numbers before the cast, (rows, columns), floats."""
 
     @property
     def encoded(self) -> Any:
@@ -39,49 +39,49 @@ class OperandLike(Protocol):
 
     @property
     def fmt(self) -> Format | None:
-        """Of codes; None for the others."""
+        """The format of codes; None for a Scaled or a source that was not cast."""
 
     @property
     def values(self) -> Array:
-        """What was multiplied, as float32 or float64."""
+        """The numbers that were multiplied, as float32 or float64."""
 
 
 class AddsLike(Protocol):
-    """How a product is added, such as `fpsim.torch.plan.Adds`; torch multiplies where there is neither of the first."""
+    """The arithmetic of a product, such as `fpsim.torch.plan.Adds`; torch's without unit and accumulator."""
 
     @property
     def unit(self) -> MatrixUnit | None:
-        """A matrix unit."""
+        """The matrix unit, or None."""
 
     @property
     def accumulator(self) -> Any:
-        """An accumulator."""
+        """The accumulator, or None."""
 
     @property
     def schedule(self) -> Schedule | None:
-        """Of the unit."""
+        """The schedule of the unit, or None."""
 
     @property
     def promote(self) -> int | None:
-        """Of the unit."""
+        """The number of terms between promotions of the unit's sums, or None."""
 
     @property
     def out_fmt(self) -> Format | None:
-        """What the result is rounded to, None for the sums' own."""
+        """The format that results are rounded to; None keeps the format of the sums."""
 
 
 class Product(NamedTuple):
     """One matrix product as it was computed.
 
     Attributes:
-      layer, product: what it belongs to, such as "blocks.0.mlp.down" and "fprop".
+      layer, product: names of the layer and the product, such as "blocks.0.mlp.down" and "fprop".
       a, b: the operands, (M, K) and (K, N).
-      adds: what added it.
+      adds: its arithmetic: unit, schedule and promotion, or accumulator.
       result: (M, N) float32 or float64.
       bias: (N,), None for none.
-      operands: what a and b are called.
-      place: what computed it: "" for this processor, else in words.
-      dtype: what torch multiplied, where it did; "" for the dtype of the result.
+      operands: names of a and b, such as "input" and "weight".
+      place: the device that computed it, as text; "" for this processor.
+      dtype: the dtype that torch multiplied in; "" for that of the result.
     """
 
     layer: str
@@ -97,12 +97,12 @@ class Product(NamedTuple):
 
     @property
     def is_emulated(self) -> bool:
-        """Whether its arithmetic is known here; torch adds in an order of its own."""
+        """True where its arithmetic is known here; torch adds in an unknown order."""
         return self.adds.unit is not None or self.adds.accumulator is not None
 
 
 class LinePair(NamedTuple):
-    """A row of a and a column of b, twice where b has several: some kernels add otherwise for one column."""
+    """A row of a and a column of b; the column twice where b has several, as some kernels add differently for one."""
 
     a: Any
     b: Any
@@ -110,7 +110,7 @@ class LinePair(NamedTuple):
 
 
 def differing(x: Array, y: Array) -> Any:
-    """Where the bits of two arrays of floats of one shape differ; NaN equals NaN.
+    """Return a mask of the elements whose bits differ in two arrays of floats of one shape; NaN equals NaN.
 
     Example:
       >>> from fpsim.analysis.measures.mechanism import differing
@@ -127,7 +127,7 @@ def differing(x: Array, y: Array) -> Any:
 
 
 def same_bits(x: Array, y: Array) -> bool:
-    """Whether two arrays of floats have one shape and the same bits."""
+    """Return whether two arrays of floats have one shape and the same bits."""
     return x.shape == y.shape and not differing(x, y).any()
 
 
@@ -135,14 +135,14 @@ def same_bits(x: Array, y: Array) -> bool:
 
 
 def lines(of: Product, row: int, column: int) -> LinePair:
-    """What one element of a product is made of."""
+    """Return the row, the column and the bias that one element of a product is computed from."""
     unit, width = of.adds.unit, min(of.result.shape[1], 2)
     bias = None if of.bias is None else np.repeat(of.bias[column : column + 1].astype(np.float32), width)
     return LinePair(_line(of.a, row, 0, 1, unit), _line(of.b, column, 1, width, unit), bias)
 
 
 def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
-    """A row (axis 0) or column (axis 1) of an operand as the unit takes it, so many times."""
+    """Return a row (axis 0) or column (axis 1) of an operand as the unit takes it, repeated `times` times."""
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
     if not isinstance(x.encoded, Scaled):
@@ -164,7 +164,7 @@ def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | 
 
 
 def repeated(x: Any, axis: int, times: int) -> Any:
-    """A line so many times."""
+    """Return a row or column repeated `times` times."""
     if not isinstance(x, Scaled):
         return np.repeat(x, times, axis)
     block = x.scaling.block[axis]
@@ -175,13 +175,14 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
-    """One element of a product alone, (1,), with its bias and rounded to its format; or, if not whole, its sum."""
-    found = _multiplied(of.adds, lines(of, row, column), whole)
-    return found[0, :1]
+    """Compute one element of a product alone, (1,): with bias and rounding to its format, or if not `whole` its bare
+    sum.
+    """
+    return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """A product as a layer has it, float32; without bias and last rounding unless it is to be whole."""
+    """Compute a product as a layer does, in float32; without bias and last rounding if not `whole`."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -189,21 +190,22 @@ def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
         return total if out_fmt is None else quantize(total, out_fmt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # which kernel a library takes for one row
-        found = matmul(
+        product = matmul(
             of.a, of.b, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote, bias=bias,
             out_fmt=out_fmt, strict=False,
         )  # fmt: skip
-    return _float32(found, out_fmt or FP32)
+    return _float32(product, out_fmt or FP32)
 
 
-def _float32(found: Array, fmt: Format) -> Array:
-    if found.dtype.kind == "u":
-        return np.asarray(decode(found, fmt))
-    return np.asarray(found.astype(np.float32, copy=False))
+def _float32(codes: Array, fmt: Format) -> Array:
+    """Return codes or values of a format as float32."""
+    if codes.dtype.kind == "u":
+        return np.asarray(decode(codes, fmt))
+    return np.asarray(codes.astype(np.float32, copy=False))
 
 
 class FirstTerm(NamedTuple):
-    """Where two sums part: the term of K with which they do, and both before and after it."""
+    """The first term of K after which two running sums differ, with both sums before and after it."""
 
     k: int
     before: float
@@ -212,10 +214,10 @@ class FirstTerm(NamedTuple):
 
 
 def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
-    """The first k for which the sums of terms 0..k differ, later terms being zeros; None where all are equal.
+    """Return the first k for which the sums of terms 0..k differ, with zeros after it; None where all are equal.
 
-    Of more than 4096 terms it is the first in the first run of 256 behind which they differ: every run is looked at in
-    a time that grows with the square of K.
+    With more than 4096 terms, sums are compared every 256 terms first, then term by term inside the first run of 256
+    after which they differ: comparing all of them takes a time that grows with the square of K.
     """
     both = [(of, lines(of, row, column)) for of in (first, second)]
     k = first.a.source.shape[1]
@@ -231,32 +233,32 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
     for start in starts:
         stops = np.arange(start, min(start + step, k)) + 1
         x, y = _sums(both, stops)
-        found = np.flatnonzero(differing(x, y))
-        if found.size:
-            at = int(found[0])
+        places = np.flatnonzero(differing(x, y))
+        if places.size:
+            at = int(places[0])
             before = x[at - 1] if at else _sums(both, np.array([start]))[0][0]
             return FirstTerm(start + at, float(before), float(x[at]), float(y[at]))
     return None
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """The sums of an element's terms in front of each stop, in ascending order, by both products."""
+    """Return the sums of an element's terms before each stop, in ascending order, by both products."""
     x, y = (
-        _multiplied(of.adds, each._replace(a=_cut_rows(each.a, stops), b=_cut_columns(each.b, stops[-1])), False)[:, 0]
-        for of, each in both
+        _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
+        for of, pair in both
     )
     return x, y
 
 
 def _cut_rows(x: Any, stops: Array) -> Any:
-    """A row once for each stop, zeros from there on."""
+    """Return a row once for each stop, with zeros from the stop on."""
     codes = x.codes if isinstance(x, Scaled) else x
     kept = np.where(np.arange(codes.shape[1]) < stops[:, None], codes, codes.dtype.type(0))
     return dataclasses.replace(repeated(x, 0, len(stops)), codes=kept) if isinstance(x, Scaled) else kept
 
 
 def _cut_columns(x: Any, stop: int) -> Any:
-    """Columns with zeros from a stop on."""
+    """Return columns with zeros from a stop on."""
     codes = (x.codes if isinstance(x, Scaled) else x).copy()
     codes[stop:] = 0
     return dataclasses.replace(x, codes=codes) if isinstance(x, Scaled) else codes
@@ -266,7 +268,9 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """The cause, "arithmetic" or "output", of an element that differs though operands do not, and its sentences."""
+    """Return the cause, "arithmetic" or "output", of an element that differs though operands do not, with its
+    explanation.
+    """
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]
@@ -277,9 +281,10 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
             rounded = f"{_rounded(first, names[0])}, {_rounded(second, names[1])}"
             return "output", "\n".join([*said, f"Both sums are {float(sums[0][0])!r}; {rounded}."])
         said += _trees(first, second, names)
-        found = first_term(first, second, row, column)
-        if found is not None:
-            said.append(_parting(found, names))
+        term = first_term(first, second, row, column)
+        if term is not None:
+            before = f"The sums of terms 0..{term.k - 1} are equal, {term.before!r}; with" if term.k else "With"
+            said.append(f"{before} term {term.k} {names[0]} has {term.first!r} and {names[1]} {term.second!r}.")
         said.append(_whole(first, row, column, tuple(zip(names, sums, strict=True))))
         return "arithmetic", "\n".join(said)
     if not first.is_emulated and not second.is_emulated and first.adds.out_fmt != second.adds.out_fmt:
@@ -295,7 +300,7 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
 def _whole(
     of: Product, row: int, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None
 ) -> str:  # fmt: skip
-    """Return the sentence that has the sums of an element, its bias and what both come to.
+    """Return the sentence with the sums of an element, its bias, and the values after adding the bias.
 
     Args:
       sums: the name of each run whose sum is known, and that sum.
@@ -307,15 +312,15 @@ def _whole(
         parts.append(f"in float64 it is {exact:.9g}")
     said = " and ".join(parts)
     if of.bias is not None:
-        each = [f"{float(total[0]) + bias:.9g}" for _, total in sums] + (
+        totals = [f"{float(total[0]) + bias:.9g}" for _, total in sums] + (
             [] if exact is None else [f"{exact + bias:.9g}"]
         )
-        said += f"; with the bias {bias!r} {'that makes' if len(each) == 1 else 'these make'} {' and '.join(each)}"
+        said += f"; with the bias {bias!r} {'that makes' if len(totals) == 1 else 'these make'} {' and '.join(totals)}"
     return f"{said[0].upper() if exact is not None and not sums else said[0]}{said[1:]}."
 
 
 def _name(of: Product, name: str) -> str:
-    """What adds a product, in words."""
+    """Return the clause that says what adds a product."""
     adds = of.adds
     place = f" {of.place}" if of.place else ""
     if not of.is_emulated:
@@ -328,14 +333,16 @@ def _name(of: Product, name: str) -> str:
 
 
 def _arithmetic(of: Product, name: str) -> str:
-    """Return what a step of a product's unit keeps, as a sentence."""
+    """Return the sentence that says what a step of a product's unit keeps."""
     unit = of.adds.unit
     assert unit is not None
     return f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
-    """A sentence where a result is not what its arithmetic gives for that row and column alone."""
+    """Return a sentence, in a list, where a result differs from what its arithmetic gives for that row and column
+    alone.
+    """
     if not of.is_emulated:
         return []
     alone = result_of(of, row, column)
@@ -346,13 +353,16 @@ def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
 
 
 def _rounded(of: Product, name: str) -> str:
+    """Return the clause that says how a run rounds its sum."""
     fmt = of.adds.out_fmt
     rounded = "keeps it" if fmt is None else f"rounds it to {fmt}"
     return f"{name} {rounded}" if of.bias is None else f"{name} adds the bias and {rounded}"
 
 
 def schedule_of(of: Product) -> Schedule:
-    """The schedule of a unit's product: its own, or the promotion that is asked for or that scales along K need."""
+    """Return the schedule of a unit's product: its own, or the promotion that was asked for or that scales along K
+    need.
+    """
     if of.adds.schedule is not None:
         return of.adds.schedule
     assert of.adds.unit is not None
@@ -367,7 +377,7 @@ def schedule_of(of: Product) -> Schedule:
 
 
 def tree_of(of: Product) -> Tree | None:
-    """By which additions an element of a product was made; None where torch adds, or where a tree has no room."""
+    """Return the tree of additions of a product's elements; None where torch adds, or for too many parts."""
     how: Schedule | Accumulator = of.adds.accumulator
     unit = of.adds.unit
     if unit is not None:
@@ -381,17 +391,10 @@ def tree_of(of: Product) -> Tree | None:
 
 
 def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
-    """Where the trees of both sums first differ."""
+    """Return the sentence that names the first difference of the trees of both sums."""
     x, y = tree_of(first), tree_of(second)
     if x is None or y is None:
         return []  # the first term says enough
-    compared = x.compare(y, names)
-    if compared.equal:
-        return ["Both sums have the same tree, so what differs is how scales join them, or the machine."]
-    return [f"Their trees differ: {compared}"]
-
-
-def _parting(found: FirstTerm, names: tuple[str, str]) -> str:
-    """Where the sums part, in words."""
-    before = f"The sums of terms 0..{found.k - 1} are equal, {found.before!r}; with" if found.k else "With"
-    return f"{before} term {found.k} {names[0]} has {found.first!r} and {names[1]} {found.second!r}."
+    comparison = x.compare(y, names)
+    same = "Both sums have the same tree, so they differ in how scales are multiplied in, or in the machine."
+    return [same if comparison.equal else f"Their trees differ: {comparison}"]

@@ -1,9 +1,9 @@
 """Loops that round float32 to nearest even or toward zero in a format, and measure what that cost.
 
-They serve blocks of which every value is finite and within the format's range, where rounding takes five operations
-instead of thirty. What they leave is rounded by the casts and measured by `fpsim.analysis.measures.loops`. A value and
-what it is rounded to are within a factor of two of each other, or that is 0: float32 holds their difference.
-Several short loops over a block are faster than one whose steps wait for each other.
+They serve blocks whose values are all finite and within the format's range, where rounding takes five operations
+instead of thirty. Other blocks are rounded by the casts and measured by `fpsim.analysis.measures.loops`. A value and
+its rounded value are within a factor of two of each other, or the latter is 0, so float32 holds their difference.
+Several short loops over a block are faster than one loop whose steps depend on each other.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
 u8, u32, i64 = np.uint8, np.uint32, np.int64
 f32, f64 = np.float32, np.float64
 
-# What the loops know of a candidate: the largest value of its format, the smallest normal one and its exponent field in
-# float32, the mantissa bits that float32 has more; the decode scale; the largest quotient that counts as the largest
-# value, the smallest magnitude but 0 that may come, the number that `nearest_small` adds, and whether it rounds toward
-# zero. NaN for all where a candidate is not theirs.
+# The plan of a candidate: the largest value of its format, the smallest normal one and its exponent field in float32,
+# the mantissa bits that float32 has more; the decode scale; the largest quotient that counts as the largest value, the
+# smallest magnitude other than 0 that is allowed, the number that `nearest_small` adds, and whether it rounds toward
+# zero. All are NaN where these loops cannot round the candidate.
 TOP, NORMAL_FROM, LOWEST, DROPPED, SCALE, LIMIT, LEAST, MAGIC, TRUNCATES = range(9)
 PLAN = 9
-MOST = 2.0**126  # of the values that may come: results are below twice them
-MOST_DROPPED = 21  # of which the distances of a block, below 2**21 each, still have a sum below 2**32
+MOST = 2.0**126  # largest magnitude of a value that is allowed: results are below twice it
+MOST_DROPPED = 21  # dropped bits up to which the distances of a block, below 2**21 each, have a sum below 2**32
 
 SOURCE_BITS = 23  # mantissa bits of float32
 MAGIC_IN_ULPS = 1.5 * 2.0**SOURCE_BITS
@@ -66,7 +66,7 @@ MAGIC_IN_ULPS = 1.5 * 2.0**SOURCE_BITS
 
 @scalar
 def nearest_normal(x: Any, dropped: Any) -> Any:
-    """A float32 rounded to nearest even, less 1 <= dropped <= 22 of its mantissa bits: a carry moves the exponent."""
+    """Round a float32 to nearest even, dropping 1 <= dropped <= 22 mantissa bits; a carry moves the exponent."""
     bits = f32(x).view(u32)
     one = u32(1)
     below_half = u32(u32(one << u32(dropped - one)) - one)
@@ -77,19 +77,19 @@ def nearest_normal(x: Any, dropped: Any) -> Any:
 
 @scalar
 def nearest_small(x: Any, magic: Any) -> Any:
-    """A float32 far below magic, 1.5 times a power of two, rounded to a multiple of magic's ulp; -0 becomes 0."""
+    """Round a float32 far below `magic`, 1.5 times a power of two, to a multiple of magic's ulp; -0 becomes 0."""
     return f32(f32(f32(x) + f32(magic)) - f32(magic))
 
 
 @scalar
 def truncated_normal(x: Any, dropped: Any) -> Any:
-    """A float32 less `dropped` of its mantissa bits."""
+    """Return a float32 without its last `dropped` mantissa bits."""
     return u32(f32(x).view(u32) & u32(u32(0xFFFFFFFF) << dropped)).view(f32)
 
 
 @scalar
 def truncated_small(x: Any, magic: Any, ulp: Any) -> Any:
-    """A float32 far below magic, less what is beyond a multiple of magic's ulp."""
+    """Round a float32 far below `magic` toward zero to a multiple of magic's ulp."""
     size = abs(f32(x))
     near = nearest_small(size, magic)
     down = f32(near - (f32(ulp) if near > size else f32(0)))
@@ -98,13 +98,13 @@ def truncated_small(x: Any, magic: Any, ulp: Any) -> Any:
 
 @scalar
 def dropped_bits(x: Any, dropped: Any) -> Any:
-    """How far `truncated_normal` moves a float32, in units of its last place."""
+    """Return the distance by which `truncated_normal` moves a float32, in units of its last place."""
     return u32(f32(x).view(u32) & u32(u32(u32(1) << dropped) - u32(1)))
 
 
 @scalar
 def dropped_distance(x: Any, dropped: Any) -> Any:
-    """How far `nearest_normal` moves a float32, in units of its last place."""
+    """Return the distance by which `nearest_normal` moves a float32, in units of its last place."""
     unit = u32(u32(1) << dropped)
     low = u32(f32(x).view(u32) & u32(unit - u32(1)))
     return u32(min(low, u32(unit - low)))
@@ -112,19 +112,19 @@ def dropped_distance(x: Any, dropped: Any) -> Any:
 
 @scalar
 def divided(x: Any, scale: Any, top: Any) -> Any:
-    """x / scale in float32, at most top in magnitude."""
+    """Return x / scale in float32, limited to a magnitude of `top`."""
     return f32(max(min(f32(f32(x) / f32(scale)), f32(top)), f32(-top)))
 
 
 @scalar
 def over_scale(size: Any, plan: Any) -> Any:
-    """A float32 over the scale, rounded to float32, as a float64."""
+    """Return a float32 over the scale, rounded to float32, as a float64."""
     return f64(f32(f32(size) / f32(plan[SCALE])))
 
 
 @cache
 def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
-    """The loop that rounds a block; scaled: values have a scale; small: some may be below the normal range."""
+    """Return the loop that rounds a block; scaled: values have a scale; small: some may be below the normal range."""
     normal = truncated_normal if truncates else nearest_normal
 
     def round_block(x: Any, exact: Any, results: Any, plan: Any) -> None:
@@ -146,12 +146,14 @@ def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
 
 @cache
 def _make_sum_block(small: bool, wide: bool) -> Any:
-    """The loop that sums errors and their kin over a block; wide: float32 may not hold an error.
+    """Return the loop that sums errors, their squares and relative errors; wide: float32 may not hold an error.
 
-    Of <x, q> it adds <x, q - x>, which is less to compute and has fewer bits to lose.
+    In place of <x, q> it sums <x, q - x>, which takes fewer operations and loses fewer bits.
     """
 
-    def sum_block(x: Any, results: Any, reciprocals: Any, plan: Any, sums: Any, counts: Any, found: Any) -> None:
+    def sum_block(
+        x: Any, results: Any, reciprocals: Any, plan: Any, sums: Any, counts: Any, largest_errors: Any
+    ) -> None:
         normal_from = f32(f32(plan[NORMAL_FROM]) * f32(plan[SCALE]))
         inner, errors, relatives, normal_noise, subnormal_noise, lost = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         largest, zeros, tiny_count = i64(0), u32(0), u32(0)
@@ -173,7 +175,7 @@ def _make_sum_block(small: bool, wide: bool) -> Any:
             else:
                 normal_noise += error * error
             largest = max(largest, in_order(relative))
-        found[MAX_RELATIVE] = i64(largest).view(f64)
+        largest_errors[MAX_RELATIVE] = i64(largest).view(f64)
         sums[PRODUCT] += inner
         sums[ERROR] += errors
         sums[RELATIVE] += relatives
@@ -188,10 +190,10 @@ def _make_sum_block(small: bool, wide: bool) -> Any:
 
 @cache
 def _make_count_steps(truncates: bool) -> Any:
-    """The loop that counts errors in ulps, and how many there are not, of normal values without a scale."""
+    """Return the loop that sums errors in ulps and counts exact results, for normal values without a scale."""
     distance = dropped_bits if truncates else dropped_distance
 
-    def count_steps(x: Any, dropped: Any, sums: Any, counts: Any, found: Any) -> None:
+    def count_steps(x: Any, dropped: Any, sums: Any, counts: Any, largest_errors: Any) -> None:
         dropped = u32(u32(dropped) & u32(31))
         total, largest, equal = u32(0), u32(0), u32(0)
         for i in range(x.size):
@@ -200,7 +202,7 @@ def _make_count_steps(truncates: bool) -> Any:
             largest = max(largest, step)
             equal = u32(equal + u32(step == u32(0)))
         ulp = f64(u32(1) << dropped)
-        found[MAX_ULP] = f64(largest) / ulp
+        largest_errors[MAX_ULP] = f64(largest) / ulp
         sums[ULPS] += f64(total) / ulp
         counts[EXACT] += i64(equal)
 
@@ -209,9 +211,9 @@ def _make_count_steps(truncates: bool) -> Any:
 
 @cache
 def _make_ulps_block(wide: bool) -> Any:
-    """The loop that sums errors in ulps and counts how many there are not; wide: in float64."""
+    """Return the loop that sums errors in ulps and counts exact results; wide: in float64."""
 
-    def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, found: Any) -> None:
+    def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, largest_errors: Any) -> None:
         fraction, exponent = math.frexp(plan[SCALE])  # the power of two goes with the ulps, to keep them in range
         lowest, precision = i64(plan[LOWEST]), i64(SOURCE_BITS) - i64(plan[DROPPED]) - i64(exponent)
         total, largest_32, largest_64, equal = 0.0, u32(0), i64(0), u32(0)
@@ -227,7 +229,7 @@ def _make_ulps_block(wide: bool) -> Any:
                 total += f64(near)
             equal = u32(equal + u32(results[i] == x[i]))
         # what is left of the scale divides all of them, so that the largest quotient is that of the largest
-        found[MAX_ULP] = (i64(largest_64).view(f64) if wide else f64(u32(largest_32).view(f32))) / fraction
+        largest_errors[MAX_ULP] = (i64(largest_64).view(f64) if wide else f64(u32(largest_32).view(f32))) / fraction
         sums[ULPS] += total / fraction
         counts[EXACT] += i64(equal)
 
@@ -235,17 +237,17 @@ def _make_ulps_block(wide: bool) -> Any:
 
 
 @inner_loop
-def raised(best: Any, underflowed: Any, x: Any, results: Any, product_found: Any) -> Any:
-    """The largest relative error so far and of a block, of which the largest product with a reciprocal is known."""
+def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: Any) -> Any:
+    """Return the largest relative error so far, given a block's largest product of an error with a reciprocal."""
     best = max(best, 1.0 if underflowed else 0.0)
-    # what becomes zero is wrong by 1 of itself, and a quotient of float32 numbers above 1 is above it by 2**-24
-    if product_found >= (1.0 / NEAR_ONE if best == 1.0 else best * NEAR_ONE):
+    # a value that becomes zero has the relative error 1; a quotient of float32 numbers above 1 exceeds it by 2**-24
+    if largest_product >= (1.0 / NEAR_ONE if best == 1.0 else best * NEAR_ONE):
         best = largest_quotient(x, results, best)
     return best
 
 
 def _make_measure(scaled: bool, truncates: bool) -> Any:
-    """The function that adds the sums of a block, which ranges from `smallest` on where it is rounded."""
+    """Return the function that adds the sums of a block whose smallest magnitude after scaling is `smallest`."""
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)
     # with a scale, what is just above half the smallest value may become a little more than twice itself
@@ -253,27 +255,27 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
     ulps_normal, ulps_small = _make_ulps_block(wide=False), _make_ulps_block(wide=scaled)
 
     def measure(
-        x: Any, reciprocals: Any, smallest: Any, plan: Any, room: Any, sums: Any, counts: Any, found: Any
+        x: Any, reciprocals: Any, smallest: Any, plan: Any, room: Any, sums: Any, counts: Any, largest_errors: Any
     ) -> None:
         exact, results = room if scaled else (x, room[1])
         if smallest < plan[NORMAL_FROM]:
             round_small(x, exact, results, plan)
-            sum_small(x, results, reciprocals, plan, sums, counts, found)
-            ulps_small(x, exact, results, plan, sums, counts, found)
+            sum_small(x, results, reciprocals, plan, sums, counts, largest_errors)
+            ulps_small(x, exact, results, plan, sums, counts, largest_errors)
         else:
             round_normal(x, exact, results, plan)
-            sum_normal(x, results, reciprocals, plan, sums, counts, found)
+            sum_normal(x, results, reciprocals, plan, sums, counts, largest_errors)
             if scaled or plan[DROPPED] > MOST_DROPPED:
-                ulps_normal(x, exact, results, plan, sums, counts, found)
+                ulps_normal(x, exact, results, plan, sums, counts, largest_errors)
             else:
-                count_steps(x, plan[DROPPED], sums, counts, found)
+                count_steps(x, plan[DROPPED], sums, counts, largest_errors)
 
     return inner_loop(measure)
 
 
 @cache
 def nearest_kernel() -> Any:
-    """The loop that rounds and adds the sums of the blocks that it may, which it marks as done.
+    """Return the loop that rounds and measures the blocks within its limits, and marks them as done.
 
     Arguments: x, reciprocals and descriptions as `describe_kernel` leaves them, a row for each group of elements;
     plans, a row for each candidate; done, totals, counts and maxima to add to, for each candidate a row for each group.
@@ -285,7 +287,7 @@ def nearest_kernel() -> Any:
         x: Any, reciprocals: Any, descriptions: Any, plans: Any, done: Any, totals: Any, counts: Any, maxima: Any
     ) -> None:
         room = np.empty(BLOCK, f32), np.empty(BLOCK, f32)
-        sums, found = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
+        sums, largest_errors = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
         for group in range(x.shape[0]):
             for block in range(descriptions.shape[1]):
                 about = descriptions[group, block]
@@ -302,22 +304,24 @@ def nearest_kernel() -> Any:
                     sums[:], underflowed = 0.0, count[UNDERFLOW]
                     plain, truncates = plan[SCALE] == 1.0 and plan[LIMIT] == plan[TOP], plan[TRUNCATES] != 0.0
                     if plain and not truncates:
-                        measure(xs, rs, smallest, plan, room, sums, count, found)
+                        measure(xs, rs, smallest, plan, room, sums, count, largest_errors)
                     elif plain:
-                        truncate(xs, rs, smallest, plan, room, sums, count, found)
+                        truncate(xs, rs, smallest, plan, room, sums, count, largest_errors)
                     elif not truncates:
-                        measure_scaled(xs, rs, smallest, plan, room, sums, count, found)
+                        measure_scaled(xs, rs, smallest, plan, room, sums, count, largest_errors)
                     else:
-                        truncate_scaled(xs, rs, smallest, plan, room, sums, count, found)
+                        truncate_scaled(xs, rs, smallest, plan, room, sums, count, largest_errors)
                     sums[SIGNAL] = about[ENERGY]
                     sums[PRODUCT] += about[ENERGY]
                     count[COUNT] += xs.size
                     count[COMPARED] += xs.size
                     count[NONZERO_COUNT] += i64(about[NONZERO])
-                    most[MAX_ULP] = max(most[MAX_ULP], found[MAX_ULP])
+                    most[MAX_ULP] = max(most[MAX_ULP], largest_errors[MAX_ULP])
                     if about[NONZERO] > 0.0:
                         underflow = count[UNDERFLOW] > underflowed
-                        most[MAX_RELATIVE] = raised(most[MAX_RELATIVE], underflow, xs, room[1], found[MAX_RELATIVE])
+                        most[MAX_RELATIVE] = raised(
+                            most[MAX_RELATIVE], underflow, xs, room[1], largest_errors[MAX_RELATIVE]
+                        )
                     for k in range(len(TOTALS)):
                         total, rest = totals[i, group, k, 0], totals[i, group, k, 1]
                         totals[i, group, k, 0], totals[i, group, k, 1] = two_sum(total, rest, sums[k])

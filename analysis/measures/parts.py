@@ -1,4 +1,4 @@
-"""The parts of an array that figures are given for: the places along an axis, or blocks of its last two axes."""
+"""The parts of an array that are measured apart: the indices along an axis, or blocks of its last two axes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from fpsim.scaling.tiling import Tiling, tiling
 
 
 class Slab(NamedTuple):
-    """Some parts of one length, neighbours in the order of parts, and which elements of the array they are."""
+    """Some parts of one length, neighbours in the order of parts, with the indices of their elements."""
 
     first: int
     number: int
     length: int
-    columns: slice | None  # of one long part: which of its elements
+    columns: slice | None  # elements of one long part; None for all
     index: Any
 
 
 class Layout:
-    """How an array of a shape is cut into parts.
+    """The division of an array of a shape into parts.
 
     Args:
-      shape: of the array.
-      axis: the axis of which every place is a part; or
-      block: the shape of the parts, as for `fpsim.Scaling`: of the last axes, -1 for a whole one.
+      shape: shape of the array.
+      axis: the axis along which every index is a part; or
+      block: the shape of the parts in the last axes, as for `fpsim.Scaling`; -1 is a whole axis.
 
     Raises:
-      ValueError: both, or one that the shape does not have.
+      ValueError: both are given, or the shape has no such axis or block.
     """
 
     def __init__(self, shape: tuple[int, ...], axis: int | None, block: Any) -> None:
@@ -57,41 +57,38 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """What a part is called."""
+        """Name of a part: "channel" or "block"."""
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
-        """What a candidate costs in each part of an array of this shape."""
+        """Measure a candidate in each part of an array of this shape."""
         buffers = Buffers()
-        found = nothing((self.count,))
+        part_sums = nothing((self.count,))
         whole = whole_array(x, candidate) if candidate.by_position else None
         for slab in self.slabs():
             elements = as_floats(self.gather(x, slab))
             groups = Groups(elements, buffers)
             at = slice(slab.first, slab.first + slab.number)
-            sums = ErrorSums(found.counts[None, at], found.totals[None, at], found.maxima[None, at])
+            sums = ErrorSums(part_sums.counts[None, at], part_sums.totals[None, at], part_sums.maxima[None, at])
             groups.measure([candidate], sums, partial(self._rounded, slab, elements, whole, buffers))
-        return found
+        return part_sums
 
     def _rounded(
         self, slab: Slab, x: Array, whole: RoundedPiece | None, buffers: Buffers, candidate: Candidate
     ) -> RoundedPiece:
-        """What a candidate makes of a slab; whole: of the whole array, where places matter."""
+        """Return a slab as a candidate rounds it; whole: the rounded array, where results depend on the index."""
         if whole is None:
             return candidate.rounded(x.reshape(-1), 0, buffers)
-        return whole.each(partial(self._gather_flat, slab))
-
-    def _gather_flat(self, slab: Slab, x: Array) -> Array:
-        return self.gather(x.reshape(self.shape), slab)
+        return whole.each(lambda array: self.gather(array.reshape(self.shape), slab))
 
     def places(self) -> tuple[Any, ...]:
-        """Where each part is: its index along the axis, or in the grid of blocks."""
+        """Return the index of each part along the axis, or its indices in the grid of blocks."""
         if self.tiling is None or len(self.tiling.grid) < 2:
             return tuple(range(self.count))
         return tuple(np.ndindex(self.tiling.grid))
 
     def slabs(self) -> Iterator[Slab]:
-        """Every part, some at a time."""
+        """Yield all parts, several at a time."""
         if self.tiling is not None:
             yield from _block_slabs(self.tiling)
             return
@@ -109,11 +106,11 @@ class Layout:
             yield Slab(part, min(step, self.count - part), length, None, None)
 
     def gather(self, x: Array, slab: Slab) -> Array:
-        """The elements of a slab's parts, (count, length), contiguous."""
+        """Return the elements of a slab's parts, (count, length), contiguous."""
         if self.tiling is None:
             assert self.axis is not None
-            found = np.moveaxis(x, self.axis, 0)[slab.first : slab.first + slab.number].reshape(slab.number, -1)
-            return np.ascontiguousarray(found if slab.columns is None else found[:, slab.columns])
+            rows_of_parts = np.moveaxis(x, self.axis, 0)[slab.first : slab.first + slab.number].reshape(slab.number, -1)
+            return np.ascontiguousarray(rows_of_parts if slab.columns is None else rows_of_parts[:, slab.columns])
         batch, rows, first, last, width = slab.index
         band = x.reshape(self.tiling.shape)[batch, rows, first:last]
         tiles = band.reshape(band.shape[0], -1, width).swapaxes(0, 1).reshape(slab.number, -1)
@@ -121,7 +118,9 @@ class Layout:
 
 
 def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
-    """Blocks in the order of the grid: full ones of a band together, and the narrower one at its end."""
+    """Yield blocks in the order of the grid: the full ones of a row of blocks together, then the narrower one at its
+    end.
+    """
     bands, across = tiles.tiles[1:]
     full = tiles.columns // tiles.tile_columns
     for batch in range(tiles.batch):
@@ -142,7 +141,7 @@ def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
 
 
 def _cut(slab: Slab) -> Iterator[Slab]:
-    """A slab in pieces, where one part alone is long."""
+    """Yield a slab in pieces where one part alone is longer than a piece."""
     if slab.length <= PIECE:
         yield slab
         return

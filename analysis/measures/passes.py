@@ -1,4 +1,4 @@
-"""The pass over an array: cut into pieces, each rounded in every way and measured, on all cores."""
+"""The pass over an array: pieces of it are rounded by every candidate and measured, on all cores."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fpsim.runtime.processor import rounds_to_nearest
 from fpsim.runtime.threads import over_spans
 
 PIECE = 1 << 18  # elements of a long array that are measured at once: calls from Python cost as much as 2**16 of them
-SHORT = 1 << 16  # of a shorter one, so that every core has some
+SHORT = 1 << 16  # elements of a shorter array, so that every core has work
 LONG = 4 * PIECE
-BATCH = 16  # pieces that are done at once; their sums are added in the order of the array
-WEIGHT = 4.0  # a piece takes at least so many casts
+BATCH = 16  # pieces that are measured at once; their sums are added in the order of the array
+WEIGHT = 4.0  # a piece costs at least as much as this number of casts
 
 
 def float_pieces(x: Array) -> Iterator[Array]:
-    """The elements in C order as contiguous 1-d float32 arrays, or float64 ones where x is, with their exact values."""
+    """Yield the elements in C order as contiguous 1-d float32 arrays (float64 where x is) with their exact values."""
     size = PIECE if x.size >= LONG else SHORT
     flat = x.reshape(-1) if x.flags.c_contiguous else x.flat  # a flatiter copies one slice at a time
     for start in range(0, x.size, size):
@@ -32,19 +32,19 @@ def float_pieces(x: Array) -> Iterator[Array]:
 
 
 def as_floats(x: Array) -> Array:
-    """An array of floats, contiguous, as float64 where it is that, else as float32, with its exact values."""
+    """Return an array of floats, contiguous, as float64 where it is that, else as float32, with its exact values."""
     kind = np.float64 if x.dtype.newbyteorder("=") == np.float64 else np.float32
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return np.ascontiguousarray(x).astype(kind, copy=False)
 
 
 def sums_of_array(x: Array, candidates: Sequence[Candidate]) -> list[ErrorSums]:
-    """What each candidate costs, over a whole array."""
+    """Measure each candidate over a whole array."""
     return sums_of_pieces(float_pieces(x), candidates)
 
 
 def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], first: int = 0) -> list[ErrorSums]:
-    """What each candidate costs, over pieces of an array that follow each other from the flat index `first` on."""
+    """Measure each candidate over consecutive pieces of an array, the first one at the flat index `first`."""
     total: ErrorSums | None = None
     batch: list[Array] = []
     for piece in pieces:
@@ -63,7 +63,7 @@ def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
 
 
 def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
-    """What becomes of a whole array, flat, in memory of four times its size."""
+    """Round a whole array, flat, in memory of four times its size."""
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
     exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False
@@ -78,32 +78,32 @@ def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
 
 
 def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
-    """The sums over some pieces, (candidates); each thread takes whole pieces, which are added in order."""
-    found = nothing((len(pieces), len(candidates)))
+    """Return the sums over some pieces, (candidates); each thread takes whole pieces, which are added in order."""
+    piece_sums = nothing((len(pieces), len(candidates)))
     starts = first + np.concatenate([[0], np.cumsum([piece.size for piece in pieces])])
 
     def work(start: int, stop: int) -> None:
         buffers = Buffers()
         for i in range(start, stop):
             if i > start:  # so that the next piece looks for larger errors only
-                found.maxima[i] = found.maxima[i - 1]
-            _add_piece(pieces[i], int(starts[i]), candidates, buffers, found, i)
+                piece_sums.maxima[i] = piece_sums.maxima[i - 1]
+            _add_piece(pieces[i], int(starts[i]), candidates, buffers, piece_sums, i)
 
     over_spans(len(pieces), work, alignment=1, weight=WEIGHT * max(piece.size for piece in pieces))
-    return found.over_first_axis()
+    return piece_sums.over_first_axis()
 
 
 def _add_piece(
-    x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, found: ErrorSums, row: int
+    x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, piece_sums: ErrorSums, row: int
 ) -> None:
     """Add the sums of one 1-d piece to a row of sums, (pieces, candidates)."""
-    sums = ErrorSums(found.counts[row, :, None], found.totals[row, :, None], found.maxima[row, :, None])
+    sums = ErrorSums(piece_sums.counts[row, :, None], piece_sums.totals[row, :, None], piece_sums.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)
     groups.measure(candidates, sums, lambda candidate: candidate.rounded(x, first, buffers))
 
 
 class Groups:
-    """Groups of elements (n, length), contiguous float32 or float64, and what all candidates need to know of them."""
+    """Groups of elements (n, length), contiguous float32 or float64, with descriptions that all candidates share."""
 
     def __init__(self, x: Array, buffers: Buffers) -> None:
         self.x = x
@@ -117,7 +117,9 @@ class Groups:
     def measure(
         self, candidates: Sequence[Candidate], sums: ErrorSums, rounded: Callable[[Candidate], RoundedPiece]
     ) -> None:
-        """Add what candidates cost to sums, (candidates, groups); rounded(candidate) is what it makes of the groups."""
+        """Add the errors of candidates to sums, (candidates, groups); `rounded` returns the groups as a candidate
+        rounds them.
+        """
         done = self._measure_nearest(candidates, sums)
         for i, candidate in enumerate(candidates):
             if not done[i].all():
@@ -125,7 +127,9 @@ class Groups:
                 self._measure_rounded(rounded(candidate), candidate, candidate_sums, done[i])
 
     def _measure_nearest(self, candidates: Sequence[Candidate], sums: ErrorSums) -> Array:
-        """The same of blocks that are rounded and measured at once; returns which, (candidates, groups, blocks)."""
+        """Add the errors of the blocks that `nearest_kernel` can do; return a mask of them, (candidates, groups,
+        blocks).
+        """
         done = np.zeros((len(candidates), *self.descriptions.shape[:2]), np.uint8)
         plans = _plans_of(tuple(candidate.nearest for candidate in candidates))
         if plans is not None and self.x.dtype == np.float32 and rounds_to_nearest():
@@ -136,7 +140,7 @@ class Groups:
         return done
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
-        """Add what a candidate costs to the sums of each group, without the blocks that are done."""
+        """Add the errors of a candidate to the sums of each group, without the blocks that are done."""
         width, floats, fields = candidate.facts
         shape = self.x.shape
         x = self.buffers.converted("x", self.x.reshape(-1), np.float32 if width == 32 else np.float64).reshape(shape)
@@ -152,7 +156,7 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
-    """The plans of candidates as rows, NaN for None, by which every block fails; None if all are None."""
+    """Return the plans of candidates as rows, NaN for None, by which every block fails; None if all are None."""
     if not any(plans):
         return None
     return np.array([[np.nan] * PLAN if plan is None else plan for plan in plans])

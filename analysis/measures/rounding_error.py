@@ -1,4 +1,4 @@
-"""Measures what rounding an array costs: over all of it, and in each channel or block."""
+"""The error of rounding an array, over all of it and in each channel or block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.candidates import Candidate, FloatCast, Tiles, amax_scale
 from fpsim.analysis.measures.error_report import NEED_CODES, NEED_ULPS, ErrorReport, Parts
-from fpsim.analysis.measures.loops import amax_kernel
+from fpsim.analysis.measures.magnitude_loops import amax_kernel
 from fpsim.analysis.measures.parts import Layout
 from fpsim.analysis.measures.passes import float_pieces, sums_of_array
 from fpsim.analysis.measures.sums import ErrorSums, nothing
@@ -46,7 +46,7 @@ def error(
     seed: int | None = None,
     random_bits: int = 32,
 ) -> ErrorReport:
-    """Measure what rounding an array to a format costs.
+    """Measure the error of rounding an array to a format.
 
     With a scale the result is `quantize(x / scale, fmt) * scale` in float32 (float64 for float64 input), else
     `quantize(x, fmt)`; the bits are those of `fpsim.quantize` on the whole array, stochastic rounding included.
@@ -58,18 +58,18 @@ def error(
       scale: decode scale: None, a positive number, or "amax" for max|x| / fmt.max rounded to float32 (1 for an
         array without a non-zero finite value). With "amax" the division stays within the format's range.
       scaling: a scale per tile instead, as for `fpsim.encode_scaled`; fmt may then be any of its formats. Codes and
-        scales are kept for the while, a quarter of a float32 array and less. The result is float32, for float64 x as
-        well.
-      axis: figures for every place along that axis too, in `parts`.
-      block: figures for every block of that shape of the last axes, as in `fp.Scaling`; -1 is a whole axis.
+        scales are held in memory during the call, at most a quarter of a float32 array. The result is float32, also
+        for float64 x.
+      axis: also give the metrics of each index along that axis, in `parts`.
+      block: also give those of each block of that shape of the last axes, as in `fp.Scaling`; -1 is a whole axis.
       rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode` ("nonfinite" by default), or for
         `fpsim.encode_scaled`.
     Returns:
-      An ErrorReport; its attributes define the figures. Squares are summed in float64, so SQNR, gain and mse need
-      magnitudes between about 1e-150 and 1e150. The same for any number of threads.
+      An ErrorReport; its attributes define the metrics. Squares are summed in float64, so SQNR, gain and mse need
+      magnitudes between about 1e-150 and 1e150. The result does not depend on the number of threads.
     Raises:
-      ValueError: unknown format or word, no seed, a scale that is not positive and finite, both kinds of scale, none
-        for integers, or an axis or block that x does not have.
+      ValueError: an unknown format or name of a mode, no seed, a scale that is not positive and finite, both scale and
+        scaling, no scaling for integers, or an axis or block that x does not have.
       TypeError: x is not an array of floats.
 
     Example:
@@ -101,7 +101,7 @@ def error(
 
 
 class RoundingWay:
-    """One way to round, its words checked: a format, a rounding, and no scale, one scale, or a scale per tile.
+    """One way to round, with its arguments checked: a format, a rounding, and no scale, one scale, or a scale per tile.
 
     Raises:
       ValueError, TypeError: as `error` does.
@@ -135,12 +135,12 @@ class RoundingWay:
         self.options = cast_options(_judged_as(self.element), rounding, overflow, subnormals, seed, random_bits)
 
     def check(self) -> None:
-        """Refuse an element and a scaling that do not go together, as `fpsim.encode_scaled` does."""
+        """Raise for an element and a scaling that do not go together, as `fpsim.encode_scaled` does."""
         if isinstance(self.scaling, Scaling):
             encode_scaled(np.zeros((1, 1), np.float32), self.element, self.scaling, **self.keywords)
 
     def candidate(self, x: Array, long: bool | None = None, amax: float | None = None) -> Candidate:
-        """The candidate for an array; amax: its largest finite magnitude, where that is known."""
+        """Return the candidate for an array; amax: its largest finite magnitude, where that is known."""
         wide = x.dtype.newbyteorder("=") == np.float64
         options = self.options
         if isinstance(self.scaling, Scaling):
@@ -155,7 +155,7 @@ class RoundingWay:
         return FloatCast(options, wide, _checked_scale(self.scaling, wide), False, long)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
-        """What the sums of a candidate say."""
+        """Return the report of a candidate's sums."""
         report = ErrorReport(
             fmt=self.element,
             rounding=self.options.rounding.name.lower(),
@@ -178,11 +178,11 @@ class RoundingWay:
         )
 
 
-LONG = 1 << 22  # elements from which the format is compiled in as constants
+LONG = 1 << 22  # elements from which a loop is compiled for the format alone
 
 
 def _judged_as(element: Element) -> Format:
-    """The float format whose options a cast to an element has: its own, or one that stands for integers and logs."""
+    """Return the float format whose cast options an element has: itself, or one in place of integers and LogFMT."""
     if isinstance(element, Format):
         return element
     if isinstance(element, IntegerFormat):
@@ -192,6 +192,7 @@ def _judged_as(element: Element) -> Format:
 
 
 def _checked_scale(scale: Any, wide: bool) -> float:
+    """Return a scale as a positive finite float, rounded to float32 unless the source is float64."""
     if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
         with np.errstate(over="ignore", under="ignore"), contextlib.suppress(OverflowError):
             scale = float(scale)  # an integer may be too large for that
@@ -205,6 +206,6 @@ def _checked_scale(scale: Any, wide: bool) -> float:
 
 
 def finite_amax(x: Array) -> float:
-    """Largest finite magnitude of an array; 0 without any."""
+    """Return the largest finite magnitude of an array; 0 without any."""
     with wrapping():
         return max((float(amax_kernel(part.dtype.itemsize * 8)(part)) for part in float_pieces(x)), default=0.0)

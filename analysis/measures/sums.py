@@ -1,4 +1,4 @@
-"""What adds up over the parts of an array when its error is measured: counts, sums of float64, maxima."""
+"""Sums behind the metrics of an error: counts, float64 sums and maxima, which add up over the parts of an array."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# "Compared" are the elements whose input and result are both finite.
+# The compared elements are those whose input and result are both finite.
 COUNTS = (
     "count", "compared", "nonzero", "underflow", "subnormal", "overflow", "saturation", "finite_saturation", "nan",
     "exact",
 )  # fmt: skip
 
-# Over the compared: sums of x**2, of x times result, of result - x, of |result - x| in ulps and relative to |x|; and of
-# (result - x)**2, apart for what became a normal value, a subnormal one, zero, and the largest from beyond the range.
+# Over the compared elements: sums of x**2, of x times result, of result - x, of |result - x| in ulps and relative to
+# |x|; and of (result - x)**2, apart for results that are normal, subnormal, zero, and the largest value for an input
+# beyond the range.
 TOTALS = (
     "signal", "product", "error", "ulps", "relative", "normal_noise", "subnormal_noise", "lost", "clipped",
 )  # fmt: skip
@@ -38,7 +39,7 @@ class ErrorSums:
     maxima: npt.NDArray[np.float64]
 
     def __eq__(self, other: object) -> bool:
-        """Whether all numbers are the same."""
+        """Return whether all numbers are the same."""
         return isinstance(other, ErrorSums) and self._bytes() == other._bytes()
 
     def __hash__(self) -> int:
@@ -48,27 +49,27 @@ class ErrorSums:
         return self.counts.tobytes(), self.totals.tobytes(), self.maxima.tobytes()
 
     def __getitem__(self, name: str) -> Any:
-        """A count, sum or maximum by its name; NaN for the maximum of nothing."""
+        """Return a count, sum or maximum by its name; NaN for the maximum of nothing."""
         if name in COUNTS:
             return self.counts[..., COUNTS.index(name)]
         if name in TOTALS:
             return self.totals[..., TOTALS.index(name), :].sum(axis=-1)
-        found = self.maxima[..., MAXIMA.index(name)]
-        return np.where(found < 0, np.nan, found)
+        largest = self.maxima[..., MAXIMA.index(name)]
+        return np.where(largest < 0, np.nan, largest)
 
     @property
     def noise(self) -> Any:
-        """The sum of (result - x)**2 over the compared."""
+        """Sum of (result - x)**2 over the compared elements."""
         return self["normal_noise"] + self["subnormal_noise"] + self["lost"] + self["clipped"]
 
     def merge(self, other: ErrorSums) -> ErrorSums:
-        """The sums of both: counts and maxima exactly, the others with an error of about 10**-32 of their terms."""
+        """Return the sums of both: exact counts and maxima, and others with an error of 10**-32 of their terms."""
         counts = np.stack([self.counts, other.counts])
         totals, maxima = np.stack([self.totals, other.totals]), np.stack([self.maxima, other.maxima])
         return ErrorSums(counts, totals, maxima).over_first_axis()
 
     def over_first_axis(self) -> ErrorSums:
-        """The sums over the first axis of parts, in its order."""
+        """Return the sums over the first axis of parts, added in its order."""
         if len(self.counts) == 1:  # of a small array, whose time is that of calls like these
             return ErrorSums(self.counts[0], self.totals[0], self.maxima[0])
         total, rest = self.totals[0, ..., 0].copy(), self.totals[0, ..., 1].copy()
@@ -83,7 +84,7 @@ class ErrorSums:
 
 
 def nothing(parts: tuple[int, ...] = ()) -> ErrorSums:
-    """The sums of no data."""
+    """Return the sums of no data."""
     return ErrorSums(
         np.zeros((*parts, len(COUNTS)), np.int64),
         np.zeros((*parts, len(TOTALS), 2)),

@@ -55,30 +55,30 @@ def assert_survives(
     subnormals: str = "keep",
     seed: int | None = None,
 ) -> ErrorReport:
-    """Fail unless a tensor survives a cast: for tests of models and kernels.
+    """Raise AssertionError unless a tensor survives a cast: for tests of models and kernels.
 
-    The figures are those of `fp.analysis.error`; None asks nothing of one. Inf and NaN in x are not judged.
+    The metrics are those of `fp.analysis.error`; a threshold of None is not checked. Inf and NaN in x are not judged.
 
     Args:
       x: array or tensor of floats, of any shape.
       fmt: the format, by name, dtype or object.
       sqnr_db: the lowest signal-to-noise ratio, in dB; 20 is what 4 bits with fine scales keep.
-      overflow: the largest share of finite values that lie beyond the format's range, whatever becomes of them.
-      lost_energy: the largest share of sum x^2 that lies in values that become zero.
-      underflow: the largest share of values that are not zero and become zero.
+      overflow: the largest share of finite values beyond the format's range, whatever they become.
+      lost_energy: the largest share of sum x^2 of values that become zero.
+      underflow: the largest share of values other than zero that become zero.
       max_relative: the largest |result - x| / |x|.
       max_ulp: the largest error in units of the format's last place.
-      scale, scaling: a scale for all of x, or one for each tile, as of `fp.analysis.error`.
-      rounding, subnormals, seed: of the cast.
+      scale, scaling: a scale for all of x, or one for each tile, as for `fp.analysis.error`.
+      rounding, subnormals, seed: settings of the cast.
 
     Returns:
-      The ErrorReport, where it survives.
+      The ErrorReport of a tensor that survives.
 
     Raises:
-      AssertionError: it does not; the message has each figure beside its threshold, and explains the worst value.
-      ValueError: x is empty, a threshold is no number, a figure cannot be measured in this format, and as of
-        `fp.analysis.error`.
-      TypeError: x is no array of floats.
+      AssertionError: it does not; the message has each metric with its threshold, and explains the worst value.
+      ValueError: x is empty, a threshold is not a number, a metric cannot be measured in this format, or
+        `fp.analysis.error` raises it.
+      TypeError: x is not an array of floats.
 
     Example:
       >>> x = np.float32([0.5, 3.0, -100.0, 500.0])
@@ -97,8 +97,8 @@ def assert_survives(
     }  # fmt: skip
     for name, limit in limits.items():
         if limit is not None and (isinstance(limit, (bool, str)) or not _is_number(limit)):
-            also = " How values beyond the range are cast has no part in it." if name == "overflow" else ""
-            raise ValueError(f"{name} is a threshold, a number or None; got {shown(limit)}.{also}")
+            also = " It is not the overflow mode of the cast, which does not matter here." if name == "overflow" else ""
+            raise ValueError(f"{name} must be a threshold, a number or None; got {shown(limit)}.{also}")
     array, _ = float_array(without_gradient(x))
     if not array.size:
         raise ValueError(f"x must hold a value; got an empty array, shape {array.shape}.")
@@ -114,6 +114,7 @@ def assert_survives(
 
 
 def _is_number(limit: Any) -> bool:
+    """Return whether a threshold is a number other than NaN."""
     try:
         return not math.isnan(float(limit))
     except (TypeError, ValueError):
@@ -125,27 +126,29 @@ def _value(report: ErrorReport, name: str) -> float:
 
 
 def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
+    """Return whether a report breaks a threshold."""
     figure, is_lowest, _ = LIMITS[name]
     if figure in report.unmeasured:
         raise ValueError(f"{name} cannot be measured in {report.format}; got {limit!r}. Leave it out.")
-    found = _value(report, name)
-    if math.isnan(found):  # nothing was compared; or only zeros, which every format keeps
+    value = _value(report, name)
+    if math.isnan(value):  # nothing was compared; or only zeros, which every format keeps
         return report.sqnr_db != math.inf and name == "sqnr_db"
-    return found < limit if is_lowest else found > limit
+    return value < limit if is_lowest else value > limit
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
+    """Return the clause that says how a report breaks a threshold."""
     _, is_lowest, words = LIMITS[name]
-    found = _value(report, name)
-    if math.isnan(found):
-        return f"{words} is unknown, since no value is finite before and after the cast"
+    value = _value(report, name)
+    if math.isnan(value):
+        return f"{words} is unknown, as no value is finite before and after the cast"
     in_words = decibels if name == "sqnr_db" else str if name.startswith("max") else percent
     bound = "at least" if is_lowest else "at most"
-    return f"{words} {in_words(found)}, wanted {bound} {in_words(limit)}"
+    return f"{words} {in_words(value)}, wanted {bound} {in_words(limit)}"
 
 
 def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
-    """Which value broke the first threshold most, and what became of it."""
+    """Return the text on the value that breaks the first threshold most, and its result."""
     wide = x.astype(np.float64)
     scales: Any
     if report.scaling is not None:

@@ -107,9 +107,9 @@ def test_tensors_zeros_and_infinities() -> None:
 @in_turn(
     "keywords,error,wanted",
     [
-        ({"overflow": "saturate"}, ValueError, "overflow is a threshold, a number or None; got 'saturate'. How values"),
-        ({"sqnr_db": float("nan")}, ValueError, "sqnr_db is a threshold"),
-        ({"underflow": True}, ValueError, "underflow is a threshold"),
+        ({"overflow": "saturate"}, ValueError, "overflow must be a threshold, a number or None; got 'saturate'. It"),
+        ({"sqnr_db": float("nan")}, ValueError, "sqnr_db must be a threshold"),
+        ({"underflow": True}, ValueError, "underflow must be a threshold"),
         ({"x": f32([])}, ValueError, r"x must hold a value; got an empty array, shape \(0,\)"),
         ({"x": np.array([1, 2])}, TypeError, "x must be an array of"),
         ({"fmt": fp.LogFMT(8), "scaling": fp.scalings.TILE_1X128, "max_ulp": 1}, ValueError, "max_ulp cannot be"),

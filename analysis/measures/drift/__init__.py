@@ -1,1 +1,1 @@
-"""The error of sums as they grow longer, beside what theory bounds it by."""
+"""The error of sums as they grow longer, with the bounds of theory."""

@@ -1,6 +1,6 @@
-"""How far a sum can be from the exact one: bounds that always hold, and bounds that hold with a stated probability.
+"""Bounds of the error of a sum: some that always hold, and some that hold with a stated probability.
 
-Every bound is absolute, one number a trial. docs/drift.md derives them.
+Every bound is absolute, with one number for each trial. docs/drift.md derives them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BIASED = (Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN)
 
 
 class Bounds(NamedTuple):
-    """Bounds of |error|, one a trial; NaN where there is none, with the reason."""
+    """Bounds of |error|, one for each trial; NaN where no bound is known, with the reason."""
 
     deterministic: Floats
     probabilistic: Floats
@@ -34,76 +34,76 @@ class Bounds(NamedTuple):
 
 
 class Roundings(NamedTuple):
-    """Roundings on the longest path of a term, of one kind."""
+    """The roundings of one kind on the longest path of a term through the additions."""
 
     number: int
-    unit: float  # largest relative error of one
-    absolute: float  # largest absolute error of one in the subnormal range
-    total: int  # in the whole sum
+    unit: float  # largest relative error of one rounding
+    absolute: float  # largest absolute error of one rounding in the subnormal range
+    total: int  # number of such roundings in the whole sum
 
 
 def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
-    """Largest relative error of one rounding in the normal range: half an ulp for nearest, one for the others."""
+    """Return the largest relative error of one rounding of a normal value: half an ulp to nearest, else one ulp."""
     return 2.0 ** (-fmt.precision if rounding.is_nearest else 1 - fmt.precision)
 
 
 def smallest_step(fmt: Format, rounding: Rounding, subnormals: str) -> float:
-    """Largest absolute error of one rounding below the smallest normal value."""
+    """Return the largest absolute error of one rounding below the smallest normal value."""
     if subnormals == "flush" or not fmt.subnormals:
         return fmt.smallest_normal
     return fmt.smallest_subnormal * (0.5 if rounding.is_nearest else 1.0)
 
 
 class Chance(NamedTuple):
-    """How often a probabilistic bound is to hold: its chance, or its lambda itself."""
+    """The probability with which a probabilistic bound holds, or the lambda that replaces it."""
 
     confidence: float
     factor: float | None = None
 
     def factor_of(self, events: int, unit: float = 0.0) -> float:
-        """The lambda for which 2 events exp(-lambda^2 (1 - unit)^2 / 2) is 1 - confidence."""
+        """Return the lambda for which 2 events exp(-lambda^2 (1 - unit)^2 / 2) equals 1 - confidence."""
         if self.factor is not None:
             return self.factor
         return math.sqrt(2 * math.log(2 * events / (1 - self.confidence))) / (1 - unit)
 
 
-def accumulator_bounds(how: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
-    """The bounds of an accumulator for the first `length` terms; high: their exact sums."""
+def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
+    """Return the bounds of an accumulator for the first `length` terms; high: their exact sums."""
     sums = terms.magnitude_sums(length)
-    if isinstance(how, Exact):  # one rounding of the exact sum
-        bound = unit_roundoff(how.fmt, how.rounding) * np.abs(high)
-        bound += smallest_step(how.fmt, how.rounding, how.subnormals)
+    if isinstance(accumulator, Exact):  # one rounding of the exact sum
+        bound = unit_roundoff(accumulator.fmt, accumulator.rounding) * np.abs(high)
+        bound += smallest_step(accumulator.fmt, accumulator.rounding, accumulator.subnormals)
         bounds = Bounds(bound * SLACK, bound * SLACK)
     else:
-        bits = how.random_bits if how.rounding is Rounding.STOCHASTIC else None
-        paths = _paths(how, length, terms.b is not None)
+        bits = accumulator.random_bits if accumulator.rounding is Rounding.STOCHASTIC else None
+        paths = _paths(accumulator, length, terms.b is not None)
         bounds = _path_bounds(paths, sums, length, chance, bits)
-        if how.rounding in BIASED:
-            word = how.rounding.name.lower()
+        if accumulator.rounding in BIASED:
+            word = accumulator.rounding.name.lower()
             reason = f"rounding {word} errs to one side, so that its errors have no mean of 0"
             bounds = Bounds(bounds.deterministic, np.full_like(sums, math.nan), reason)
-    return _without_saturation(how, bounds, sums)
+    return _without_saturation(accumulator, bounds, sums)
 
 
-def _paths(how: Accumulator, length: int, products: bool) -> list[Roundings]:
-    """The roundings on the longest path, by format."""
+def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
+    """Return the roundings on the longest path of a term, for each format."""
 
     def kind(fmt: Format, count: int, total: int) -> Roundings:
-        step = smallest_step(fmt, how.rounding, how.subnormals)
-        return Roundings(count, unit_roundoff(fmt, how.rounding), step, total)
+        step = smallest_step(fmt, accumulator.rounding, accumulator.subnormals)
+        return Roundings(count, unit_roundoff(fmt, accumulator.rounding), step, total)
 
-    if isinstance(how, Pairwise):
-        return [kind(how.fmt, 1 + math.ceil(math.log2(length)), 2 * length)]
-    rounded = int(products and not isinstance(how, FusedMultiplyAdd))  # products, in addition to sums
-    if isinstance(how, Chunked):
-        runs = -(-length // how.chunk)
-        inner = kind(how.fmt, min(how.chunk, length) + rounded, (1 + rounded) * length)
-        return [inner, kind(how.outer, runs, runs)]
-    return [kind(how.fmt, length + rounded, (1 + rounded) * length)]
+    if isinstance(accumulator, Pairwise):
+        return [kind(accumulator.fmt, 1 + math.ceil(math.log2(length)), 2 * length)]
+    rounded = int(products and not isinstance(accumulator, FusedMultiplyAdd))  # products, in addition to sums
+    if isinstance(accumulator, Chunked):
+        runs = -(-length // accumulator.chunk)
+        inner = kind(accumulator.fmt, min(accumulator.chunk, length) + rounded, (1 + rounded) * length)
+        return [inner, kind(accumulator.outer, runs, runs)]
+    return [kind(accumulator.fmt, length + rounded, (1 + rounded) * length)]
 
 
 def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chance, bits: int | None) -> Bounds:
-    """Higham and Mary's bounds for roundings on a path; `bits`: random bits of stochastic rounding."""
+    """Return Higham and Mary's bounds for the roundings on a path; `bits`: random bits of stochastic rounding."""
     growth = sum(path.number * math.log1p(path.unit) for path in paths)
     widest = max(path.unit for path in paths)
     if widest >= 1:
@@ -112,7 +112,7 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
     factor = chance.factor_of(events, widest)
     spread = factor * math.sqrt(sum(path.number * path.unit**2 for path in paths))
     drift = sum(path.number * path.unit**2 / (1 - path.unit) for path in paths)
-    if bits is not None:  # so many random bits shift the probability of rounding away by up to 2^-bits
+    if bits is not None:  # with this number of random bits the probability of rounding away is off by up to 2^-bits
         drift += sum(path.number * path.unit for path in paths) * 2.0**-bits
     with np.errstate(over="ignore"):
         absolute = sum(path.total * path.absolute for path in paths)  # each of them grows with later roundings
@@ -121,10 +121,10 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
     return Bounds(deterministic, np.minimum(deterministic, probabilistic))
 
 
-def _without_saturation(how: Accumulator, bounds: Bounds, sums: Floats) -> Bounds:
-    """The bounds, but none for sums that may have stopped at the largest value without a trace."""
-    formats = (how.fmt, how.outer) if isinstance(how, Chunked) else (how.fmt,)
-    shows = how.overflow == "nonfinite" and not any(map(how.rounding.inward, (False, True)))
+def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) -> Bounds:
+    """Return the bounds, or NaN where a sum may have stopped at the largest value unnoticed."""
+    formats = (accumulator.fmt, accumulator.outer) if isinstance(accumulator, Chunked) else (accumulator.fmt,)
+    shows = accumulator.overflow == "nonfinite" and not any(map(accumulator.rounding.inward, (False, True)))
     if all(shows and (fmt.has_infinity or fmt.has_nan) for fmt in formats):
         return bounds  # a sum that overflowed is Inf or NaN
     beyond = sums + bounds.deterministic > min(fmt.max for fmt in formats)
@@ -137,7 +137,7 @@ def _without_saturation(how: Accumulator, bounds: Bounds, sums: Floats) -> Bound
 def matrix_unit_bounds(
     unit: MatrixUnit, schedule: Schedule, terms: Terms, length: int, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """The bounds of a unit, chained as a schedule says, for the first `length` terms."""
+    """Return the bounds of a unit's chained sums under a schedule, for the first `length` terms."""
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
     if plan.lost.terms:
@@ -155,7 +155,7 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Units whose every rounding is one to nearest even: as of an accumulator with a shorter path."""
+    """Return the bounds of a unit that rounds every addition to nearest even: those of a shorter path."""
     tree = unit.rule is Rule.FLUSHED_TREE
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
     joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
@@ -173,7 +173,7 @@ def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, le
 
 
 class Cuts(NamedTuple):
-    """What a step of a unit that aligns its terms can lose."""
+    """The losses of one step of a unit that aligns its terms."""
 
     products: int  # cuts of products, toward zero
     others: float  # cuts of sums and of the accumulator, in the same grid
@@ -181,11 +181,11 @@ class Cuts(NamedTuple):
     result: float  # largest relative error of the result's rounding
     absolute: float  # largest absolute error of it
     inner: float = 0.0  # roundings of sums inside the step, relative to its sum of magnitudes
-    apart: bool = False  # whether the accumulator joins after the alignment
+    apart: bool = False  # whether the accumulator is added after the alignment
 
 
 class PartialSum(NamedTuple):
-    """A partial sum, one a trial, and how far it can be off."""
+    """A partial sum of each trial, and the bounds of its error."""
 
     value: Floats  # exact
     everything: Floats  # the largest error
@@ -194,7 +194,7 @@ class PartialSum(NamedTuple):
 
 
 def cuts_of(unit: MatrixUnit) -> Cuts:
-    """The cuts of one step by a unit's rule (docs/matrix-units.md)."""
+    """Return the cuts of one step under a unit's rule (docs/matrix-units.md)."""
     fmt = unit.d.fmt
     bits, absolute = (min(unit.result_bits, 23), 2.0**-126 * 2.0 ** -min(unit.result_bits, 23))
     result = 2.0**-bits
@@ -214,7 +214,7 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 def _aligning_unit_bounds(
     unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Units that align terms and cut them: a running bound over the steps, from the exact partial sums."""
+    """Return the bounds of a unit that aligns terms and cuts them, step by step from the exact partial sums."""
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
     total = _joined(parts) if len(parts) > 1 else parts[0]
@@ -226,7 +226,7 @@ def _aligning_unit_bounds(
 
 
 def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
-    """2^e of every product as a unit aligns it, 0 for zeros: exponents of operands, subnormals not normalised."""
+    """Return 2^e of every product as a unit aligns it, 0 for zeros; subnormal operands are not normalised."""
     assert terms.b is not None
     grouped = unit.rule is Rule.GROUPED
     formats = tuple(unit.operand_format(element) for element in (unit.a, unit.b))
@@ -241,10 +241,10 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
 
 
 def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, exponents: Floats) -> PartialSum:
-    """One slice: its blocks, joined in float32 where they are promoted."""
+    """Return the partial sum of one slice: its blocks, added in float32 where they are promoted."""
     runs = [slice(run.start, run.stop) for run in part.runs]
-    where = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
-    p, e = products[:, where], exponents[:, where]
+    terms = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
+    p, e = products[:, terms], exponents[:, terms]
     blocks = [part for alike in _alike(part, plan.step) for part in _block_parts(unit, alike, p, e)]
     if not blocks:  # a slice without terms
         return PartialSum(*(np.zeros(len(products)) for _ in PartialSum._fields))
@@ -252,28 +252,28 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 
 
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
-    """The blocks of a slice as the spans of their steps, those together that follow each other with as many steps."""
-    found: list[list[tuple[Span, ...]]] = []
+    """Group the blocks of a slice, each as the spans of its steps: neighbours with equally many steps go together."""
+    groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
-        last = found[-1][-1] if found else ()
+        last = groups[-1][-1] if groups else ()
         if last and len(last) == len(spans) and last[-1].stop == spans[0].start:
-            found[-1].append(spans)
+            groups[-1].append(spans)
         else:
-            found.append([spans])
-    return found
+            groups.append([spans])
+    return groups
 
 
 def _block_parts(
     unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, exponents: Floats
 ) -> list[PartialSum]:
-    """Chains of steps from 0, of as many steps each, one behind the other."""
+    """Return the partial sums of adjacent chains that start from 0 and have equally many steps."""
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop
     starts = [span.start - first for spans in blocks for span in spans]
-    shape = len(products), len(blocks), len(blocks[0])  # trials, blocks and steps: of all that follow
+    shape = len(products), len(blocks), len(blocks[0])  # of all arrays below: trials, blocks and steps
     inside = products[:, first:last]
     magnitude = np.add.reduceat(np.abs(inside), starts, axis=1).reshape(shape)
-    after = np.cumsum(np.add.reduceat(inside, starts, axis=1).reshape(shape), axis=2)  # the sum behind each step
+    after = np.cumsum(np.add.reduceat(inside, starts, axis=1).reshape(shape), axis=2)  # the sum after each step
     before = np.concatenate([np.zeros((*shape[:2], 1)), after[:, :, :-1]], axis=2)
     largest = np.maximum.reduceat(exponents[:, first:last], starts, axis=1).reshape(shape)
     largest = np.maximum(largest, 2.0**unit.floor_exponent)
@@ -288,12 +288,12 @@ def _block_parts(
         linear = (others * weights).sum(axis=2)
         everything = linear + cuts.products * (of_products * weights).sum(axis=2)
         random = cuts.products * ((of_products * weights) ** 2).sum(axis=2)
-    return [PartialSum(*each) for each in zip(after[:, :, -1].T, everything.T, linear.T, random.T, strict=True)]
+    return [PartialSum(*columns) for columns in zip(after[:, :, -1].T, everything.T, linear.T, random.T, strict=True)]
 
 
 def _joined(parts: list[PartialSum]) -> PartialSum:
-    """Partial sums one after the other in any order, each addition rounded to nearest in float32."""
-    value, everything, linear, random = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
+    """Return the sum of partial sums in any order, with each addition rounded to nearest in float32."""
+    value, everything, linear, random = (np.sum(column, axis=0) for column in zip(*parts, strict=True))
     count = len(parts)
     growth = math.exp(count * math.log1p(2.0**-24))
     added = (growth - 1) * (np.sum([np.abs(part.value) for part in parts], axis=0) + everything)

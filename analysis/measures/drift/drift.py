@@ -1,4 +1,4 @@
-"""How the error of a sum grows with its length, in any accumulator, beside the bounds of theory."""
+"""The error of a sum against its length, in any accumulator, with the bounds of theory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fpsim.analysis.measures.drift.bounds import Bounds, Chance, accumulator_bounds, matrix_unit_bounds
 from fpsim.analysis.measures.drift.report import DriftReport, DriftRow
 from fpsim.analysis.measures.drift.terms import Terms, TermSource, checked_operand, terms_of
-from fpsim.analysis.measures.several import listed
+from fpsim.analysis.measures.iterables import as_list
 from fpsim.analysis.tensors.chunks import Floats
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
@@ -30,8 +30,8 @@ from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 
-MOST_TERMS = 1 << 27  # of one operand: 1 GiB in float64
-GROUP = 16  # trials whose products share one call of matmul, of which the diagonal counts
+MOST_TERMS = 1 << 27  # terms of one operand: 1 GiB in float64
+GROUP = 16  # trials that share one call of matmul, of whose result the diagonal is read
 SCALE_OF_ONE = {"ue8m0": 127, "ue4m3": 0x38}
 KINDS = (
     "a unit or its name, fp.Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact, or a pair (unit, schedule) or "
@@ -39,8 +39,8 @@ KINDS = (
 )
 
 
-class How(NamedTuple):
-    """What adds, and what it is called."""
+class DriftAdder(NamedTuple):
+    """The arithmetic of a sum, an accumulator or a unit with its schedule, and its name."""
 
     name: str
     accumulator: Accumulator | None
@@ -61,39 +61,39 @@ def drift(
     confidence: float = 0.95,
     factor: float | None = None,
 ) -> DriftReport:
-    """Measure how far sums of different lengths are from the exact ones, and how far theory lets them be.
+    """Measure the error of sums of different lengths, and compute the bounds that theory gives for it.
 
-    Operands are rounded first, so that all of the error is the accumulator's: to a unit's own input formats, to
-    `fmt`, or else to float32, always to nearest even, and what lies beyond a format becomes its largest value. A
-    shorter sum is the beginning of the longest one of its trial, and trials are independent.
+    Operands are rounded before they are added, so that all of the error is the accumulator's: to a unit's own input
+    formats, to `fmt`, or else to float32, always to nearest even; values beyond a format become its largest value. A
+    shorter sum has the first terms of the longest one of its trial, and trials are independent.
 
     Args:
       a, b: the terms of sum a[k] * b[k], or of sum a[k] without b: "normal" (N(0, 1)), "half_normal", "uniform"
         (U[0, 1)), "lognormal" (of N(0, 1)), "cauchy", or an array (trials, K) of floats, one sum a row.
-      accumulators: several of, or one: a unit or its name; `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`,
+      accumulators: one or several: a unit or its name; `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`,
         `fp.Chunked`, `fp.Exact`; a pair (unit, schedule), with a schedule of `fp.schedules`; a pair (unit, n), with a
         promotion every n terms. Limits of libraries on shapes do not apply; block scales are 1.
       lengths: the numbers of terms, positive integers.
-      trials: sums of each length; with arrays their rows.
-      seed: the draws are a function of it, the trial, the operand and the place.
+      trials: number of sums of each length; for arrays it is their number of rows.
+      seed: the draws depend on it, the trial, the operand and the index alone.
       fmt: the format of the operands of accumulators that are not matrix units; float32 by default.
-      confidence: what share of sums the probabilistic bound is to hold for, by its theory.
+      confidence: probability with which the probabilistic bound holds for a sum, by its theory.
       factor: the lambda of that bound, instead of the one that follows from confidence.
 
     Returns:
-      A DriftReport: a row for each accumulator and length, whose attributes define the figures.
+      A DriftReport with a row for each accumulator and length; `DriftRow` defines the columns.
 
     Raises:
-      ValueError: unknown distributions, units or words; lengths, trials or a seed that are none; arrays of another
+      ValueError: an unknown distribution, unit or format; lengths, trials or a seed out of range; arrays of another
         shape, with too few terms, or with terms that are not finite.
-      TypeError: something else than an accumulator, or an array that does not hold floats.
+      TypeError: an accumulator of another type, or an array that does not hold floats.
 
     Source: docs/drift.md derives the bounds and says when they hold.
 
     Example:
       >>> import fpsim as fp
-      >>> hows = [fp.Sequential(fp.BF16), fp.Sequential(fp.BF16, rounding="stochastic", seed=0)]
-      >>> report = fp.analysis.drift("uniform", accumulators=hows, lengths=[100, 1000, 10000], trials=8)
+      >>> adders = [fp.Sequential(fp.BF16), fp.Sequential(fp.BF16, rounding="stochastic", seed=0)]
+      >>> report = fp.analysis.drift("uniform", accumulators=adders, lengths=[100, 1000, 10000], trials=8)
       >>> for row in report.rows:
       ...     print(row.length, f"{row.mean_relative:.3f}", row.stagnated)
       100 0.007 0.125
@@ -103,7 +103,7 @@ def drift(
       1000 0.039 0.875
       10000 0.047 1.0
     """
-    hows = _checked_accumulators(accumulators)
+    adders = _checked_accumulators(accumulators)
     sizes = _checked_lengths(lengths)
     require_integer("trials", trials, 1)
     require_integer("seed", seed, 0)
@@ -123,64 +123,65 @@ def drift(
             f"drift holds at most {MOST_TERMS} terms, trials times the longest length; got {source.trials} times "
             f"{source.longest}. Merge reports of fewer trials, with other seeds."
         )
-    operand = _operand_format(fmt, hows)
+    operand = _operand_format(fmt, adders)
     terms: dict[tuple[Any, ...], Terms] = {}
-    found = []
-    for how in hows:
-        formats = (operand, operand) if how.unit is None else (_input(how.unit.a.fmt), _input(how.unit.b.fmt))
-        key = (*formats, how.unit is None)
+    drift_rows = []
+    for adder in adders:
+        formats = (operand, operand) if adder.unit is None else (_input(adder.unit.a.fmt), _input(adder.unit.b.fmt))
+        key = (*formats, adder.unit is None)
         if key not in terms:
-            terms[key] = terms_of(source, formats, plain=how.unit is None)
-        found += [_row(how, terms[key], length, source, chance) for length in sizes]
+            terms[key] = terms_of(source, formats, plain=adder.unit is None)
+        drift_rows += [_row(adder, terms[key], length, source, chance) for length in sizes]
     words = tuple(x if isinstance(x, str) else None if x is None else "an array" for x in (left, right))
-    return DriftReport(tuple(found), words[0] or "", words[1], operand.name, chance, (int(seed),))
+    return DriftReport(tuple(drift_rows), words[0] or "", words[1], operand.name, chance, (int(seed),))
 
 
 def _input(fmt: Format) -> Format:
-    """The format of a unit's operands; float32 for float64, so that float64 holds every product."""
+    """Return the format of a unit's operands, with float32 for float64, so that float64 holds every product."""
     return FP32 if fmt == FP64 else fmt
 
 
-def _row(how: How, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
-    """All trials of one accumulator and length."""
-    last, why = _last_addition(how, length)
-    got, without = _sums(how, terms, length, last)
+def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
+    """Return the row of one accumulator and length, over all trials."""
+    last, why = _last_addition(adder, length)
+    sums, without = _sums(adder, terms, length, last)
     high, low = terms.exact_sums(length)
-    bounds = _bounds(how, terms, length, source, chance, high)
-    unchanged = None if without is None else (without == got) | (np.isnan(without) & np.isnan(got))
+    bounds = _bounds(adder, terms, length, source, chance, high)
+    unchanged = None if without is None else (without == sums) | (np.isnan(without) & np.isnan(sums))
     with np.errstate(invalid="ignore"):
-        error = (got - high) - low
-    return DriftRow.of(how.name, length, error, np.abs(high), bounds, unchanged, why)
+        error = (sums - high) - low
+    return DriftRow.of(adder.name, length, error, np.abs(high), bounds, unchanged, why)
 
 
-def _bounds(how: How, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
-    if how.accumulator is not None:
-        return accumulator_bounds(how.accumulator, terms, length, chance, high)
-    assert how.unit is not None
-    return matrix_unit_bounds(how.unit, how.schedule, terms, length, chance, source.has_random_signs)
+def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
+    """Return the bounds of an accumulator or a unit; high: the exact sums."""
+    if adder.accumulator is not None:
+        return accumulator_bounds(adder.accumulator, terms, length, chance, high)
+    assert adder.unit is not None
+    return matrix_unit_bounds(adder.unit, adder.schedule, terms, length, chance, source.has_random_signs)
 
 
-def _sums(how: How, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
-    """The sums of every trial as float64, and those with zeros in place of the terms `last`, where there are such."""
+def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
+    """Return the sums of every trial as float64, and those with zeros in place of the terms `last`, if any."""
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
-    if how.unit is not None:
+    if adder.unit is not None:
         assert b is not None
-        return _unit_sums(how, a, b, last)
-    assert how.accumulator is not None
-    return _accumulated(how.accumulator, a, b), (
-        None if last is None else _accumulated(how.accumulator, _without(a, last), b)
+        return _unit_sums(adder, a, b, last)
+    assert adder.accumulator is not None
+    return _accumulated(adder.accumulator, a, b), (
+        None if last is None else _accumulated(adder.accumulator, _without(a, last), b)
     )
 
 
 def _without(x: Array, terms: Array) -> Array:
-    """A copy with zeros in place of some terms."""
-    found = x.copy()
-    found[:, terms] = 0
-    return found
+    """Return a copy with zeros in place of some terms."""
+    copy = x.copy()
+    copy[:, terms] = 0
+    return copy
 
 
 def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
-    """The sums by an accumulator."""
+    """Return the sums by an accumulator."""
     if b is None:
         sums = sum_of(np.ascontiguousarray(a), accumulate=accumulator, axis=-1)
     else:
@@ -190,22 +191,22 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
     return np.asarray(sums, np.float64)
 
 
-def _unit_sums(how: How, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
-    """The sums by a unit, as `_sums` has them: diagonals of small products of matrices.
+def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
+    """Return the sums by a unit, as `_sums` does, from the diagonals of small products of matrices.
 
     Both come from one product, whose kernels take a few columns in the time of one.
     """
-    unit = how.unit
+    unit = adder.unit
     assert unit is not None
     sides = [b] if last is None else [b, _without(b, last)]
     missing = -a.shape[1] % unit.block if unit.block else 0  # zeros fill the last block that shares a scale
     if missing:
         a, *sides = (np.pad(x, ((0, 0), (0, missing))) for x in (a, *sides))
     left, right = _as_codes(a, unit.a.carrier), [_as_codes(x, unit.b.carrier) for x in sides]
-    found = np.empty((len(sides), len(a)))
+    sums = np.empty((len(sides), len(a)))
     for first in range(0, len(a), GROUP):
         group = slice(first, first + GROUP)
-        x, y = left[group], np.ascontiguousarray(np.concatenate([each[group] for each in right]).T)
+        x, y = left[group], np.ascontiguousarray(np.concatenate([side[group] for side in right]).T)
         scales: dict[str, Any] = {}
         if unit.scale:
             (rows, terms), columns = x.shape, y.shape[1]
@@ -215,77 +216,80 @@ def _unit_sums(how: How, a: Array, b: Array, last: Array | None) -> tuple[Floats
                 "scale_b": np.full((blocks, columns), one, np.uint8),
             }
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # remarks on shapes, which are those of trials here
-            schedule = None if how.schedule is FLAT else how.schedule
+            warnings.simplefilter("ignore", UserWarning)  # remarks on shapes, which mean nothing for trials
+            schedule = None if adder.schedule is FLAT else adder.schedule
             product = matmul(x, y, accumulate=unit, schedule=schedule, strict=False, **scales)
         for i in range(len(sides)):
-            found[i, group] = np.diagonal(product, i * len(x)).astype(np.float64)
-    return found[0], None if last is None else found[1]
+            sums[i, group] = np.diagonal(product, i * len(x)).astype(np.float64)
+    return sums[0], None if last is None else sums[1]
 
 
 def _as_codes(x: Array, fmt: Format) -> Array:
+    """Return values as codes of a format; float64 stays as it is."""
     return x.astype(np.float64) if fmt == FP64 else encode(x, fmt)
 
 
-def _last_addition(how: How, length: int) -> tuple[Array | None, str]:
-    """Which terms the last addition of a sum brings in, or why there is no such addition."""
+def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
+    """Return the terms that the last addition of a sum adds; None if there is no such addition, with the reason."""
     start = length - 1  # Sequential, FusedMultiplyAdd
-    if isinstance(how.accumulator, Exact):
+    if isinstance(adder.accumulator, Exact):
         return None, "Exact adds all terms at once"
-    if isinstance(how.accumulator, Pairwise):
+    if isinstance(adder.accumulator, Pairwise):
         start = 1 << (length - 1).bit_length() >> 1 if length > 1 else 0
-    elif isinstance(how.accumulator, Chunked):
-        start = (length - 1) // how.accumulator.chunk * how.accumulator.chunk
-    if how.unit is None:
+    elif isinstance(adder.accumulator, Chunked):
+        start = (length - 1) // adder.accumulator.chunk * adder.accumulator.chunk
+    if adder.unit is None:
         return np.arange(start, length), ""
-    if isinstance(how.schedule.sums, Lanes):
-        return None, f"the lanes of {how.schedule} are merged in a tree"
-    plan = plan_of(how.schedule, how.unit, length)
-    if len(plan.slices) > 1 and how.schedule.slicing.merge == "from_both_ends":
-        return None, f"the slices of {how.schedule} are merged from both ends"
+    if isinstance(adder.schedule.sums, Lanes):
+        return None, f"the lanes of {adder.schedule} are merged in a tree"
+    plan = plan_of(adder.schedule, adder.unit, length)
+    if len(plan.slices) > 1 and adder.schedule.slicing.merge == "from_both_ends":
+        return None, f"the slices of {adder.schedule} are merged from both ends"
     last = plan.slices[-1]
-    where = np.concatenate([np.arange(run.start, run.stop) for run in last.runs])
+    terms = np.concatenate([np.arange(run.start, run.stop) for run in last.runs])
     if len(plan.slices) == 1:
         block = last.blocks[-1]
         step = block if plan.promoted else [spans for spans in last.steps(plan.step) if spans][-1][-1]
-        where = where[step.start : step.stop]
-    return where, ""
+        terms = terms[step.start : step.stop]
+    return terms, ""
 
 
-def _checked_accumulators(accumulators: Any) -> list[How]:
-    """What adds, each once.
+def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
+    """Return the accumulators as Adders, each name once.
 
     Raises:
-      ValueError, TypeError: none, or something else.
+      ValueError: there are none.
+      TypeError: they are of another type.
     """
     single = (str, Accumulator, MatrixUnit)
     pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])
     if pair or isinstance(accumulators, single):
         accumulators = [accumulators]
-    found = listed(accumulators)
-    if found is None:
-        raise TypeError(f"accumulators must be several of, or one: {KINDS}; got {shown(accumulators)}.")
-    hows = {how.name: how for how in map(_how, found)}
-    if not hows:
+    items = as_list(accumulators)
+    if items is None:
+        raise TypeError(f"accumulators must be one or several of: {KINDS}; got {shown(accumulators)}.")
+    adders = {adder.name: adder for adder in map(_adder, items)}
+    if not adders:
         raise ValueError(f"accumulators must name at least one: {KINDS}; got none.")
-    return list(hows.values())
+    return list(adders.values())
 
 
 def _is_rest_of_pair(x: object) -> bool:
+    """Return whether x may follow the unit in a pair: a schedule, or terms between promotions."""
     return isinstance(x, Schedule) or is_integer(x)
 
 
-def _how(x: Any) -> How:
-    """One accumulator."""
+def _adder(x: Any) -> DriftAdder:
+    """Return one accumulator as an DriftAdder."""
     if isinstance(x, Accumulator):
-        return How(repr(x), x, None, FLAT)
+        return DriftAdder(repr(x), x, None, FLAT)
     if isinstance(x, (str, MatrixUnit)):
         unit = _float_unit(x)
-        return How(unit.name, None, unit, FLAT)
+        return DriftAdder(unit.name, None, unit, FLAT)
     if isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], (str, MatrixUnit)) and _is_rest_of_pair(x[1]):
         unit = _float_unit(x[0])
         if isinstance(x[1], Schedule):
-            return How(f"{unit.name}, {x[1]}", None, unit, x[1])
+            return DriftAdder(f"{unit.name}, {x[1]}", None, unit, x[1])
         require_integer("terms between promotions", x[1], 1)
         if x[1] % unit.terms:
             raise ValueError(
@@ -293,39 +297,39 @@ def _how(x: Any) -> How:
                 f"got {x[1]}."
             )
         name = f"{unit.name}, promote={int(x[1])}"
-        return How(name, None, unit, Schedule(f"promote={int(x[1])}", sums=Chain(int(x[1]))))
+        return DriftAdder(name, None, unit, Schedule(f"promote={int(x[1])}", sums=Chain(int(x[1]))))
     raise TypeError(f"an accumulator must be {KINDS}; got {shown(x)}.")
 
 
 def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
-    """A unit whose elements are floats."""
+    """Return a unit whose elements are floats."""
     unit = find_unit(x)
     elements: list[Any] = [unit.a.fmt, unit.b.fmt, unit.d.fmt]
     if not all(isinstance(fmt, Format) for fmt in elements):
-        raise ValueError(f"drift is for units that add floats, as integers are added exactly; got {unit.name}.")
+        raise ValueError(f"accumulators must add floats, as sums of integers are exact; got {unit.name}.")
     return unit
 
 
 def _checked_lengths(lengths: Any) -> list[int]:
-    """Positive integers in ascending order, each once."""
-    found = [lengths] if is_integer(lengths) else listed(lengths)
-    if found is None:
+    """Return positive integers in ascending order, each once."""
+    numbers = [lengths] if is_integer(lengths) else as_list(lengths)
+    if numbers is None:
         raise TypeError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
-    if not found or any(not is_integer(n) or n < 1 for n in found):
+    if not numbers or any(not is_integer(n) or n < 1 for n in numbers):
         raise ValueError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
-    return sorted({int(n) for n in found})
+    return sorted({int(n) for n in numbers})
 
 
-def _operand_format(fmt: FormatLike | None, hows: list[How]) -> Format:
-    """The format of operands of accumulators that are no units."""
+def _operand_format(fmt: FormatLike | None, adders: list[DriftAdder]) -> Format:
+    """Return the format of the operands of accumulators that are not matrix units."""
     if fmt is None:
         return FP32
-    found = find_format(fmt)
-    if not FP32.holds(found):
-        raise ValueError(f"fmt must be a format whose values float32 holds; got {found}.")
-    if all(how.unit is not None for how in hows):
+    operand = find_format(fmt)
+    if not FP32.holds(operand):
+        raise ValueError(f"fmt must be a format whose values float32 holds; got {operand}.")
+    if all(adder.unit is not None for adder in adders):
         raise ValueError(
-            f"fmt is for accumulators other than matrix units, which have their own input formats; got {found}. Leave "
-            "it out."
+            "fmt is for accumulators other than matrix units, which have their own input formats; got "
+            f"{operand}. Leave it out."
         )
-    return found
+    return operand

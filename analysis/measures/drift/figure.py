@@ -1,4 +1,4 @@
-"""The error of sums against their length, with the bounds of theory."""
+"""The figure of a DriftReport: the error of sums against their length, with the bounds of theory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BOUNDS = 3  # accumulators up to which their bounds are drawn; more would h
 
 
 class DrawnDrift(Protocol):
-    """What is drawn of a row."""
+    """The attributes of a row that the figure reads."""
 
     length: int
     norm_relative: float
@@ -23,13 +23,13 @@ class DrawnDrift(Protocol):
 
 
 class DrawnRegime(Protocol):
-    """What is drawn of a regime."""
+    """The attributes of a regime that the figure reads."""
 
     onset: int | None
 
 
 class Drift(Protocol):
-    """What a figure shows: a `DriftReport`."""
+    """The attributes of a `DriftReport` that the figure reads."""
 
     @property
     def accumulators(self) -> tuple[str, ...]: ...
@@ -44,7 +44,7 @@ class Drift(Protocol):
 
 
 def drift_axes(report: Drift, ax: Any = None) -> Any:
-    """Draw one curve for each accumulator, of few with its bounds; a ring marks where it stagnates."""
+    """Draw one curve for each accumulator, with bounds for up to 3; a ring marks where additions stagnate."""
     names = report.accumulators
     with figure_style():
         ax = axes_of(ax, 3.2)
@@ -59,7 +59,9 @@ def drift_axes(report: Drift, ax: Any = None) -> Any:
             if points:
                 ends.append((points[-1][1], name, tint))
             if len(names) <= MOST_BOUNDS:
-                _draw_bounds(ax, rows, tint)
+                for bound, style in (("norm_deterministic", (0, (5, 2))), ("norm_probabilistic", (0, (1, 1.5)))):
+                    points = [(row.length, getattr(row, bound)) for row in rows if 0 < getattr(row, bound) < math.inf]
+                    ax.plot(*_columns(points), color=tint, linewidth=0.9, linestyle=style, alpha=0.8, zorder=2)
         _scale(ax, report)
         _label(ax, ends, report.lengths[-1])
         ax.set_xlabel("terms")
@@ -68,18 +70,13 @@ def drift_axes(report: Drift, ax: Any = None) -> Any:
         return ax
 
 
-def _draw_bounds(ax: Any, rows: Sequence[Any], tint: str) -> None:
-    for name, style in (("norm_deterministic", (0, (5, 2))), ("norm_probabilistic", (0, (1, 1.5)))):
-        points = [(row.length, getattr(row, name)) for row in rows if 0 < getattr(row, name) < math.inf]
-        ax.plot(*_columns(points), color=tint, linewidth=0.9, linestyle=style, alpha=0.8, zorder=2)
-
-
 def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    """Return the x and the y values of points."""
     return [x for x, _ in points], [y for _, y in points]
 
 
 def _scale(ax: Any, report: Drift) -> None:
-    """Logarithmic axes: powers of two below, and no more of the bounds than says that they are above 1."""
+    """Set logarithmic axes, with powers of two as ticks; bounds far above 1 are cut off."""
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     heights = [y for line in ax.get_lines() for y in line.get_ydata()]
@@ -98,7 +95,7 @@ def _scale(ax: Any, report: Drift) -> None:
 
 
 def _label(ax: Any, ends: list[tuple[float, str, str]], last: int) -> None:
-    """Write names beside the ends of curves, moved apart where they would overlap."""
+    """Write names next to the ends of curves, moved apart where they would overlap."""
     if not ends:
         return
     bottom, top = (math.log(y) for y in ax.get_ylim())
@@ -115,7 +112,7 @@ def _label(ax: Any, ends: list[tuple[float, str, str]], last: int) -> None:
 
 
 def _legend(ax: Any, stagnates: bool, bounds: bool) -> None:
-    """Say what the lines are, above the axes."""
+    """Draw a legend of the lines above the axes."""
     if bounds:
         for label, style in (("bound, always", (0, (5, 2))), ("bound, probable", (0, (1, 1.5)))):
             ax.plot([], [], color=QUIET, linewidth=0.9, linestyle=style, label=label)

@@ -1,4 +1,4 @@
-"""What sums of different lengths lost: a row for each accumulator and length, and the regime that a curve is in."""
+"""The report of a drift: a row for each accumulator and length, and the regime of each curve."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ FIGURES = (
     "trials", "mean_relative", "rms_relative", "max_relative", "bias", "norm_relative", "deterministic_bound",
     "probabilistic_bound", "norm_deterministic", "norm_probabilistic", "coverage", "stagnated", "overflowed", "reason",
 )  # fmt: skip
-LINEAR, SQUARE_ROOT = 0.75, 0.25  # exponents of the growth above which it is called so
+LINEAR, SQUARE_ROOT = 0.75, 0.25  # exponents of the growth above which a curve is called linear, or a square root
 
 
 @dataclass(frozen=True)
 class DriftRow:
-    """The sums of one accumulator and length. A relative error is (sum - exact) / |exact|.
+    """The error of the sums of one accumulator and length. A relative error is (sum - exact) / |exact|.
 
-    Figures that cannot be measured are NaN, and `reason` says why: sums that overflow, exact sums of 0, bounds that
+    Metrics that cannot be measured are NaN, and `reason` says why: sums that overflow, exact sums of 0, bounds that
     theory does not give, accumulators without a last addition.
 
     Attributes:
-      accumulator, length, trials: what was added.
+      accumulator: name of the accumulator.
+      length: number of terms of a sum.
+      trials: number of sums.
       mean_relative, rms_relative, max_relative: mean, root mean square and maximum of the absolute relative errors.
-        Where terms cancel, single exact sums near 0 govern these.
+        Where terms cancel, a few exact sums near 0 dominate these.
       bias: mean of the signed relative errors.
-      norm_relative: root mean square of the errors over that of the exact sums, which such sums do not govern.
+      norm_relative: root mean square of the errors over that of the exact sums, which sums near 0 do not dominate.
       deterministic_bound, probabilistic_bound: the largest relative bound of a trial, to compare with max_relative.
       norm_deterministic, norm_probabilistic: root mean squares of the bounds over that of the exact sums, to compare
         with norm_relative.
-      coverage: share of trials whose error lies within their own probabilistic bound.
+      coverage: share of trials whose error is within their own probabilistic bound.
       stagnated: share of trials whose last addition changed nothing (docs/drift.md).
       overflowed: share of trials whose sum is Inf or NaN.
-      reason: why figures are NaN; "" where none is.
+      reason: why metrics are NaN; "" where none is.
     """
 
     accumulator: str
@@ -69,7 +71,7 @@ class DriftRow:
         cls, accumulator: str, length: int, error: Floats, exact: Floats, bounds: Bounds,
         unchanged: npt.NDArray[np.bool_] | None, why: str,
     ) -> DriftRow:  # fmt: skip
-        """A row from the errors, the magnitudes of the exact sums and the bounds of its trials."""
+        """Return a row from the errors, the magnitudes of the exact sums and the bounds of its trials."""
         reasons = [bounds.reason, why]
         trials = len(error)
         lost = int(np.count_nonzero(~np.isfinite(error)))
@@ -79,7 +81,7 @@ class DriftRow:
             error = np.full_like(error, math.nan)
             bounds = Bounds(error, error)
         if zero:
-            reasons.insert(0, f"{zero} of {plural(trials, 'exact sum')} are 0, which nothing is relative to")
+            reasons.insert(0, f"{zero} of {plural(trials, 'exact sum')} are 0, so that no relative error is defined")
         with np.errstate(all="ignore"):
             relative = error / np.where(exact == 0, math.nan, exact)
             largest, likely = (bound / np.where(exact == 0, math.nan, exact) for bound in bounds[:2])
@@ -104,7 +106,7 @@ class DriftRow:
         )  # fmt: skip
 
     def merge(self, other: DriftRow) -> DriftRow:
-        """The row of the trials of both."""
+        """Return the row of the trials of both."""
         trials = self.trials + other.trials
 
         def mean(name: str, power: int = 1) -> float:
@@ -126,12 +128,12 @@ class DriftRow:
         return dataclasses.replace(self, trials=trials, reason="; ".join(reasons), **figures)
 
     def to_dict(self) -> dict[str, Any]:
-        """The row of a table."""
+        """Return the row of a table: accumulator, length, then every metric."""
         return {name: getattr(self, name) for name in ("accumulator", "length", *FIGURES)}
 
 
 def _norms(squares: tuple[float, ...]) -> dict[str, float]:
-    """The figures that are ratios of norms."""
+    """Return the metrics that are ratios of norms."""
     error, exact, *bounds = squares
     names = ("norm_relative", "norm_deterministic", "norm_probabilistic")
     return {name: math.sqrt(x / exact) if exact else math.nan for name, x in zip(names, (error, *bounds), strict=True)}
@@ -139,15 +141,16 @@ def _norms(squares: tuple[float, ...]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Regime:
-    """How the error of an accumulator grows with the length.
+    """The growth of an accumulator's error with the length.
 
     Attributes:
-      accumulator: whose.
+      accumulator: name of the accumulator.
       word: "exact", "flat", "square root", "linear", "stagnating", or "unknown".
-      exponent: of the growth over the longer half of the lengths, norm_relative ~ length ** exponent; NaN if unknown.
-      onset: the length from which on, in at least half of the trials, the last addition changes nothing, where errors
-        are of one side too; None: never.
-      sentence: all that in words.
+      exponent: exponent of the growth over the longer half of the lengths, norm_relative ~ length ** exponent; NaN if
+        unknown.
+      onset: the length from which on the last addition changes nothing in at least half of the trials, if errors also
+        have one sign; None: there is no such length.
+      sentence: a sentence that says all this.
     """
 
     accumulator: str
@@ -166,10 +169,10 @@ class DriftReport:
 
     Attributes:
       rows: a DriftRow for each accumulator and length.
-      a, b: what the terms are: names of distributions, "an array", or None for a plain sum.
-      format: that of operands of accumulators that are no units.
-      chance: how often the probabilistic bound is to hold: its confidence, or its factor.
-      seeds: what the trials were drawn with.
+      a, b: the terms: names of distributions, "an array", or None for a plain sum.
+      format: the format of the operands of accumulators that are not matrix units.
+      chance: the confidence of the probabilistic bound, or its factor.
+      seeds: seeds of the trials.
     """
 
     rows: tuple[DriftRow, ...]
@@ -181,7 +184,7 @@ class DriftReport:
 
     @property
     def accumulators(self) -> tuple[str, ...]:
-        """The names, in the order of the rows."""
+        """Names of the accumulators, in the order of the rows."""
         return tuple(dict.fromkeys(row.accumulator for row in self.rows))
 
     @property
@@ -190,10 +193,10 @@ class DriftReport:
         return tuple(sorted({row.length for row in self.rows}))
 
     def of(self, accumulator: Any) -> tuple[DriftRow, ...]:
-        """The rows of one accumulator, by its name or the object, from short to long.
+        """Return the rows of one accumulator, by its name or the object, from short to long.
 
         Raises:
-          ValueError: the report has none of it.
+          ValueError: the report does not have the accumulator.
         """
         names = (accumulator, repr(accumulator), getattr(accumulator, "name", None))
         rows = [row for row in self.rows if row.accumulator in names]
@@ -205,7 +208,7 @@ class DriftReport:
 
     @property
     def regimes(self) -> tuple[Regime, ...]:
-        """How the error of each accumulator grows.
+        """The growth of each accumulator's error, a Regime for each.
 
         Example:
           >>> import fpsim as fp
@@ -217,10 +220,10 @@ class DriftReport:
         return tuple(_regime(self.of(name)) for name in self.accumulators)
 
     def merge(self, other: DriftReport) -> DriftReport:
-        """The report of both parts together: rows of the same accumulator and length pool their trials.
+        """Return the report of both parts together: rows of the same accumulator and length pool their trials.
 
         Raises:
-          ValueError: other terms or another chance, or rows that both have from the same draws.
+          ValueError: the terms, the format or the confidence differ, or both have rows from the same draws.
         """
         for name in ("a", "b", "format", "chance"):
             mine, others = getattr(self, name), getattr(other, name)
@@ -239,7 +242,7 @@ class DriftReport:
         return dataclasses.replace(self, rows=tuple(rows.values()), seeds=seeds)
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of a row for each accumulator and length, with the figures of DriftRow."""
+        """Return a pandas DataFrame with a row for each accumulator and length, with the metrics of DriftRow."""
         return frame([row.to_dict() for row in self.rows])
 
     def plot(self, ax: Any = None) -> Any:
@@ -249,7 +252,7 @@ class DriftReport:
         return drift_axes(self, ax)
 
     def __str__(self) -> str:
-        """Which regime each accumulator is in."""
+        """Return a sentence on the regime of each accumulator."""
         terms = self.a if self.b is None else f"{self.a} x {self.b}"
         trials = plural(max(row.trials for row in self.rows), "trial")
         return f"sums of {terms} ({trials}): " + "; ".join(regime.sentence for regime in self.regimes) + "."
@@ -265,14 +268,15 @@ class DriftReport:
 
 
 def _text(value: object) -> str:
+    """Return a cell of the table as text."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _regime(rows: tuple[DriftRow, ...]) -> Regime:
-    """What a curve does, from its rows in ascending order of length."""
+    """Return the regime of a curve, from its rows in ascending order of length."""
     name, last = rows[0].accumulator, rows[-1]
     if math.isnan(last.norm_relative):
-        words = f"{name} has no figure at {last.length} terms ({last.reason})"
+        words = f"{name} has no measured error at {last.length} terms ({last.reason})"
         return Regime(name, "unknown", math.nan, None, words)
     if all(row.norm_relative == 0 for row in rows):
         return Regime(name, "exact", 0.0, None, f"{name} is exact up to {last.length} terms")
@@ -280,24 +284,21 @@ def _regime(rows: tuple[DriftRow, ...]) -> Regime:
     one_sided = abs(last.bias) > 0.9 * last.mean_relative
     onset = _onset(rows) if one_sided else None  # stochastic additions change nothing often, and enough at times
     if onset is not None:
-        words = f"{name} stagnates from {onset} terms on, where additions change nothing any more: error {here}"
+        words = f"{name} stagnates from {onset} terms on, as further additions change nothing: error {here}"
         return Regime(name, "stagnating", exponent, onset, words)
     if math.isnan(exponent):
-        return Regime(name, "unknown", exponent, None, f"{name} has too few lengths to tell a regime: error {here}")
+        words = f"{name} has too few lengths to estimate the growth of its error: error {here}"
+        return Regime(name, "unknown", exponent, None, words)
     if exponent < SQUARE_ROOT:
-        return Regime(name, "flat", exponent, None, f"{name} hardly grows with the length: error {here}")
-    word = "linear" if exponent >= LINEAR else "square root"
-    why = "errors of one side add up" if one_sided else "errors add up" if word == "linear" else "errors cancel in part"
-    words = f"{name} grows as length ** {exponent:.2f}, nearest to {_law(word)}, as {why}: error {here}"
+        return Regime(name, "flat", exponent, None, f"the error of {name} hardly grows with the length: error {here}")
+    word, law = ("linear", "linear") if exponent >= LINEAR else ("square root", "square-root")
+    why = "errors have one sign" if one_sided else "errors add up" if word == "linear" else "errors cancel in part"
+    words = f"the error of {name} grows as length ** {exponent:.2f}, close to {law} growth, as {why}: error {here}"
     return Regime(name, word, exponent, None, words)
 
 
-def _law(word: str) -> str:
-    return "the length" if word == "linear" else "its square root"
-
-
 def _onset(rows: tuple[DriftRow, ...]) -> int | None:
-    """The length from which on at least half of the last additions change nothing."""
+    """Return the length from which on at least half of the last additions change nothing; None without one."""
     onset = None
     for row in reversed(rows):
         if not row.stagnated >= 0.5:
@@ -307,7 +308,7 @@ def _onset(rows: tuple[DriftRow, ...]) -> int | None:
 
 
 def _exponent(rows: tuple[DriftRow, ...]) -> float:
-    """The slope of log error over log length in the longer half of the lengths (at least 2 of them)."""
+    """Return the slope of log error over log length in the longer half of the lengths (at least 2 of them)."""
     points = [(row.length, row.norm_relative) for row in rows if row.norm_relative > 0]
     points = points[-max(2, (len(points) + 1) // 2) :]
     if len(points) < 2:

@@ -19,7 +19,7 @@ from fpsim.formats.named import Format
 
 Draw = Callable[[np.random.Generator, int], Array]
 
-# Word -> how one trial is drawn. Each draws term after term, so that a longer trial begins with the shorter one.
+# Name -> the function that draws one trial, term after term, so that a longer trial begins with the shorter one.
 DISTRIBUTIONS: dict[str, Draw] = {
     "normal": lambda rng, k: rng.standard_normal(k, np.float32),  # N(0, 1)
     "half_normal": lambda rng, k: np.abs(rng.standard_normal(k, np.float32)),
@@ -32,13 +32,13 @@ SYMMETRIC = ("normal", "cauchy")  # signs are fair coins, independent of the mag
 
 @dataclass(frozen=True)
 class TermSource:
-    """Where the terms come from: names of distributions or arrays, and what they are drawn with.
+    """The source of the terms: names of distributions or arrays, and the seed of the draws.
 
     Attributes:
       a, b: a name, or float64 values (trials, K); b None for a plain sum.
-      trials: rows.
-      longest: terms that every row has.
-      seed: what the draws are a function of, with the trial and the operand.
+      trials: number of rows.
+      longest: number of terms of every row.
+      seed: seed of the draws, which also depend on the trial and the operand.
     """
 
     a: str | Floats
@@ -49,18 +49,18 @@ class TermSource:
 
     @property
     def has_random_signs(self) -> bool:
-        """Whether the signs of the products are known to be independent fair coins."""
+        """True where the signs of the products are known to be independent fair coins."""
         return any(isinstance(x, str) and x in SYMMETRIC for x in (self.a, self.b))
 
-    def values(self, which: int) -> Floats:
-        """The values of a (0) or b (1) before they are rounded to an operand format."""
-        x = (self.a, self.b)[which]
+    def values(self, operand: int) -> Floats:
+        """Return the values of a (0) or b (1) before they are rounded to an operand format."""
+        x = (self.a, self.b)[operand]
         if x is None:
             return np.ones((self.trials, self.longest))
         if not isinstance(x, str):
             return x[:, : self.longest]
         rows = [
-            DISTRIBUTIONS[x](np.random.default_rng([self.seed, trial, which]), self.longest)
+            DISTRIBUTIONS[x](np.random.default_rng([self.seed, trial, operand]), self.longest)
             for trial in range(self.trials)
         ]
         return np.stack(rows).astype(np.float64)
@@ -68,7 +68,7 @@ class TermSource:
 
 @dataclass(frozen=True)
 class Terms:
-    """Operands in their formats, and what is known exactly of their products."""
+    """Operands in their formats, with their exact products and sums."""
 
     a: Array  # (trials, K) float32
     b: Array | None  # likewise; None for a plain sum
@@ -78,15 +78,16 @@ class Terms:
 
     @cached_property
     def magnitudes(self) -> Floats:
-        """|products|."""
+        """Magnitudes of the products."""
         return np.abs(self.products)
 
     @cached_property
     def _rows(self) -> list[list[float]]:
-        return [row.tolist() for row in self.products]  # as Python floats once, not once a length
+        """The products as lists of Python floats, converted once for all lengths."""
+        return [row.tolist() for row in self.products]
 
     def exact_sums(self, length: int) -> tuple[Floats, Floats]:
-        """The exact sums of the first `length` terms as pairs: the nearest float64, and what it lacks."""
+        """Return the exact sums of the first `length` terms as pairs: the nearest float64, and the rest."""
         if length not in self.sums:
             high = [math.fsum(row[:length]) for row in self._rows]
             low = [math.fsum([*row[:length], -h]) for row, h in zip(self._rows, high, strict=True)]
@@ -94,15 +95,15 @@ class Terms:
         return self.sums[length]
 
     def magnitude_sums(self, length: int) -> Floats:
-        """Sum |a b| over the first `length` terms, rounded in the last places of float64."""
+        """Return sum |a b| over the first `length` terms, rounded in the last places of float64."""
         total: Floats = self.magnitudes[:, :length].sum(axis=1)
         return total
 
 
 def terms_of(source: TermSource, formats: tuple[Format, Format], *, plain: bool) -> Terms:
-    """The terms with operands rounded once to formats, to nearest even; what lies beyond a format saturates.
+    """Return the terms, with operands rounded once to their formats, to nearest even; values beyond a format saturate.
 
-    plain: a sum of a alone is one without factors, rather than one with factors of 1.
+    plain: without b, the terms are a itself, rather than products with 1.
     """
     a = _rounded(source.values(0), formats[0])
     if plain and source.b is None:
@@ -112,16 +113,16 @@ def terms_of(source: TermSource, formats: tuple[Format, Format], *, plain: bool)
 
 
 def _rounded(values: Floats, fmt: Format) -> Array:
-    """The values of a format nearest to others, as float32."""
+    """Return the nearest values of a format, as float32."""
     rounded: Array = quantize(values, fmt, overflow="saturate").astype(np.float32)
     return rounded
 
 
 def checked_operand(x: Any, name: str, longest: int, trials: int | None) -> str | Floats:
-    """A distribution's name, or an array (trials, K) of at least `longest` finite terms as float64.
+    """Return a distribution's name, or an array (trials, K) of at least `longest` finite terms as float64.
 
     Raises:
-      TypeError: no name and no array of floats.
+      TypeError: x is neither a name nor an array of floats.
       ValueError: an unknown name, another shape, too few terms, or terms that are not finite.
     """
     if isinstance(x, str):

@@ -1,1 +1,1 @@
-"""What a multiplication by a power of two saves from underflow: one scale, and policies that choose it."""
+"""Effects of scales: losses at both ends of a format, and policies of loss scaling."""

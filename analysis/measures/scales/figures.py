@@ -1,4 +1,4 @@
-"""What scales do: the shares that a format loses against 2**k, and loss scales over the steps of training."""
+"""Figures on scales: the shares that a format loses against 2**k, and loss scales over the steps of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class Underflow(Protocol):
-    """What the first figure shows: an `UnderflowReport`."""
+    """The parts of an `UnderflowReport` that the first figure reads."""
 
     @property
     def format(self) -> str: ...
@@ -36,7 +36,7 @@ class Underflow(Protocol):
 
 
 class LossScaling(Protocol):
-    """What the second figure shows: a `LossScalingReport`."""
+    """The parts of a `LossScalingReport` that the second figure reads."""
 
     @property
     def policies(self) -> Sequence[Any]: ...
@@ -79,17 +79,17 @@ def loss_scaling_axes(report: LossScaling, ax: Any = None) -> Any:
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))
         logs = []
-        for i, each in enumerate(report.policies):
-            steps, tint = report.of(each), SHADES[i % len(SHADES)]
+        for i, policy in enumerate(report.policies):
+            steps, tint = report.of(policy), SHADES[i % len(SHADES)]
             logs.append([math.log2(max(step.scale, 2.0**-149)) for step in steps])
             ax.step(
-                [s.step for s in steps], logs[-1], where="post", color=tint, linewidth=1.4, label=each.name, zorder=3
+                [s.step for s in steps], logs[-1], where="post", color=tint, linewidth=1.4, label=policy.name, zorder=3
             )
         low, high = min(map(min, logs)), max(map(max, logs))
         row = max(high - low, 8) / 14
-        for i, each in enumerate(report.policies):
+        for i, policy in enumerate(report.policies):
             level, tint = low - row * (i + 1.6), SHADES[i % len(SHADES)]
-            marked = [step.step for step in report.of(each) if step.overflowed]
+            marked = [step.step for step in report.of(policy) if step.overflowed]
             ax.plot(marked, [level] * len(marked), "|", color=tint, ms=5, mew=1.0, zorder=3)
         ax.axhspan(low - row * (len(logs) + 1.2), low - row, color=DATA, alpha=0.06, linewidth=0)
         ax.set_ylim(low - row * (len(logs) + 1.2), high + row)
@@ -108,6 +108,7 @@ def loss_scaling_axes(report: LossScaling, ax: Any = None) -> Any:
 
 
 def _frame(ax: Any) -> None:
+    """Draw a grid behind the curves, and remove the spines at the top and right."""
     ax.grid(color=GRID, linewidth=0.5)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
@@ -115,7 +116,7 @@ def _frame(ax: Any) -> None:
 
 
 def _legend(ax: Any) -> None:
-    """Above the axes, in one line or two."""
+    """Draw the legend above the axes, in one or two lines."""
     ax.legend(
         loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=6.5, borderaxespad=0.2,
         handlelength=1.6, columnspacing=1.2,

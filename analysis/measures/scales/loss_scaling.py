@@ -1,4 +1,4 @@
-"""What policies of loss scaling would have done to a recorded stream of gradients."""
+"""A replay of a recorded stream of gradients under policies of loss scaling."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.analysis.measures.iterables import as_list
 from fpsim.analysis.measures.scales.policies import LossScalingPolicy, Seen, loss_scaling_policy
-from fpsim.analysis.measures.several import listed
 from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
@@ -42,12 +42,13 @@ class ScalingStep:
     """One step under one policy.
 
     Attributes:
-      policy, step: which; steps count from 0.
-      scale: of the loss in this step.
-      overflowed: whether a gradient became Inf or NaN, or was.
-      skipped: whether the policy left the step out.
-      count: gradients.
-      overflows, underflows: finite gradients that became Inf or NaN; gradients other than 0 that became 0.
+      policy: name of the policy.
+      step: number of the step, from 0.
+      scale: scale of the loss in this step.
+      overflowed: whether a gradient was, or became, Inf or NaN.
+      skipped: whether the policy skipped the step.
+      count: number of gradients.
+      overflows, underflows: number of finite gradients that became Inf or NaN, and of others than 0 that became 0.
     """
 
     policy: str
@@ -72,11 +73,11 @@ class ScalingStep:
 
 @dataclass(frozen=True)
 class LossScalingReport:
-    """What each policy would have done, step by step.
+    """The steps of a replay, for each policy of loss scaling.
 
     Attributes:
       fmt: the format of the scaled gradients.
-      policies: in the order that was asked for.
+      policies: the policies in the requested order.
       steps: a ScalingStep for each policy and step.
     """
 
@@ -86,37 +87,39 @@ class LossScalingReport:
 
     @property
     def format(self) -> str:
-        """The name of the format."""
+        """Name of the format."""
         return self.fmt.name
 
     def of(self, name: str | LossScalingPolicy) -> tuple[ScalingStep, ...]:
-        """The steps of one policy.
+        """Return the steps of one policy, by its name or the policy itself.
 
         Raises:
-          ValueError: the report has none of it.
+          ValueError: the report does not have the policy.
         """
         word = name.name if isinstance(name, LossScalingPolicy) else name
-        found = tuple(step for step in self.steps if step.policy == word)
-        if not found:
-            names = ", ".join(each.name for each in self.policies)
+        steps = tuple(step for step in self.steps if step.policy == word)
+        if not steps:
+            names = ", ".join(policy.name for policy in self.policies)
             raise ValueError(f"the report has the policies {names}; got {shown(name)}. Take one of these.")
-        return found
+        return steps
 
     def scales(self, name: str | LossScalingPolicy) -> tuple[float, ...]:
-        """The scale of every step of a policy."""
+        """Return the scale of every step of a policy."""
         return tuple(step.scale for step in self.of(name))
 
     @property
     def totals(self) -> tuple[dict[str, Any], ...]:
-        """A row for each policy.
+        """A row of totals for each policy.
 
-        skipped, overflowed, applied_overflows: shares of steps that were left out, that had an Inf or NaN, that had one
-        and were applied. overflow, underflow: shares of all gradients. last_scale: of the last step.
+        skipped, overflowed, applied_overflows: shares of steps that were skipped, that had an Inf or NaN, and that had
+        one and were applied. overflow, underflow: shares of all gradients. last_scale: the scale of the last step.
         """
-        return tuple(_total(each, self.of(each)) for each in self.policies)
+        return tuple(_total(policy, self.of(policy)) for policy in self.policies)
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of a row for each policy and step."""
+        """Return a pandas DataFrame with a row for each policy and step: policy, step, scale, skipped, overflow,
+        underflow.
+        """
         return frame([{name: getattr(step, name) for name in COLUMNS} for step in self.steps])
 
     def plot(self, ax: Any = None) -> Any:
@@ -126,22 +129,22 @@ class LossScalingReport:
         return loss_scaling_axes(self, ax)
 
     def __str__(self) -> str:
-        """A verdict on each policy.
+        """Return a sentence on the losses of each policy.
 
         Example:
           >>> import fpsim as fp
           >>> stream = [np.float32([1e-6, 2e-8, 1e-9])] * 3
           >>> print(fp.analysis.loss_scaling(stream, policies=["none", "static"]))
-          in FP16 over 3 steps: none loses 66.7 % of the gradients and skips 0 % of the steps; static loses 0 % and 0 %
+          in FP16 over 3 steps: none loses 66.7 % of the gradients and skips 0 % of the steps; static loses 0 % of the
+          gradients and skips 0 % of the steps
         """
         rows = self.totals
         words = []
-        for i, row in enumerate(rows):
+        for row in rows:
             lost, skipped = percent(row["underflow"]), percent(row["skipped"])
-            first = f"loses {lost} of the gradients and skips {skipped} of the steps"
             applied = row["applied_overflows"]
             bad = f", and applies overflows in {percent(applied)} of them" if applied else ""
-            words.append(f"{row['policy']} {first if i == 0 else f'loses {lost} and {skipped}'}{bad}")
+            words.append(f"{row['policy']} loses {lost} of the gradients and skips {skipped} of the steps{bad}")
         return f"in {self.format} over {plural(rows[0]['steps'], 'step')}: {'; '.join(words)}"
 
     def _repr_html_(self) -> str:
@@ -159,19 +162,19 @@ def loss_scaling(
     *,
     fmt: FormatLike = "fp16",
 ) -> LossScalingReport:
-    """Replay a stream of gradients under policies of loss scaling: their scales, skipped steps, over- and underflow.
+    """Replay a stream of gradients under policies of loss scaling: scales, skipped steps, overflow and underflow.
 
     In each step the gradients are multiplied by the policy's scale in float32 and rounded to the format, to nearest
-    even; a policy sees the results. What a scale does inside the backward pass, before the last gradients, is not part
-    of it.
+    even; a policy sees the results. Effects of the scale inside the backward pass, on tensors other than these
+    gradients, are not simulated.
 
     Args:
-      stream: yields the gradients of a step, as they are without a scale: an array of floats, or a dict, list or tuple
-        of arrays. It is read once, so a generator will do.
+      stream: yields the unscaled gradients of each step: an array of floats, or a dict, list or tuple of arrays. It is
+        read once, so it may be a generator.
       policies: names or LossScalingPolicy objects: "none", "static" (2**15), "dynamic" (torch.amp.GradScaler), "ema",
         and the faulty "eager", "inverted" and "norm_driven"; others are made by
         `fp.analysis.loss_scaling_policy("static").replace(name="2**7", scale=2.0**7)`.
-      fmt: the format of the scaled gradients, one with an Inf or NaN, by which overflows are seen.
+      fmt: the format of the scaled gradients; it must have an Inf or NaN, from which policies see overflows.
 
     Returns:
       A LossScalingReport.
@@ -193,32 +196,29 @@ def loss_scaling(
       0.3333333333333333
     """
     chosen = _checked_policies(policies)
-    found = find_format(fmt)
-    if not found.has_infinity and not found.has_nan:
-        raise ValueError(f"fmt must have an Inf or NaN, by which a policy sees overflows; got {found}. Take FP16.")
+    target = find_format(fmt)
+    if not target.has_infinity and not target.has_nan:
+        raise ValueError(f"fmt must have an Inf or NaN, from which policies see overflows; got {target}. Take FP16.")
     alone = isinstance(stream, (str, bytes, Mapping)) or getattr(stream, "ndim", 2) < 2  # one step, not several
     if alone or not isinstance(stream, Iterable):
         raise TypeError(f"stream must yield the gradients of each step, such as a list of arrays; got {shown(stream)}.")
-    states = [each.start() for each in chosen]
+    states = [policy.start() for policy in chosen]
     steps: list[list[ScalingStep]] = [[] for _ in chosen]
     for number, element in enumerate(stream):
         gradients = _gradients(element, number)
         seen: dict[float, _ScaledGradients] = {}
-        for i, each in enumerate(chosen):
+        for i, policy in enumerate(chosen):
             scale = states[i].scale
             if scale not in seen:
-                seen[scale] = _cast(gradients, scale, found)
+                seen[scale] = _cast(gradients, scale, target)
             cast = seen[scale]
-            skipped = cast.seen.overflowed and each.skips
-            steps[i].append(
-                ScalingStep(
-                    each.name, number, scale, cast.seen.overflowed, skipped, cast.size, cast.overflows, cast.underflows
-                )
-            )
-            states[i] = each.after(states[i], cast.seen)
+            skipped = cast.seen.overflowed and policy.skips
+            counts = cast.size, cast.overflows, cast.underflows
+            steps[i].append(ScalingStep(policy.name, number, scale, cast.seen.overflowed, skipped, *counts))
+            states[i] = policy.after(states[i], cast.seen)
     if not steps[0]:
         raise ValueError("stream must yield the gradients of at least one step; got none.")
-    return LossScalingReport(found, tuple(chosen), tuple(step for each in steps for step in each))
+    return LossScalingReport(target, tuple(chosen), tuple(step for of_policy in steps for step in of_policy))
 
 
 class _ScaledGradients(NamedTuple):
@@ -231,7 +231,7 @@ class _ScaledGradients(NamedTuple):
 
 
 def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradients:
-    """Scale and round all gradients of a step, and count."""
+    """Scale and round all gradients of a step, and count overflows and underflows."""
     count = overflows = underflows = strange = 0
     amax, squares = 0.0, 0.0
     for part in gradients:
@@ -242,10 +242,10 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
                 finite = np.isfinite(rounded)
                 squares += float(np.sum(rounded * rounded))
             lost = int(np.count_nonzero(~finite))
-            were = int(np.count_nonzero(~np.isfinite(values)))
+            overflowed_before = int(np.count_nonzero(~np.isfinite(values)))
             count += x.size
-            strange += were
-            overflows += lost - were
+            strange += overflowed_before
+            overflows += lost - overflowed_before
             underflows += int(np.count_nonzero((rounded == 0) & (x != 0)))
             amax = max(amax, float(np.max(np.abs(rounded), initial=0.0, where=finite)))
     overflowed = overflows + strange > 0
@@ -254,10 +254,11 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
 
 
 def _gradients(element: Any, number: int) -> list[Array]:
-    """The arrays of one step.
+    """Return the arrays of one step.
 
     Raises:
-      TypeError, ValueError: something else, or no gradients.
+      TypeError: the element is not an array of floats, or a dict, list or tuple of them.
+      ValueError: it has no gradients.
     """
     parts: Iterator[tuple[str, Any]]
     if isinstance(element, Mapping):
@@ -273,31 +274,31 @@ def _gradients(element: Any, number: int) -> list[Array]:
 
 
 def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
-    """Policies, each name once."""
+    """Return the policies, each of which must have a different name."""
     if isinstance(policies, (str, LossScalingPolicy)):
         policies = [policies]
-    words = listed(policies)
+    words = as_list(policies)
     if words is None:
         raise TypeError(f"policies must be names or LossScalingPolicy objects; got {shown(policies)}.")
-    found = [loss_scaling_policy(each) for each in words]
-    if not found:
+    chosen = [loss_scaling_policy(word) for word in words]
+    if not chosen:
         raise ValueError("policies must name at least one, such as 'dynamic'; got none.")
-    names = [each.name for each in found]
+    names = [policy.name for policy in chosen]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"policies must have names of their own; got {twice!r} twice. Use .replace(name=...).")
-    return found
+        raise ValueError(f"policies must have different names; got {twice!r} twice. Use .replace(name=...).")
+    return chosen
 
 
-def _total(each: LossScalingPolicy, steps: Sequence[ScalingStep]) -> dict[str, Any]:
-    """All steps of a policy together."""
+def _total(policy: LossScalingPolicy, steps: Sequence[ScalingStep]) -> dict[str, Any]:
+    """Return the row of totals of one policy."""
     count, number = sum(step.count for step in steps), len(steps)
     row = (
-        each.name, number,
+        policy.name, number,
         sum(step.skipped for step in steps) / number, sum(step.overflowed for step in steps) / number,
         sum(step.overflowed and not step.skipped for step in steps) / number,
         sum(step.overflows for step in steps) / count, sum(step.underflows for step in steps) / count, steps[-1].scale,
-        each.faulty,
+        policy.faulty,
     )  # fmt: skip
     return dict(zip(TOTALS, row, strict=True))
 

@@ -1,4 +1,4 @@
-"""How training keeps small gradients in a format's range: policies of loss scaling as data, faulty ones by name."""
+"""Policies of loss scaling as data, which keep small gradients in a format's range; known faulty ones by name."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import numpy as np
 from fpsim.errors import require_integer, require_kind, shown, unknown
 from fpsim.reload import reloadable
 
-LOWEST, HIGHEST = 2.0**-24, 2.0**24  # where policies stop that have no bound of their own and run away
+LOWEST, HIGHEST = 2.0**-24, 2.0**24  # bounds of policies whose scale would grow or shrink without limit
 
 
 class State(NamedTuple):
-    """What a policy remembers from step to step."""
+    """The state of a policy between two steps."""
 
-    scale: float  # of the step that comes
+    scale: float  # scale of the next step
     clean: int = 0  # steps without an overflow since the last change
-    average: float = math.nan  # of log2 of the largest gradient
+    average: float = math.nan  # average of log2 of the largest gradient
 
 
 class Seen(NamedTuple):
-    """What a policy sees of a step: of the gradients in the format, still scaled."""
+    """The summary of a step's gradients that a policy decides by; gradients are in the format, still scaled."""
 
-    overflowed: bool  # an Inf or NaN among them
-    amax: float  # largest magnitude; NaN without any, Inf where they overflowed
-    norm: float  # of all together; Inf or NaN where they overflowed
+    overflowed: bool  # whether a gradient is Inf or NaN
+    amax: float  # largest magnitude; NaN without any, Inf where a gradient overflowed
+    norm: float  # norm of all gradients; Inf or NaN where one overflowed
     largest: float  # the largest value of the format
 
 
@@ -39,26 +39,26 @@ Rule = Callable[["LossScalingPolicy", State, Seen], State]
 @reloadable
 @dataclass(frozen=True)
 class LossScalingPolicy:
-    """How a loss scale changes from step to step.
+    """A rule for how a loss scale changes from step to step, with its parameters.
 
     Attributes:
-      name: what it is called.
-      rule: a word of RULES: how the next scale follows.
-      scale: that of the first step.
-      growth, backoff: factors.
-      interval: clean steps before the scale grows.
-      decay: of averages, or of the rule that calls itself one.
+      name: name of the policy.
+      rule: name of the function that computes the next scale, a key of RULES.
+      scale: scale of the first step.
+      growth, backoff: factors by which the scale grows and shrinks.
+      interval: number of steps without overflow before the scale grows.
+      decay: decay of the average, or of the faulty rule that claims to be one.
       margin: powers of two that "ema" keeps free below the largest value.
-      threshold: of the norm.
+      threshold: threshold of the gradient norm.
       lowest, highest: bounds of the scale.
-      skips: whether a step that overflowed is left out, as it must be.
-      clamps: whether Inf among the gradients becomes the format's largest value, in steps that are not left out.
-      unscales: whether gradients are divided by the scale again, as they must be.
-      faulty: what is wrong with it; "" where nothing is known to be.
-      source: where it comes from.
+      skips: whether a step that overflowed is skipped, as it must be.
+      clamps: whether an Inf gradient becomes the format's largest value, in steps that are not skipped.
+      unscales: whether gradients are divided by the scale afterwards, as they must be.
+      faulty: the known faults of the policy; "" without any.
+      source: its source.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has the wrong type or value.
 
     Example:
       >>> from fpsim.analysis.measures.scales.policies import loss_scaling_policy
@@ -101,7 +101,7 @@ class LossScalingPolicy:
         require_integer("margin", self.margin, 0)
 
     def replace(self, **fields: object) -> LossScalingPolicy:
-        """The policy with other fields.
+        """Return the policy with other values of some fields.
 
         Example:
           >>> from fpsim.analysis.measures.scales.policies import loss_scaling_policy
@@ -115,22 +115,22 @@ class LossScalingPolicy:
         return dataclasses.replace(self, **fields)  # type: ignore[arg-type]
 
     def start(self) -> State:
-        """The state in front of the first step."""
+        """Return the state before the first step."""
         return State(float(self.scale))
 
     def after(self, state: State, seen: Seen) -> State:
-        """The state in front of the next step."""
-        found = RULES[self.rule](self, state, seen)
-        return found._replace(scale=min(max(found.scale, self.lowest), self.highest))
+        """Return the state before the next step."""
+        state_after = RULES[self.rule](self, state, seen)
+        return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest))
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """The scale never changes."""
+    """Keep the scale."""
     return state
 
 
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Backs off after an overflow, grows after `interval` clean steps, as torch's scale does, which is a float32."""
+    """Shrink the scale after an overflow and grow it after `interval` clean steps, in float32 as torch does."""
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
     clean = state.clean + 1
@@ -141,14 +141,14 @@ def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> S
 
 
 def _times(scale: float, factor: float) -> float:
-    """A float32 scale times a float64 factor, rounded to float32."""
+    """Return a float32 scale times a float64 factor, rounded to float32."""
     with np.errstate(over="ignore"):
         return float(np.float32(float(np.float32(scale)) * factor))
 
 
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Follows the average of log2 of the largest gradient, `margin` powers of two below the largest value."""
-    if seen.overflowed:  # how large it was is not known
+    """Keep the average of log2 of the largest gradient `margin` powers of two below the largest value."""
+    if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
     if not seen.amax > 0:
         return state
@@ -158,7 +158,9 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Multiplies by decay ** (1 - norm / threshold): no average of anything, and small gradients shrink the scale."""
+    """Multiply the scale by decay ** (1 - norm / threshold): this averages nothing, and small gradients shrink the
+    scale.
+    """
     if math.isnan(seen.norm):
         return state
     power = 1 - seen.norm / policy.threshold
@@ -201,7 +203,7 @@ POLICIES: dict[str, LossScalingPolicy] = {
 
 
 def loss_scaling_policy(word: str | LossScalingPolicy) -> LossScalingPolicy:
-    """A policy by its name, or itself.
+    """Return a policy by its name; a policy is returned as it is.
 
     Raises:
       ValueError: no policy has that name; the message lists them and the nearest match.

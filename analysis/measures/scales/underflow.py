@@ -1,4 +1,4 @@
-"""What a format loses of an array at its two ends, against a power of two that multiplies the array first."""
+"""Losses of a format at both ends of its range, against a power of two that multiplies the array first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.several import listed
+from fpsim.analysis.measures.iterables import as_list
 from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
@@ -24,9 +24,9 @@ from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding, rounding_mode
 
 Integers = npt.NDArray[np.int64]
-LARGEST_SCALE = 900  # of either sign: 2**k times any value of 32 bits is exact in float64
-SMALLEST = 2.0**-900  # of a format: what float64 rounds lies far below
-# Of sorted values: where the finite ones begin, the zeros, the positive ones, Inf and NaN.
+LARGEST_SCALE = 900  # largest |k|: 2**k times any float32 value is exact in float64
+SMALLEST = 2.0**-900  # least smallest subnormal of a format: products that float64 rounds are far below it
+# Places in sorted values where the finite ones begin, the zeros, the positive ones, Inf and NaN.
 EDGES: tuple[tuple[float, Literal["left", "right"]], ...] = (
     (-np.inf, "right"), (0.0, "left"), (0.0, "right"), (np.inf, "left"), (np.inf, "right"),
 )  # fmt: skip
@@ -63,10 +63,10 @@ class UnderflowReport:
     """The shares that a format loses of an array times 2**k; `merge` adds those of another part.
 
     Attributes:
-      fmt, rounding, subnormals: how values are rounded.
+      fmt, rounding, subnormals: settings of the rounding.
       rows: an UnderflowRow for each k.
-      count: elements in all; every share is one of them.
-      zeros, infinities, nans: elements that no scale changes.
+      count: number of all elements, of which every share is a fraction.
+      zeros, infinities, nans: numbers of elements that no scale changes.
       amax: largest finite magnitude; 0 without any.
       squares: sum x**2 over the finite elements.
     """
@@ -84,40 +84,40 @@ class UnderflowReport:
 
     @property
     def format(self) -> str:
-        """The name of the format."""
+        """Name of the format."""
         return self.fmt.name
 
     @property
     def scales(self) -> tuple[int, ...]:
-        """The exponents k, as they were given."""
+        """The exponents k, in the given order."""
         return tuple(row.log2_scale for row in self.rows)
 
     @property
     def lost(self) -> tuple[float, ...]:
-        """Share of elements that become 0, for each scale."""
+        """Share of elements that become 0, for each k."""
         return tuple(self._share(row.lost) for row in self.rows)
 
     @property
     def subnormal(self) -> tuple[float, ...]:
-        """Share of elements that become subnormal, for each scale."""
+        """Share of elements that become subnormal, for each k."""
         return tuple(self._share(row.subnormal) for row in self.rows)
 
     @property
     def saturated(self) -> tuple[float, ...]:
-        """Share of elements beyond the range, for each scale."""
+        """Share of elements beyond the range, for each k."""
         return tuple(self._share(row.saturated) for row in self.rows)
 
     @property
     def lost_energy(self) -> tuple[float, ...]:
-        """Share of sum x**2 in the elements that become 0, for each scale; NaN where the sum is 0 or no float64."""
+        """Share of sum x**2 of the elements that become 0, for each k; NaN where the sum is 0 or exceeds float64."""
         known = 0 < self.squares < math.inf
         return tuple(row.lost_squares / self.squares if known else math.nan for row in self.rows)
 
     @property
     def best_scale(self) -> int | None:
-        """The k that loses the fewest elements at both ends; None where no element is finite and other than 0.
+        """The exponent k that loses the fewest elements at both ends; None where no element is finite and other than 0.
 
-        Of several, that with the fewest subnormals, then the one nearest to 0.
+        Ties go to the k with the fewest subnormals, then to the one nearest to 0.
         """
         if not self.amax:
             return None
@@ -125,7 +125,7 @@ class UnderflowReport:
 
     @property
     def headroom(self) -> int | None:
-        """The largest k for which nothing saturates, of all integers; None where no element is finite and other than 0.
+        """The largest integer k for which nothing saturates; None where no element is finite and other than 0.
 
         Example:
           >>> import fpsim as fp
@@ -140,7 +140,7 @@ class UnderflowReport:
         return k
 
     def merge(self, other: UnderflowReport) -> UnderflowReport:
-        """The report of both parts together: counts exactly, sums of squares by one addition each.
+        """Return the report of both parts together: exact counts, and sums of squares after one addition each.
 
         Raises:
           ValueError: the parts were rounded or scaled differently.
@@ -174,7 +174,7 @@ class UnderflowReport:
         return underflow_axes(self, ax)
 
     def __str__(self) -> str:
-        """The best scale, and what it loses.
+        """Return the sentence that names the best scale and its losses.
 
         Example:
           >>> import fpsim as fp
@@ -184,7 +184,7 @@ class UnderflowReport:
         """
         best, values = self.best_scale, plural(self.count, "value")
         if best is None:
-            return f"in {self.format}, no scale matters to {values}: none is finite and other than 0"
+            return f"in {self.format}, no scale changes {values}: none is finite and other than 0"
         rows = {row.log2_scale: row for row in self.rows}
         lost, saturated = (percent(self._share(x)) for x in (rows[best].lost, rows[best].saturated))
         words = f"in {self.format}, {power(best)} loses the least of {values}: {lost} become 0 and {saturated} saturate"
@@ -201,6 +201,7 @@ class UnderflowReport:
         return f"<p>{html.escape(str(self))}</p><table><tr>{head}</tr>{body}</table>"
 
     def _dicts(self) -> list[dict[str, Any]]:
+        """Return the rows of the table."""
         columns = (self.scales, self.lost, self.subnormal, self.saturated, self.lost_energy)
         return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -216,22 +217,22 @@ def underflow(
     rounding: str | Rounding = "nearest_even",
     subnormals: str = "keep",
 ) -> UnderflowReport:
-    """Count what becomes 0, subnormal or too large when an array is multiplied by 2**k and rounded to a format.
+    """Count the elements that become 0, subnormal or too large when an array is multiplied by 2**k and rounded.
 
-    The counts are those of `fp.quantize(x * 2.0**k, fmt)` with an exact product, for all k from one sorted copy: where
-    values begin to be lost is searched for with `quantize` itself.
+    The counts are those of `fp.quantize(x * 2.0**k, fmt)` with an exact product. They come from one sorted copy for all
+    k: a binary search with `quantize` itself finds where values begin to be lost.
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; a sorted copy is made, in
         float32 or float64.
       fmt: the format, by name, dtype or object; not FP64.
       scales: the exponents k, integers in -900 .. 900.
-      rounding, subnormals: as for `fp.encode`; not "stochastic", where what is lost is a matter of chance.
+      rounding, subnormals: as for `fp.encode`; not "stochastic", which loses values at random.
     Returns:
       An UnderflowReport with a row for each k.
     Raises:
-      ValueError: unknown formats or words, stochastic rounding, FP64, scales out of range or none.
-      TypeError: x is not an array of floats, or a scale is no integer.
+      ValueError: an unknown format or name of a mode, stochastic rounding, FP64, no scales or one out of range.
+      TypeError: x is not an array of floats, or a scale is not an integer.
 
     Example:
       >>> import fpsim as fp
@@ -242,7 +243,8 @@ def underflow(
     """
     if rounding_mode(rounding) is Rounding.STOCHASTIC:
         raise ValueError(
-            "underflow counts what is lost for sure; got rounding='stochastic'. Take 'nearest_even', for example."
+            "rounding must be deterministic, as underflow counts the values that are lost; got 'stochastic'. Take "
+            "'nearest_even', for example."
         )
     options = cast_options(fmt, rounding, "saturate", subnormals)
     if options.fmt.smallest_subnormal < SMALLEST:
@@ -269,7 +271,9 @@ def underflow(
 
 
 def _sides(array: Array) -> tuple[list[Array], tuple[int, int, int]]:
-    """The negative and the positive values, from small to large magnitudes; numbers of zeros, infinities and NaNs."""
+    """Return the negative and the positive values, by ascending magnitude; and the numbers of zeros, infinities and
+    NaNs.
+    """
     dtype = np.float64 if array.dtype.itemsize == 8 else np.float32  # which hold all others
     with np.errstate(invalid="ignore"):
         values = array.reshape(-1).astype(dtype)
@@ -281,7 +285,7 @@ def _sides(array: Array) -> tuple[list[Array], tuple[int, int, int]]:
 
 
 def _squares(values: Array, ends: list[int]) -> list[float]:
-    """Sum x**2 over the first so many values, for each number."""
+    """Return sum x**2 over the first `end` values, for each of `ends`."""
     sums, total, start = {0: 0.0}, 0.0, 0
     for end in sorted(set(ends)):
         for part in flat_chunks(values[start:end]):
@@ -292,7 +296,7 @@ def _squares(values: Array, ends: list[int]) -> list[float]:
 
 
 def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tuple[Integers, Integers, Integers]:
-    """How many values of one side are lost, subnormal and saturated, one a scale."""
+    """Return the numbers of values of one side that are lost, subnormal and saturated, for each scale."""
     lost = _boundary(side, exponents, lambda y: rounded(y) == 0)
     small = _boundary(side, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
     inside = _boundary(side, exponents, lambda y: ~_is_beyond(np.abs(y), fmt))
@@ -300,9 +304,9 @@ def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tup
 
 
 def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
-    """The number of values, from the first one on, for which something holds after scaling; one a scale.
+    """Return how many of the first values fulfil a condition after scaling, for each scale.
 
-    It holds for a beginning of the values, as rounding never changes the order: a search by halves finds its end.
+    The condition holds up to some value and for none after it, as rounding keeps the order: a binary search finds it.
     """
     scales = np.array(exponents)
     low, high = np.zeros(len(scales), np.int64), np.full(len(scales), len(values), np.int64)
@@ -318,21 +322,21 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
 
 
 def _is_beyond(magnitude: Any, fmt: Format) -> Any:
-    """Whether nearest-even rounding takes magnitudes beyond the largest value."""
+    """Return whether nearest-even rounding takes magnitudes beyond the largest value."""
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
     return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
 
 
 def _checked_scales(scales: Any) -> list[int]:
-    """The exponents as integers."""
-    found = listed(scales)
-    if found is None:
+    """Return the exponents as integers."""
+    exponents = as_list(scales)
+    if exponents is None:
         raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(scales)}.")
-    for k in found:
+    for k in exponents:
         if not is_integer(k):
             raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(k)} among them.")
         if abs(int(k)) > LARGEST_SCALE:
             raise ValueError(f"scales must lie in {-LARGEST_SCALE} .. {LARGEST_SCALE}; got {shown(k)}.")
-    if not found:
+    if not exponents:
         raise ValueError("scales must have at least one integer k, of the factor 2**k; got none.")
-    return [int(k) for k in found]
+    return [int(k) for k in exponents]

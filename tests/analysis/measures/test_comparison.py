@@ -73,7 +73,7 @@ def test_best_and_pareto_follow_from_the_rows() -> None:
         )
         assert (row in front) == (not beaten), row.name
     assert [row.report.bits_per_value for row in front] == sorted(row.report.bits_per_value for row in front)
-    with pytest.raises(ValueError, match=r"figure must be one of .* Did you mean 'sqnr_db'"):
+    with pytest.raises(ValueError, match=r"metric must be one of .* Did you mean 'sqnr_db'"):
         found.best("sqnr")
 
 

@@ -93,7 +93,7 @@ def test_the_worst_part_is_named() -> None:
     blocks = fp.analysis.error(x, "e4m3", block=(2, 3)).parts
     assert blocks is not None
     assert blocks.worst("lost_energy") in ((1, 0), (1, 1))
-    with pytest.raises(ValueError, match=r"figure must be one of .* Did you mean 'sqnr_db'"):
+    with pytest.raises(ValueError, match=r"metric must be one of .* Did you mean 'sqnr_db'"):
         blocks.worst("sqnr")
     pytest.importorskip("pandas")
     assert report.to_frame()["channel"].tolist() == [0, 1, 2, 3]

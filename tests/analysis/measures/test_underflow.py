@@ -144,7 +144,7 @@ def test_arrays_without_a_value_have_no_best_scale(x: Array) -> None:
     report = underflow(x, fp.FP16)
     assert report.best_scale is None
     assert report.headroom is None
-    assert "no scale matters" in str(report)
+    assert "no scale changes" in str(report)
     assert all(math.isnan(share) == (x.size == 0) for share in report.lost)
     assert math.isnan(report.lost_energy[0])
 
@@ -181,7 +181,12 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     ((np.ones(3), "fp16"), {"scales": 3}, TypeError, "scales must be integers k"),
     ((np.ones(3), "fp16"), {"scales": np.array(3)}, TypeError, "scales must be integers k"),
     ((np.ones(3), "fp16"), {"scales": [1000]}, ValueError, "scales must lie in -900 .. 900; got 1000"),
-    ((np.ones(3), "fp16"), {"rounding": "stochastic"}, ValueError, "lost for sure; got rounding='stochastic'"),
+    (
+        (np.ones(3), "fp16"),
+        {"rounding": "stochastic"},
+        ValueError,
+        "rounding must be deterministic, .*; got 'stochastic'",
+    ),
     ((np.ones(3), "fp16"), {"rounding": "nearst"}, ValueError, "rounding must be one of"),
     ((np.ones(3), "fp16"), {"subnormals": "drop"}, ValueError, "subnormals must be one of"),
 ]

@@ -1,4 +1,6 @@
-"""What the sums of a measurement say: gain, SQNR, error in ulps, rates. Numbers, or arrays of one number a part."""
+"""Metrics from the sums of an error: gain, SQNR, error in ulps, rates. Each is a number, or an array with one for each
+part.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +12,39 @@ import numpy as np
 from fpsim.analysis.measures.sums import ErrorSums
 
 RATES = ("underflow", "subnormal", "overflow", "saturation", "nan", "exact")
-CAUSES = ("normal", "subnormal", "underflow", "saturation")
 
 
 def _ratio(part: Any, whole: Any) -> Any:
+    """Return part / whole; NaN where whole is 0."""
     with np.errstate(all="ignore"):
         return np.where(np.asarray(whole) != 0, np.asarray(part, np.float64) / whole, np.nan)
 
 
 def _measurable(value: Any) -> Any:
-    """NaN for a sum that left float64's range."""
+    """Return NaN for a sum that left float64's range, else the sum."""
     return np.where(np.isfinite(value), value, np.nan)
 
 
 def _sqnr_db(s: ErrorSums) -> Any:
+    """Return the SQNR in dB: Inf without noise, NaN where it cannot be measured."""
     signal, noise = s["signal"], s.noise
     with np.errstate(all="ignore"):
-        found = 10 * (np.log10(signal) - np.log10(noise))
-    found = np.where(noise == 0, np.inf, np.where(signal == 0, -np.inf, found))
-    return np.where((s["compared"] == 0) | ~np.isfinite(signal) | ~np.isfinite(noise), np.nan, found)
+        decibels = 10 * (np.log10(signal) - np.log10(noise))
+    decibels = np.where(noise == 0, np.inf, np.where(signal == 0, -np.inf, decibels))
+    return np.where((s["compared"] == 0) | ~np.isfinite(signal) | ~np.isfinite(noise), np.nan, decibels)
 
 
 def _noise_of(name: str) -> Callable[[ErrorSums], Any]:
+    """Return the formula for a cause's share of the noise."""
     return lambda s: np.where(s.noise == 0, np.nan, _ratio(s[name], s.noise))
 
 
 def _rate_of(name: str) -> Callable[[ErrorSums], Any]:
+    """Return the formula for the share of elements that a count has."""
     return lambda s: _ratio(s[name], s["count"])
 
 
-FIGURES: dict[str, Callable[[ErrorSums], Any]] = {
+FORMULAS: dict[str, Callable[[ErrorSums], Any]] = {
     "count": lambda s: s["count"],
     "sqnr_db": _sqnr_db,
     "gain": lambda s: _ratio(_measurable(s["product"]), _measurable(s["signal"])),
@@ -58,7 +63,7 @@ FIGURES: dict[str, Callable[[ErrorSums], Any]] = {
 }
 
 
-def figure(sums: ErrorSums, name: str) -> Any:
-    """A figure as a float or int, or as an array for sums of several parts."""
-    found = FIGURES[name](sums)
-    return found.item() if np.ndim(found) == 0 and hasattr(found, "item") else found
+def metric(sums: ErrorSums, name: str) -> Any:
+    """Return a metric as a float or int, or as an array for sums of several parts."""
+    value = FORMULAS[name](sums)
+    return value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value

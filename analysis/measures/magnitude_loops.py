@@ -1,0 +1,115 @@
+"""Loops over the magnitudes of an array: extremes, largest finite value, and a histogram of 32 bins in each binade."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.measures.loops import INFINITE, in_order
+from fpsim.runtime.compile import inner_loop, kernel
+
+u32, u64, i64 = np.uint32, np.uint64, np.int64
+f32, f64 = np.float32, np.float64
+
+LOWEST_EXPONENT = -1074  # of float64's smallest subnormal
+BINS_PER_BINADE = 32
+BINS = (1024 - LOWEST_EXPONENT) * BINS_PER_BINADE
+SUBNORMAL_LIFT = 64  # binades
+
+
+@cache
+def extremes_loop(width: int) -> Any:
+    """Return the loop `(values)`: the largest magnitude, NaN if there is one, and the smallest except 0, Inf without
+    any.
+    """
+    word: Any = u32 if width == 32 else u64
+    real: Any = f32 if width == 32 else f64
+
+    @inner_loop
+    def extremes_of(values: Any) -> Any:
+        largest, above = word(0), ~word(0)
+        for i in range(values.size):
+            order = word(real(abs(values[i])).view(word))
+            largest = max(largest, order)
+            above = min(above, word(order - word(1)))  # 0 comes last
+        smallest = f64(word(above + word(1)).view(real))
+        return f64(word(largest).view(real)), smallest if smallest != 0.0 else np.inf
+
+    return extremes_of
+
+
+@inner_loop
+def largest_finite_of(values: Any) -> Any:
+    """Return the largest finite magnitude of an array; 0 without any."""
+    largest = i64(0)
+    for i in range(values.size):
+        order = in_order(abs(f64(values[i])))
+        largest = max(largest, order if order < INFINITE else i64(0))
+    return i64(largest).view(f64)
+
+
+@cache
+def amax_kernel(width: int) -> Any:
+    """Return the loop `(x)` that returns the largest finite magnitude of an array; 0 without any."""
+    extremes_of = extremes_loop(width)
+
+    def amax(x: Any) -> Any:
+        largest, _ = extremes_of(x)
+        return largest if largest < np.inf else largest_finite_of(x)
+
+    return kernel(amax)
+
+
+SMALLEST_NORMAL_32 = 2.0**-126
+
+
+@inner_loop
+def count_normal(x: Any, table: Any) -> Any:
+    """Count float32 numbers that are normal or zero, and return the number of zeros."""
+    offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
+    before = table[offset]  # the bin of 2**-127, in which zeros are counted as well
+    for i in range(x.size):
+        table[i64(u32(f32(x[i]).view(u32) & u32(0x7FFFFFFF)) >> u32(23 - 5)) + offset] += 1
+    zeros = table[offset] - before
+    table[offset] = before
+    return zeros
+
+
+@inner_loop
+def count_any(x: Any, table: Any, specials: Any) -> None:
+    """Count floats of any kind, with zeros, infinities and NaNs apart."""
+    shift = i64(52 - 5)  # five bits of the mantissa tell 32 bins of a binade
+    offset = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
+    for i in range(x.size):
+        size = abs(f64(x[i]))
+        order = in_order(size)
+        if order >= INFINITE:
+            specials[1 if order == INFINITE else 2] += 1
+        elif order == 0:
+            specials[0] += 1
+        elif order >= i64(1 << 52):
+            table[i64(order >> shift) - offset] += 1
+        else:  # subnormal in float64
+            lifted = in_order(size * f64(2.0**SUBNORMAL_LIFT))
+            table[i64(lifted >> shift) - offset - i64(SUBNORMAL_LIFT * BINS_PER_BINADE)] += 1
+
+
+@cache
+def histogram_kernel(width: int) -> Any:
+    """Return the loop `(x, table, specials, extremes)` that counts magnitudes; zeros, infinities and NaNs apart."""
+    extremes_of = extremes_loop(width)
+
+    def histogram(x: Any, table: Any, specials: Any, extremes: Any) -> None:
+        largest, smallest = extremes_of(x)
+        if width == 32 and largest < np.inf and smallest >= SMALLEST_NORMAL_32:
+            specials[0] += count_normal(x, table)
+        else:
+            count_any(x, table, specials)
+            if not largest < np.inf:
+                largest = largest_finite_of(x)
+        extremes[0] = max(extremes[0], largest)
+        extremes[1] = min(extremes[1], smallest)
+
+    return kernel(histogram)
