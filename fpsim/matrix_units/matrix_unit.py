@@ -168,6 +168,8 @@ class MatrixUnit:
     def nan_code(self) -> int:
         """The code of the NaN that the unit gives: positive and all ones, or the canonical one."""
         fmt = self.d.fmt
+        if self.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
+            return fmt.sign_bit | (fmt.infinity_code or 0) | (1 << fmt.mantissa_bits - 1)
         canonical = fmt.nan_code if self.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else None
         return fmt.top_magnitude if canonical is None else canonical
 

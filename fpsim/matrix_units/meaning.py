@@ -130,6 +130,18 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
         yield "FLUSHED_TREE multiplies in float32, which does not hold f64 operands"
 
 
+def _flushed_chain(unit: Described) -> Iterator[str]:
+    yield from _uncut(unit)
+    name = unit.rule.name
+    if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
+        yield f"{name} adds in float32: d must be f32 with {FP32.mantissa_bits} result_bits; got {unit.d.name}"
+    if unit.terms % 2 and unit.rule is Rule.TWO_CHAINS:
+        yield f"TWO_CHAINS adds even and odd terms apart: terms must be even; got {unit.terms}"
+    for element in (unit.a, unit.b):
+        if not FP32.holds(element.fmt):
+            yield f"{name} multiplies in float32, which does not hold {element.name} operands"
+
+
 def _separate(unit: Described) -> Iterator[str]:
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
@@ -139,4 +151,5 @@ def _separate(unit: Described) -> Iterator[str]:
 OF_RULE: dict[Rule, Check] = {
     Rule.FUSED: _cut, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes, Rule.EXACT: _uncut,
     Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
+    Rule.REVERSED_CHAIN: _flushed_chain, Rule.TWO_CHAINS: _flushed_chain,
 }  # fmt: skip

@@ -19,3 +19,5 @@ class Rule(IntEnum):
     FLUSHED_TREE = 5  # float32 products and additions in a tree, subnormals flushed
     SEPARATE = 6  # products cut and added apart from the accumulator, which joins in a second cut
     EVEN_ODD = 7  # SEPARATE, with even and odd terms cut apart first
+    REVERSED_CHAIN = 8  # fused multiply-adds onto the accumulator, the last term of a step first, subnormals flushed
+    TWO_CHAINS = 9  # fused multiply-adds of even and of odd terms, each from +0, then c + (even + odd); flushed

@@ -40,11 +40,17 @@ SHAPES = ((16, 16, 1024), (1, 16, 1024))  # that libraries take, of products of 
 ALIGNMENT = {
     Rule.FUSED: "truncate", Rule.SCALED: "truncate", Rule.GROUPED: "truncate", Rule.TWO_PASSES: "truncate",
     Rule.EXACT: "exact", Rule.FLUSHED_TREE: "exact", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
+    Rule.REVERSED_CHAIN: "exact", Rule.TWO_CHAINS: "exact",
 }  # fmt: skip
 
 
 TOGETHER = 32  # sums that a product of matrices gives in about the time of a call
-OWN_NODES = ("two_passes", "flushed_tree")  # rules by which some of the products of a step are added first
+OWN_NODES = (
+    "two_passes",
+    "flushed_tree",
+    "reversed_chain",
+    "two_chains",
+)  # rules by which some of the products of a step are added first
 
 
 class AdderCandidate(NamedTuple):
@@ -312,6 +318,20 @@ def _step(total: Branch | None, step: StackOperation) -> Branch | None:
         return _added([total, _added([_added(first), *second])])
     if how.rule == "flushed_tree":
         return _added([total, _added([_added(terms[:2]), _added(terms[2:])])])
+    if how.rule == "reversed_chain":
+        for term in reversed(terms):
+            total = _added([total, term])
+        return total
+    if how.rule == "two_chains":
+        return _added([total, _added([_chained(terms[::2]), _chained(terms[1::2])])])
     if how.rule == "ieee" and len(terms) > 1:
         raise ValueError(f"an addition of IEEE 754 takes one product; got {shown(terms)}.")
     return _added([total, *terms])
+
+
+def _chained(terms: list[Branch]) -> Branch | None:
+    """Return terms added one after the other, None without terms."""
+    total: Branch | None = None
+    for term in terms:
+        total = _added([total, term])
+    return total

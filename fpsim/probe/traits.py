@@ -12,6 +12,10 @@ from fpsim.schedules.schedule import Lanes
 from fpsim.sums.accumulators import Accumulator
 
 ALL_FLUSHES = ("inputs", "products", "sums")
+# of the units whose subnormals become zero; products of fused steps are not rounded
+FLUSHES = {
+    Rule.FLUSHED_TREE: ALL_FLUSHES, Rule.REVERSED_CHAIN: ("inputs", "sums"), Rule.TWO_CHAINS: ("inputs", "sums"),
+}  # fmt: skip
 
 
 class AdditionTraits(NamedTuple):
@@ -68,5 +72,5 @@ def _of_candidate(candidate: AdderCandidate) -> AdditionTraits:
         return AdditionTraits(1, None, "exact", "nearest_even", FP32, None, False, (), False)
     return AdditionTraits(
         how.terms, how.fraction_bits or None, ALIGNMENT[how.rule], how.rounding, how.d.fmt, candidate.promotion,
-        how.rule is Rule.FLUSHED_TREE, ALL_FLUSHES if how.rule is Rule.FLUSHED_TREE else (), False,
+        how.rule in FLUSHES, FLUSHES.get(how.rule, ()), False,
     )  # fmt: skip

@@ -27,6 +27,7 @@ from fpsim.runtime.vectors import has_avx512
 
 i32, f32 = np.int32, np.float32
 
+TINY = 2.0**FP32.min_exponent  # the smallest normal float32
 CHAIN_TERMS = 64  # fused multiply-adds of a chain that share a panel
 BLOCK_FLOATS = 1 << 22  # floats of an operand that are held at a time, 16 MiB
 PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that are held at a time, 8 MiB
@@ -72,6 +73,8 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
         _grouped(total, product)
     elif _cuts(product.unit):
         _cut(total, product)
+    elif product.unit.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
+        _flushed_chains(total, product)
     else:
         _stepwise(total, product)
 
@@ -167,3 +170,37 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
     if unit.rule is Rule.FLUSHED_TREE:
         total[np.abs(total) < 2.0**FP32.min_exponent] = 0
     in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, terms, facts, m0, m1, n0, n1))
+
+
+def _flushed_chains(total: Array, p: UnitProduct) -> None:
+    """Add the product by a unit of x86, whose chains flush subnormals."""
+    unit = p.unit
+    a = _flushed(floats(p.a, unit.a.carrier), kept_bits(unit.a))
+    b = _flushed(floats(p.b, unit.b.carrier), kept_bits(unit.b))
+    total[...] = _flushed(total)
+    two = unit.rule is Rule.TWO_CHAINS
+    if not two:  # the last term of every step first
+        order = np.arange(-(-a.shape[1] // unit.terms) * unit.terms).reshape(-1, unit.terms)[:, ::-1].reshape(-1)
+        missing = order.size - a.shape[1]
+        a = np.ascontiguousarray(np.pad(a, ((0, 0), (0, missing)))[:, order])
+        b = np.ascontiguousarray(np.pad(b, ((0, missing), (0, 0)))[order])
+    places = unit.a.fmt.mantissa_bits + unit.b.fmt.mantissa_bits
+    # all sums are multiples of the last place of the smallest product, so that none lies between zero and 2**-126
+    never_tiny = _least(a) * _least(b) * 2.0**-places >= TINY and _least(total) >= TINY * 2.0**FP32.mantissa_bits
+    rule = ("two chains" if two else "chain") if never_tiny else unit.rule
+    run, terms, facts = step_product(rule), unit.terms if two else CHAIN_TERMS, _step_facts((unit.a.fmt, unit.b.fmt))
+    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, terms, facts, m0, m1, n0, n1))
+
+
+def _flushed(x: Array, kept: int = -1) -> Array:
+    """Return float32 values of which only some bits count, with zeros of their sign for subnormals."""
+    bits = x.view(np.uint32) & np.uint32(kept & 0xFFFFFFFF)
+    bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
+    return bits.view(f32)
+
+
+def _least(x: Array) -> float:
+    """Return the power of two of the smallest magnitude that is not zero, Inf where all are."""
+    fields = (x.view(np.uint32) & np.uint32(0x7F800000)).reshape(-1)
+    least = int(np.min(fields - np.uint32(1), initial=np.uint32(0xFFFFFFFF))) + 1  # zeros wrap around
+    return 2.0 ** ((least >> FP32.mantissa_bits) - FP32.bias) if least <= 0x7F800000 else float("inf")

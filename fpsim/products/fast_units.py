@@ -129,7 +129,13 @@ def _separate(unit: MatrixUnit) -> bool:
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
 
+def _flushed_chain(unit: MatrixUnit) -> bool:
+    """Return whether products have at most 24 bits, so that float64 tells which results are below 2**-126."""
+    return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
+
+
 OF_RULE: dict[Rule, Callable[[MatrixUnit], bool]] = {
     Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
     Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
+    Rule.REVERSED_CHAIN: _flushed_chain, Rule.TWO_CHAINS: _flushed_chain,
 }  # fmt: skip

@@ -228,7 +228,8 @@ def test_every_unit_but_those_of_other_sources_has_an_instruction() -> None:
     ours = {unit.name for unit in fp.units()}
     chains = {unit.name for unit in CHAINS}
     emulated = {unit.name for unit in fp.units() if unit.rule is Rule.TWO_PASSES}
-    assert {peer.unit.name for peer in PEERS} == ours - chains - emulated
+    measured = {unit.name for unit in fp.units("x86")}  # tests/instructions/test_x86.py replays what processors gave
+    assert {peer.unit.name for peer in PEERS} == ours - chains - emulated - measured
 
 
 @pytest.mark.parametrize("unit", CHAINS, ids=lambda unit: unit.name)

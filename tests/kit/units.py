@@ -74,7 +74,7 @@ def _any_unit(rng: Rng, rule: Rule) -> MatrixUnit:
         if rule is Rule.GROUPED
         else terms * int(rng.integers(1, 3))
     )
-    uncut = rule in (Rule.EXACT, Rule.FLUSHED_TREE)
+    uncut = rule in (Rule.EXACT, Rule.FLUSHED_TREE, Rule.REVERSED_CHAIN, Rule.TWO_CHAINS)
     return MatrixUnit("mine", "", a, b, d, rule, terms, 0 if uncut else bits, floor, kept, scale, block)
 
 

@@ -112,6 +112,8 @@ def nan_code(unit: MatrixUnit) -> int:
     """All ones from NVIDIA's units and CDNA3's, the quiet NaN from chains of IEEE operations, CDNA1 and CDNA2."""
     fmt = unit.d.fmt
     assert fmt.nan_code is not None
+    if unit.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
+        return fmt.nan_code | fmt.sign_bit
     return fmt.nan_code if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else fmt.top_magnitude
 
 
@@ -322,6 +324,54 @@ def even_odd(step: Step) -> int:
     return join(Sum(value, top), step.c, step.unit, drops_small_c=True)
 
 
+def flushed_float32(value: Number) -> Number:
+    """Rounded to 24 bits whatever the exponent, then a zero of its sign below 2**-126; Inf from 2**128."""
+    if value.kind != "finite" or value.integer == 0:
+        return value
+    exponent = value.integer.bit_length() - 1 + value.ulp
+    ulp = exponent - FP32.mantissa_bits
+    shift = max(ulp - value.ulp, 0)
+    kept, rest = divmod(value.integer, 1 << shift)
+    half = (1 << shift) // 2
+    kept += shift > 0 and (rest > half or (rest == half and kept % 2 == 1))
+    ulp = value.ulp + shift
+    if kept.bit_length() + ulp <= FP32.min_exponent:
+        return Number("finite", value.negative)
+    return read(write(Number("finite", value.negative, kept, ulp), FP32), FP32)
+
+
+def flushed_fma(x: Number, y: Number, z: Number) -> Number:
+    """x * y + z in one rounding; inputs below 2**-126 are zeros of their sign, and so is such a result."""
+    x, y, z = (daz(number) for number in (x, y, z))
+    terms = [multiply(x, y), z]
+    return flushed_float32(special_sum(terms) or total(terms))
+
+
+def daz(value: Number) -> Number:
+    """A number, or a zero of its sign below 2**-126."""
+    tiny = value.kind == "finite" and value.integer.bit_length() + value.ulp <= FP32.min_exponent
+    return Number("finite", value.negative) if tiny else value
+
+
+def reversed_chain(step: Step) -> int:
+    """One fused multiply-add per term, from the last to the first; missing terms are products of +0."""
+    padding = [PLUS_ZERO] * (step.unit.terms - len(step.a))
+    c = daz(step.c)
+    for x, y in reversed(list(zip([*step.a, *padding], [*step.b, *padding], strict=True))):
+        c = flushed_fma(x, y, c)
+    return finish(c, step.unit)
+
+
+def two_chains(step: Step) -> int:
+    """Even and odd terms in chains of their own from +0; missing terms are products of +0."""
+    chains = [PLUS_ZERO, PLUS_ZERO]
+    for k, (x, y) in enumerate(zip(step.a, step.b, strict=True)):
+        chains[k % 2] = flushed_fma(x, y, chains[k % 2])
+    both = flushed_float32(special_sum(chains) or total(chains))
+    terms = [daz(step.c), both]
+    return finish(flushed_float32(special_sum(terms) or total(terms)), step.unit)
+
+
 RULES: dict[Rule, Callable[[Step], int]] = {
     Rule.FUSED: fused,
     Rule.SCALED: scaled,
@@ -331,6 +381,8 @@ RULES: dict[Rule, Callable[[Step], int]] = {
     Rule.FLUSHED_TREE: flushed_tree,
     Rule.SEPARATE: separate,
     Rule.EVEN_ODD: even_odd,
+    Rule.REVERSED_CHAIN: reversed_chain,
+    Rule.TWO_CHAINS: two_chains,
 }
 
 

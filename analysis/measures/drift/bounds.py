@@ -146,7 +146,7 @@ def matrix_unit_bounds(
     if isinstance(schedule.sums, Lanes):  # fused multiply-adds in float32; in any order at most one rounding a term
         path = Roundings(length, 2.0**-24, FP32.smallest_subnormal, length)
         return _path_bounds([path], sums, length, chance, None)
-    if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE):
+    if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE, Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
         return _rounding_unit_bounds(unit, plan, terms, length, chance)
     if unit.rule not in ALIGNING:
         nothing = np.full_like(sums, math.nan)
@@ -156,18 +156,24 @@ def matrix_unit_bounds(
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
     """Return the bounds of a unit that rounds every addition to nearest even: those of a shorter path."""
-    tree = unit.rule is Rule.FLUSHED_TREE
+    flushes = unit.rule is not Rule.EXACT
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
     joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
-    count = steps + joins + (1 + math.ceil(math.log2(unit.terms)) if tree else 0)
-    step = FP32.smallest_normal if tree else unit.d.fmt.smallest_subnormal
+    count = joins + {
+        Rule.FLUSHED_TREE: steps + 1 + math.ceil(math.log2(unit.terms)), Rule.REVERSED_CHAIN: steps * unit.terms,
+        Rule.TWO_CHAINS: steps + 1 + unit.terms // 2,
+    }.get(unit.rule, steps)  # fmt: skip
+    step = FP32.smallest_normal if flushes else unit.d.fmt.smallest_subnormal
     sums = terms.magnitude_sums(length)
     path = Roundings(count, 2.0**-unit.d.fmt.precision, step, 3 * length)
     bounds = _path_bounds([path], sums, length, chance, None)
-    if not tree:
+    if not flushes:
         return bounds
     assert terms.b is not None
-    small = (np.abs(terms.a) < unit.a.fmt.smallest_normal) | (np.abs(terms.b) < unit.b.fmt.smallest_normal)
+    least = [
+        FP32.smallest_normal if unit.rule is not Rule.FLUSHED_TREE else x.fmt.smallest_normal for x in (unit.a, unit.b)
+    ]
+    small = (np.abs(terms.a) < least[0]) | (np.abs(terms.b) < least[1])
     lost = np.where(small, terms.magnitudes, 0)[:, :length].sum(axis=1)  # subnormal operands count as 0
     return Bounds(bounds.deterministic + lost, bounds.probabilistic + lost)
 

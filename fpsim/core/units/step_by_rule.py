@@ -11,6 +11,7 @@ import numpy as np
 from fpsim.core.sums.term import NO_SPECIAL
 from fpsim.core.units.amd import even_odd_step, exact_step, flushed_step, separate_step
 from fpsim.core.units.nvidia import fused_step, grouped_step, scaled_step, two_pass_step
+from fpsim.core.units.x86 import reversed_chain_step, two_chains_step
 from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.runtime.compile import scalar
 
@@ -58,7 +59,18 @@ def steps_by_rule() -> dict[Rule, Step]:
     def _even_odd(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
         return even_odd_step(a, b, start, c, f, u)
 
+    @scalar
+    def _reversed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return reversed_chain_step(a, b, start, c, f, u)
+
+    @scalar
+    def _two_chains(
+        a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any
+    ) -> Any:
+        return two_chains_step(a, b, start, c, f, u)
+
     return {
         Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
         Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _even_odd,
+        Rule.REVERSED_CHAIN: _reversed, Rule.TWO_CHAINS: _two_chains,
     }  # fmt: skip

@@ -21,9 +21,12 @@ from fpsim.products.kernels.step_rows import (
     exact_row,
     exact_short_row,
     flush,
+    flushed_chain_row,
+    flushed_chains_row,
     flushed_row,
     range_of,
     separate_row,
+    two_chains_row,
 )
 from fpsim.products.kernels.vector_cut import PART, vector_exact_row
 from fpsim.runtime.compile import kernel, scalar
@@ -32,7 +35,8 @@ u32, i32, i64, f32, f64 = np.uint32, np.int32, np.int64, np.float32, np.float64
 
 ROWS = {
     "chain": chain_row, Rule.EXACT: exact_row, Rule.FLUSHED_TREE: flushed_row, Rule.SEPARATE: separate_row,
-    Rule.EVEN_ODD: even_odd_row,
+    Rule.EVEN_ODD: even_odd_row, Rule.REVERSED_CHAIN: flushed_chain_row, Rule.TWO_CHAINS: flushed_chains_row,
+    "two chains": two_chains_row,
 }  # fmt: skip
 ROW_BLOCK = 256  # rows whose totals stay in the cache for all steps
 

@@ -21,6 +21,7 @@ from fpsim.runtime.float_steps import down, fused, toward_zero
 u32, i32, u64, i64, f32, f64 = np.uint32, np.int32, np.uint64, np.int64, np.float32, np.float64
 
 TINY = f32(2.0**-126)  # the smallest normal float32
+JUST_BELOW = f64(2.0**-126 - 2.0**-151)  # from here on, 24 bits round to TINY or more
 OVERFLOW = f64(2.0**128)  # from here on a product is infinite
 CUT_BITS, SUM_BITS, RESULT_BITS = i32(24), i32(32), i32(31)  # fraction bits: products and c, their sum, the total
 FLOAT_BITS = i32(53)
@@ -96,6 +97,82 @@ def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoo
     x, y = a[0], b[0]
     for j in range(PANEL_COLUMNS):
         c[j] = _flushed_sum(c[j], _flushed_product(x, y[j]))
+
+
+@scalar
+def _flushed_near(x: Any, y: Any, z: Any) -> Any:
+    """Return x * y + z rounded once, a zero of its sign where 24 bits of it lie below 2**-126 in any exponent.
+
+    Products have up to 24 bits, and z is no subnormal, so float64 tells a sum below JUST_BELOW from one that is not.
+    """
+    result = fused(x, y, z)
+    magnitude = abs(result)
+    near = abs(f64(f64(f64(x) * f64(y)) + f64(z)))
+    return result if not ((magnitude < TINY) | ((magnitude == TINY) & (near < JUST_BELOW))) else f32(result * f32(0.0))
+
+
+def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """One fused multiply-add after the other, results below 2**-126 flushed to a zero of their sign."""
+    start, at_edge = room.specials, False
+    for j in range(PANEL_COLUMNS):
+        start[j] = f64(c[j])
+    for k in range(count):
+        x, y = a[k], b[k]
+        for j in range(PANEL_COLUMNS):
+            result = fused(x, y[j], c[j])
+            at_edge |= abs(result) == TINY
+            c[j] = _flush_result(result)
+    if at_edge:  # whether such a result was rounded up to 2**-126 from below takes twice the time
+        for j in range(PANEL_COLUMNS):
+            c[j] = f32(start[j])
+        for k in range(count):
+            x, y = a[k], b[k]
+            for j in range(PANEL_COLUMNS):
+                c[j] = _flushed_near(x, y[j], c[j])
+
+
+def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """Chains of the even and of the odd terms from +0, whose sum is added to c; nothing can be subnormal."""
+    chains = room.e.view(f32)
+    even, odd = chains[0], chains[1]
+    for j in range(PANEL_COLUMNS):
+        even[j], odd[j] = f32(0.0), f32(0.0)
+    whole = count - count % 8
+    for k in range(0, whole, 8):
+        x0, x1, x2, x3, x4, x5, x6, x7 = a[k], a[k + 1], a[k + 2], a[k + 3], a[k + 4], a[k + 5], a[k + 6], a[k + 7]
+        y0, y1, y2, y3, y4, y5, y6, y7 = b[k], b[k + 1], b[k + 2], b[k + 3], b[k + 4], b[k + 5], b[k + 6], b[k + 7]
+        for j in range(PANEL_COLUMNS):
+            even[j] = fused(x6, y6[j], fused(x4, y4[j], fused(x2, y2[j], fused(x0, y0[j], even[j]))))
+            odd[j] = fused(x7, y7[j], fused(x5, y5[j], fused(x3, y3[j], fused(x1, y1[j], odd[j]))))
+    for k in range(whole, count):
+        x, y, chain = a[k], b[k], chains[k % 2]
+        for j in range(PANEL_COLUMNS):
+            chain[j] = fused(x, y[j], chain[j])
+    for j in range(PANEL_COLUMNS):
+        c[j] = f32(c[j] + f32(even[j] + odd[j]))
+
+
+def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
+    """Replace c by what `_two_chains_row` gives, with results below 2**-126 flushed to a zero of their sign."""
+    chains, at_edge = room.e.view(f32), False
+    even, odd = chains[0], chains[1]
+    for exact in range(2):
+        if exact and not at_edge:
+            break
+        for j in range(PANEL_COLUMNS):
+            even[j], odd[j] = f32(0.0), f32(0.0)
+        for k in range(count):
+            x, y, chain = a[k], b[k], chains[k % 2]
+            if exact:
+                for j in range(PANEL_COLUMNS):
+                    chain[j] = _flushed_near(x, y[j], chain[j])
+            else:
+                for j in range(PANEL_COLUMNS):
+                    result = fused(x, y[j], chain[j])
+                    at_edge |= abs(result) == TINY
+                    chain[j] = _flush_result(result)
+    for j in range(PANEL_COLUMNS):
+        c[j] = _flushed_sum(c[j], _flushed_sum(even[j], odd[j]))
 
 
 @scalar
@@ -269,3 +346,5 @@ def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
 
 chain_row, flushed_row, exact_row = scalar(_chain_row), scalar(_flushed_row), scalar(_exact_row)
 separate_row, even_odd_row = scalar(_separate_row), scalar(_even_odd_row)
+flushed_chain_row, two_chains_row = scalar(_flushed_chain_row), scalar(_two_chains_row)
+flushed_chains_row = scalar(_flushed_chains_row)

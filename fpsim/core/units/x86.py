@@ -1,0 +1,99 @@
+"""Scalar core: one step of a matrix unit of x86, chains of fused multiply-adds that flush subnormals. Integers only.
+
+The rules are stated in docs/matrix-units.md. Inputs below 2**-126 count as zeros of their sign, the accumulator too.
+A result is rounded to 24 bits as if exponents had no bound; below 2**-126 it becomes a zero of its sign.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.exact_arithmetic import add, fma, zero
+from fpsim.core.number import FINITE, NAN, TOP, ZERO, Number, UnpackLayout, unpack
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.core.units.nvidia import Layouts, UnitLayout, packed
+from fpsim.runtime.compile import scalar
+
+i64, u64 = np.int64, np.uint64
+
+ROUNDS_UP = 25  # leading bits of a significand, which round up to a power of two where all of them are ones
+
+
+@scalar
+def _least_field(f: UnpackLayout) -> Any:
+    """Return the exponent field, as a Number has it, of the smallest normal value of a format."""
+    return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
+
+
+@scalar
+def _flushed_input(x: Number, least_field: Any) -> Number:
+    """Return a number, or a zero of its sign where it is below the smallest normal value."""
+    return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least_field) else x
+
+
+@scalar
+def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
+    """Return the float32 code of a number rounded once; tiny results become zeros of their sign."""
+    if x.kind >= u64(NAN):
+        return u64(u.nan)
+    least = _least_field(f.c)
+    all_ones = u64((1 << ROUNDS_UP) - 1)
+    rounds_up = (u64(x.field + u64(1)) == least) & (u64(x.significand >> u64(TOP + 1 - ROUNDS_UP)) == all_ones)
+    tiny = (x.kind == u64(FINITE)) & (x.field < least) & (not rounds_up)
+    return packed(zero(x.negative) if tiny else x, f.result, NEAREST_EVEN, u)
+
+
+@scalar
+def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -> Number:
+    """Return element k of a row as a number, subnormals of float32 flushed; +0 after the row's end."""
+    if k >= i64(codes.size):
+        return zero(ZERO)
+    return _flushed_input(unpack(u64(u64(codes[k]) & u64(kept)), f), least_field)
+
+
+@scalar
+def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """Return the code of a[k] * b[k] + c, rounded once and flushed; c is a code without subnormals."""
+    least = _least_field(f.c)
+    x, y = _operand(a, k, u.kept_a, f.a, least), _operand(b, k, u.kept_b, f.b, least)
+    total, _ = fma(x, y, unpack(c, f.c), NEAREST_EVEN)
+    return _flushed_code(total, f, u)
+
+
+@scalar
+def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """Return the code of the accumulator before a step, a zero of its sign for a subnormal."""
+    return _flushed_code(_flushed_input(unpack(c, f.c), _least_field(f.c)), f, u)
+
+
+@scalar
+def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """Return the code of c after one fused multiply-add per term of the step, the last term first."""
+    total = _accumulator(c, f, u)
+    for i in range(u.terms - 1, -1, -1):
+        total = _multiply_add(a, b, i64(start + i64(i)), total, f, u)
+    return total
+
+
+@scalar
+def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
+    """Return the code of the sum of two codes, rounded and flushed."""
+    total, _ = add(unpack(x, f.c), unpack(y, f.c), NEAREST_EVEN)
+    return _flushed_code(total, f, u)
+
+
+@scalar
+def two_chains_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
+    """Return the code of c + (even + odd): chains of fused multiply-adds, from +0, of the step's even and odd terms.
+
+    A row that ends within the step has shorter chains.
+    """
+    even, odd = ZERO, ZERO
+    stop = min(i64(start + u.terms), i64(a.size))
+    for k in range(start, stop, 2):
+        even = _multiply_add(a, b, i64(k), even, f, u)
+    for k in range(i64(start + i64(1)), stop, 2):
+        odd = _multiply_add(a, b, i64(k), odd, f, u)
+    return _sum(_accumulator(c, f, u), _sum(even, odd, f, u), f, u)

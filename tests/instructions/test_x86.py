@@ -1,0 +1,100 @@
+"""Matrix instructions of x86: what processors gave, and the oracle where results are close to 2**-126."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.testing import assert_bits_equal
+from tests.oracles.matrix_units import Rows, dot_add_rows
+
+Array = npt.NDArray[Any]
+
+UNITS = fp.units("x86")
+every_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+BF16, TDP = fp.unit("x86_avx512_bf16_f32"), fp.unit("x86_amx_bf16_f32")
+NAN = 0xFFC00000  # what an invalid operation gives; the instructions keep the payload of a NaN that comes in
+
+
+@cache
+def recorded() -> dict[str, Array]:
+    """What an Intel Emerald Rapids gave (2026-11-26), by instruction and operand; tests/data/README.md."""
+    with np.load(Path(__file__).parents[1] / "data" / "x86.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def one_nan(codes: Array) -> Array:
+    """Float32 codes with one code for every NaN."""
+    return np.where((codes & 0x7FFFFFFF) > 0x7F800000, np.uint32(NAN), codes)
+
+
+def test_vdpbf16ps_gives_the_bits_of_the_processor() -> None:
+    a, b, c, d = (recorded()[f"vdpbf16ps_{operand}"] for operand in "abcd")
+    got = fp.dot_add(a, b, c, BF16).view(np.uint32)
+    assert_bits_equal(got, one_nan(d))
+    assert (got == NAN).sum() > 200
+
+
+def test_tdpbf16ps_gives_the_bits_of_the_processor() -> None:
+    a, b, c, d = (recorded()[f"tdpbf16ps_{operand}"] for operand in "abcd")
+    b = b.reshape(-1, 16, 16, 2).transpose(0, 1, 3, 2).reshape(-1, 32, 16)  # rows of pairs of terms
+    for x, y, z, want in zip(a, b, c, d, strict=True):
+        rows, columns = np.repeat(x, 16, axis=0), np.tile(y.T, (16, 1))
+        assert_bits_equal(fp.dot_add(rows, columns, z.reshape(-1), TDP).view(np.uint32), one_nan(want.reshape(-1)))
+        assert_bits_equal(fp.matmul(x, y, z.view(np.float32), accumulate=TDP).view(np.uint32), one_nan(want))
+
+
+def test_a_result_is_tiny_where_24_bits_of_it_lie_below_the_smallest_normal_value() -> None:
+    c = np.array([2.0**-126], np.float32).view(np.uint32)
+    for eighths, want in ((4, 0x00800000), (8, 0x00800000), (9, 0), (12, 0), (16, 0), (-4, 0x00800000)):
+        # 2**-126 - eighths / 8 * 2**-151, of which float32 with subnormals makes 2**-126 in every case
+        a = fp.encode(np.array([[0.0, 2.0**-76]]), fp.BF16)
+        b = fp.encode(np.array([[0.0, -eighths / 8 * 2.0**-75]]), fp.BF16)
+        for unit in (BF16, TDP):
+            want_code = want if unit is BF16 else 0x00800000  # the product alone is tiny there, and flushed
+            got = fp.dot_add(a, b, c, unit).view(np.uint32)
+            assert got[0] == want_code, (unit, eighths)
+            assert fp.matmul(a, b.T, c.view(np.float32)[None], accumulate=unit).view(np.uint32)[0, 0] == want_code
+
+
+def near_tiny(unit: MatrixUnit, count: int, k: int, seed: int) -> Rows:
+    """Rows whose products and accumulators lie within 20 binades of 2**-126, where that is possible."""
+    rng = np.random.default_rng(seed)
+    fmt = unit.a.fmt
+    middle = max(-126 // 2, fmt.min_exponent)
+    fields = rng.integers(max(middle - 8, fmt.min_exponent), middle + 1, (2, count, k)) + fmt.bias
+    words = (rng.integers(0, 2, fields.shape) << fmt.bits - 1) | (fields << fmt.mantissa_bits)
+    words |= rng.integers(0, 1 << fmt.mantissa_bits, fields.shape)
+    words[rng.random(fields.shape) < 0.2] &= 1 << fmt.bits - 1  # zeros of both signs
+    c = rng.integers(0, 1 << 32, count).astype(np.uint32) & np.uint32(0x83FFFFFF)
+    return Rows(words[0].astype(np.uint16), words[1].astype(np.uint16), c)
+
+
+@every_unit
+@pytest.mark.parametrize("k", [1, 2, 5, 32, 33, 70])
+def test_results_near_the_smallest_normal_value_are_the_oracles(unit: MatrixUnit, k: int) -> None:
+    rows = near_tiny(unit, 400, k, seed=k)
+    want = dot_add_rows(rows, unit)
+    assert_bits_equal(fp.dot_add(rows.a, rows.b, rows.c, unit).view(np.uint32), want)
+    if unit.a.fmt == fp.BF16 and k <= 5:
+        assert ((want & 0x7FFFFFFF) == 0).sum() > 5  # results are flushed
+
+
+@every_unit
+@pytest.mark.parametrize("k", [7, 32, 100])
+def test_products_near_the_smallest_normal_value_are_chains_of_dot_add(unit: MatrixUnit, k: int) -> None:
+    m, n = 9, 150
+    left, right = near_tiny(unit, m, k, seed=k), near_tiny(unit, n, k, seed=k + 1)
+    c = near_tiny(unit, m * n, 1, seed=k + 2).c
+    want = fp.dot_add(np.repeat(left.a, n, axis=0), np.tile(right.b, (m, 1)), c, unit).reshape(m, n)
+    start = c.view(np.float32).reshape(m, n)
+    assert_bits_equal(fp.matmul(left.a, right.b.T, start, accumulate=unit), want.view(np.float32))
+    turned = fp.matmul(right.b, left.a.T, np.ascontiguousarray(start.T), accumulate=unit)
+    assert_bits_equal(np.ascontiguousarray(turned.T), want.view(np.float32))
