@@ -9,7 +9,6 @@ from fpsim.lazy import attach
 if TYPE_CHECKING:
     from fpsim.analysis.measures.comparison import Comparison as Comparison
     from fpsim.analysis.measures.comparison import compare as compare
-    from fpsim.analysis.measures.divergence import Divergence as Divergence
     from fpsim.analysis.measures.drift.drift import drift as drift
     from fpsim.analysis.measures.drift.report import DriftReport as DriftReport
     from fpsim.analysis.measures.error_report import ErrorReport as ErrorReport
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from fpsim.analysis.measures.rounding_error import error as error
     from fpsim.analysis.measures.scales.loss_scaling import LossScalingReport as LossScalingReport
     from fpsim.analysis.measures.scales.loss_scaling import loss_scaling as loss_scaling
-    from fpsim.analysis.measures.scales.policies import LossScalingPolicy as LossScalingPolicy
-    from fpsim.analysis.measures.scales.policies import loss_scaling_policy as loss_scaling_policy
     from fpsim.analysis.measures.scales.underflow import UnderflowReport as UnderflowReport
     from fpsim.analysis.measures.scales.underflow import underflow as underflow
     from fpsim.analysis.measures.survival import assert_survives as assert_survives
@@ -85,18 +82,21 @@ if TYPE_CHECKING:
     from fpsim.analysis.tensors.tensor import Tensor as Tensor
     from fpsim.analysis.tensors.verifying.report import LayoutReport as LayoutReport
     from fpsim.analysis.tensors.verifying.verify import verify as verify
+    from fpsim.divergence.divergence import Divergence as Divergence
+    from fpsim.recipes.loss_scaling import LossScalingPolicy as LossScalingPolicy
+    from fpsim.recipes.loss_scaling import loss_scaling_policy as loss_scaling_policy
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "measures.comparison": ["Comparison", "compare"],
-        "measures.divergence": ["Divergence"],
+        "fpsim.divergence.divergence": ["Divergence"],
         "measures.drift.drift": ["drift"],
         "measures.drift.report": ["DriftReport"],
         "measures.error_report": ["ErrorReport"],
         "measures.exponent_range": ["RangeReport", "exponents", "range"],
         "measures.scales.loss_scaling": ["LossScalingReport", "loss_scaling"],
-        "measures.scales.policies": ["LossScalingPolicy", "loss_scaling_policy"],
+        "fpsim.recipes.loss_scaling": ["LossScalingPolicy", "loss_scaling_policy"],
         "measures.rounding_error": ["error"],
         "measures.scales.underflow": ["UnderflowReport", "underflow"],
         "measures.survival": ["assert_survives"],

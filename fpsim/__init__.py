@@ -86,7 +86,7 @@ from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
 from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 if TYPE_CHECKING:
-    from fpsim import analysis, gpu, probe, testing, torch, train
+    from fpsim import analysis, gpu, probe, recipes, testing, torch, train
     from fpsim.analysis.systems.dispatch.chips import chips
 
 __version__ = "0.1.0"
@@ -101,11 +101,11 @@ __all__ = [
     "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
     "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number",
     "multiply", "negative", "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled",
-    "remainder", "round_to_integral", "rounding", "scalings", "schedules", "sqrt", "subtract", "sum", "testing",
-    "to_int", "torch", "train", "unit", "units",
+    "recipes", "remainder", "round_to_integral", "rounding", "scalings", "schedules", "sqrt", "subtract", "sum",
+    "testing", "to_int", "torch", "train", "unit", "units",
 ]  # fmt: skip
 
-_PACKAGES = ("analysis", "gpu", "probe", "testing", "torch", "train")
+_PACKAGES = ("analysis", "gpu", "probe", "recipes", "testing", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

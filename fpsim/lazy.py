@@ -33,7 +33,7 @@ def attach(
 
     Args:
       package: its `__name__`.
-      homes: for each module, named from the package, the names that it defines.
+      homes: for each module, named from the package or in full, "fpsim.formats.named", the names that it defines.
       modules: modules and packages in it that are names themselves.
 
     Returns:
@@ -53,7 +53,8 @@ def attach(
             return importlib.import_module(f"{package}.{name}")
         if name not in module_of:
             raise no_attribute(package, name, names)
-        home: ModuleType = importlib.import_module(f"{package}.{module_of[name]}")
+        module = module_of[name]
+        home: ModuleType = importlib.import_module(module if module.startswith("fpsim.") else f"{package}.{module}")
         return getattr(home, name)
 
     return find, lambda: list(names), names

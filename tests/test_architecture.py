@@ -22,8 +22,9 @@ FLOORS = {
     "arithmetic": 5, "scaling": 5,
     "sums": 6, "instructions": 6,
     "schedules": 7,
-    "products": 8,
+    "products": 8, "recipes": 8,
     "analysis.tensors": 9, "analysis.measures": 9, "analysis.models": 9, "torch": 9, "probe": 9, "testing": 9, "gpu": 9,
+    "divergence": 9,
     "train": 10,
     "analysis": 11,  # its face, and studies
     "fpsim": 12,  # its public face
@@ -33,7 +34,7 @@ FLOORS = {
 # Data: what describes formats, units, accumulators, scalings and schedules, and what is written in words.
 DATA = (
     "deprecation", "errors", "exact_json", "files", "lazy", "reload", "formats", "matrix_units", "sums.accumulators",
-    "scaling.scaling", "scaling.recipes", "scaling.tiling", "scaling.report", "schedules",
+    "recipes", "scaling.scaling", "scaling.recipes", "scaling.tiling", "scaling.report", "schedules",
 )  # fmt: skip
 # What loops know: of formats the numbers of modes and flags, of matrix units those of rules; the loops of casts.
 BELOW_LOOPS = ("reload", "core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")
@@ -57,7 +58,7 @@ SHARED = {
         "public: fp.Explanation and fp.schedules.Explanation, of explain()",
     ),
     "Product": (
-        {"analysis.measures.mechanism", "torch.recipe"},
+        {"divergence.mechanism", "recipes.linear_recipe"},
         "public: fp.torch.Product; docs/lockstep.md has users make the other, of the products that they compare",
     ),
     "Scaled": ({"scaling.scaled", "gpu.scaling.scaled"}, "public: fp.gpu.Scaled is the GPU's twin of fp.Scaled"),
@@ -234,6 +235,17 @@ def test_packages_import_each_other_in_no_circle() -> None:
         package = room(module)
         graph[package].update({room(target): 1 for target in targets if room(target) != package})
     assert not circles(graph)
+
+
+def test_the_trainer_imports_nothing_of_analysis() -> None:
+    wrong = [
+        f"{module}, line {line}: {target}"
+        for module, targets in arrows().items()
+        if room(module) in ("train", "recipes", "divergence")
+        for target, line in targets.items()
+        if target.startswith("analysis")
+    ]
+    assert not wrong, "analysis imports the trainer, and the trainer nothing of analysis: " + "; ".join(wrong)
 
 
 def test_imports_are_absolute_and_go_through_fpsim() -> None:

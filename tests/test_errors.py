@@ -14,16 +14,15 @@ import pytest
 import torch
 
 import fpsim as fp
-from fpsim.analysis.studies.budget.recipes import recipe_of as budget_recipe
 from fpsim.analysis.studies.differences.arithmetics import _base as base_of
-from fpsim.analysis.studies.sensitivity.request import linear_of
 from fpsim.cli.terminal import scaling_named as command_scaling
 from fpsim.errors import shown, unknown
 from fpsim.matrix_units.chips import resolve as find_chip
+from fpsim.recipes.linear import linear_recipe
+from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.look_up import find_either, find_linear
+from fpsim.recipes.written import _scaling_from as scaling_word
 from fpsim.schedules.written import parsed
-from fpsim.train.parts import linear_recipe
-from fpsim.train.runs import find_recipe
-from fpsim.train.written import _scaling_from as scaling_word
 from tests.kit.sweeps import in_turn
 
 
@@ -64,8 +63,8 @@ LISTED = r"must be one of the \d+ that .+ lists?, such as [^,]+, [^,]+, [^,]+[,;
         lambda: find_chip("H1000"),
         lambda: loose.schedules.cublas("sm_90", family="gemv", option=99),
         lambda: find_recipe("DEEPSEEK"),
-        lambda: budget_recipe("DEEPSEEK"),
-        lambda: linear_of("DEEPSEEK"),
+        lambda: find_either("DEEPSEEK"),
+        lambda: find_linear("DEEPSEEK"),
         lambda: base_of("DEEPSEEK"),
         lambda: linear_recipe("DEEPSEEK"),
         lambda: scaling_word("TILE_1X129", None),

@@ -17,8 +17,8 @@ def recipes(
     ] = None,
 ) -> None:
     """List the recipes of training, or print one as TOML, to be changed and passed to `fpsim train`."""
-    from fpsim.train.recipes import ROWS
-    from fpsim.train.runs import find_recipe
+    from fpsim.recipes.look_up import find as find_recipe
+    from fpsim.recipes.training import TRAINING
 
     if name is not None:
         typer.echo(find_recipe(name).to_toml(), nl=False)
@@ -28,7 +28,7 @@ def recipes(
     table.add_column("recipe", no_wrap=True)
     table.add_column("operands", no_wrap=True)
     table.add_column("source", overflow="fold")
-    for recipe in ROWS.values():
+    for recipe in TRAINING.values():
         table.add_row(recipe.name, _operands(recipe.linear), Text(recipe.source, style="dim"))
     console.print(table)
     console.print(

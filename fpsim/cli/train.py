@@ -50,8 +50,8 @@ def train(
     ] = None,
 ) -> None:
     """Train a small model by several recipes, and say which of them differ. A stopped call resumes when repeated."""
+    from fpsim.recipes.look_up import find as find_recipe
     from fpsim.train import Ranks, compare
-    from fpsim.train.runs import find_recipe
 
     with Ranks.from_environment() as ranks, _silent(ranks.rank), warnings.catch_warnings():
         refuse_bad_folder(out)

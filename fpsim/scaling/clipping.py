@@ -173,7 +173,7 @@ def _quotients(
         run_tiles(job, TileTargets(found, codes, counts), settle_tensor(job, counts))
         if np.isinf(found).any():
             sizes = tile_sizes(array.shape, scaling.block)
-            out.view(real)[_spread(np.isinf(found).reshape(tiles.grid), sizes, array.shape)] = np.nan
+            out.view(real)[spread(np.isinf(found).reshape(tiles.grid), sizes, array.shape)] = np.nan
     return out.view(real)
 
 
@@ -188,8 +188,8 @@ def _kept_with_zero_points(
     assert encoded.zero_points is not None
     wide = _widened(array)
     sizes = tile_sizes(array.shape, scaling.block)
-    factors = _spread(encoded.scales.astype(wide.dtype), sizes, array.shape)
-    points = _spread(encoded.zero_points.astype(np.float64), sizes, array.shape)
+    factors = spread(encoded.scales.astype(wide.dtype), sizes, array.shape)
+    points = spread(encoded.zero_points.astype(np.float64), sizes, array.shape)
     with np.errstate(all="ignore"):
         quotients = wide / factors if scaling.division == "divide" else wide * (wide.dtype.type(1) / factors)
     # the stochastic mode may go to the nearer integer of the two, so what it may keep is what truncation keeps
@@ -200,8 +200,8 @@ def _kept_with_zero_points(
     return inside
 
 
-def _spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """The number of each element's tile."""
+def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """Return an array of `shape` that holds for each element the number of its tile."""
     for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
         per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
     return per_tile

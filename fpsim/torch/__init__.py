@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.lazy import face
+from fpsim.recipes.linear import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, TE_DELAYED, TE_HYBRID
+from fpsim.recipes.linear import LINEAR as RECIPES
+from fpsim.recipes.linear_recipe import Delayed, LinearRecipe, Product
 from fpsim.torch.exporting import export
 from fpsim.torch.functions import (
     ScaledTensors,
@@ -16,8 +19,6 @@ from fpsim.torch.functions import (
     view_as_dtype,
 )
 from fpsim.torch.linear import QuantLinear, quantize_linears
-from fpsim.torch.recipe import Delayed, LinearRecipe, Product
-from fpsim.torch.rows import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, RECIPES, TE_DELAYED, TE_HYBRID
 
 __all__ = [
     "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "RECIPES", "TE_DELAYED", "TE_HYBRID", "Delayed",

@@ -10,9 +10,10 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.element import Element
+from fpsim.recipes.cast_text import spec_from
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.delayed import DelayedScaling
-from fpsim.torch.operators import Tensor, array_of, spec_from, tensor_of, torch
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import LayerPlan, OperandCast
 from fpsim.torch.products import CastOperand, operand
 

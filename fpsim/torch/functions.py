@@ -16,6 +16,10 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import DEFAULTS, ELEMENT_DEFAULTS, AnyCastKeywords
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.recipes.cast_text import spec_from, spec_text
+from fpsim.recipes.linear import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, TE_DELAYED, TE_HYBRID
+from fpsim.recipes.linear import LINEAR as RECIPES
+from fpsim.recipes.linear_recipe import Delayed, LinearRecipe, Product
 from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.scaling import Scaling
@@ -30,13 +34,9 @@ from fpsim.torch.operators import (
     fake_quantize_op,
     quantize_op,
     refuse_tangent,
-    spec_from,
-    spec_text,
     tensor_of,
     torch,
 )
-from fpsim.torch.recipe import Delayed, LinearRecipe, Product
-from fpsim.torch.rows import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, RECIPES, TE_DELAYED, TE_HYBRID
 
 __all__ = [
     "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "RECIPES", "TE_DELAYED", "TE_HYBRID", "Delayed",

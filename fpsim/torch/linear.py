@@ -7,19 +7,19 @@ import difflib
 import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
-from fpsim.errors import SHOWN, shown, unknown
-from fpsim.lazy import public
-from fpsim.torch.blocks import STRICT, block_of
+from fpsim.errors import SHOWN, shown
+from fpsim.recipes.blocks import STRICT, block_of
+from fpsim.recipes.linear import FP32
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.look_up import find_either
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, first_state, quantized
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import Tensor, array_of, operator, refuse_tangent, tensor_of, torch
 from fpsim.torch.plan import LayerPlan, plan_from, plan_of
 from fpsim.torch.products import CastOperand, multiply
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe, of_plan
-from fpsim.torch.rows import FP32, RECIPES
 from fpsim.torch.trace import ProductCall, is_watched, show
 
 # ---- the operators
@@ -359,8 +359,8 @@ def quantize_linears(
 
     Args:
       model: any module.
-      recipe: formats and scalings: a LinearRecipe, or the name of one of `fp.torch.RECIPES`; or a recipe of training
-        (`fp.train.Recipe`, or the path of one in TOML), of which layers follow `linear` and the overrides, product by
+      recipe: formats and scalings: a LinearRecipe, or the name of one; or a recipe of training (`fp.train.Recipe`,
+        the name of one, or the path of one in TOML), of which layers follow `linear` and the overrides, product by
         product, and those that it keeps stay as they are; or a plan of `fp.analysis.plan`, which is such a recipe.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
@@ -386,19 +386,9 @@ def quantize_linears(
     included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
     overrides: tuple[Any, ...] = ()
     kept: tuple[str, ...] = ()
-    if isinstance(recipe, Path) or (isinstance(recipe, str) and recipe.endswith(".toml")):
-        recipe = public("fpsim.train").Recipe.from_toml(recipe)
-    elif isinstance(recipe, str):
-        recipe = _named(recipe)
-    recipe = of_plan(recipe)
-    if isinstance(getattr(recipe, "linear", None), LinearRecipe):  # of training, from a higher floor
-        recipe, overrides, kept = recipe.linear, _lasting(recipe), tuple(recipe.keep)
-    if not isinstance(recipe, LinearRecipe):
-        hint = " Pass its .plan." if hasattr(getattr(recipe, "plan", None), "to_recipe") else ""
-        raise TypeError(
-            "recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3, or its name, an fp.train.Recipe, "
-            f"the path of one, or an fp.analysis.Plan; got {type(recipe).__name__}.{hint}"
-        )
+    recipe = find_either(recipe)
+    if isinstance(recipe, Recipe):
+        recipe, overrides, kept = recipe.linear, _lasting(recipe), recipe.keep
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:
@@ -493,14 +483,6 @@ def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
     return list(globs)
-
-
-def _named(name: str) -> LinearRecipe:
-    """The row of RECIPES that a name stands for, in any case."""
-    found = {known.lower(): row for known, row in RECIPES.items()}.get(name.lower())
-    if found is None:
-        raise unknown("recipe", name, list(RECIPES), listing="fp.torch.RECIPES", others="the path of a recipe in TOML")
-    return found
 
 
 def _nothing_matches(

@@ -11,9 +11,9 @@ from fpsim.formats.as_json import format_fields, format_from
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.cast_text import spec_text
+from fpsim.recipes.linear_recipe import LinearRecipe, key_of
 from fpsim.schedules.written import parsed
-from fpsim.torch.operators import spec_text
-from fpsim.torch.recipe import LinearRecipe, key_of
 
 
 class OperandCast(NamedTuple):

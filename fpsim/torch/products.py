@@ -13,10 +13,11 @@ from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.backend import output_overflow
 from fpsim.products.matmul import matmul
+from fpsim.recipes.cast_text import spec_from
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.schedules.schedule import Slicing
 from fpsim.torch.devices import on_gpu, on_hardware
-from fpsim.torch.operators import Tensor, array_of, spec_from, tensor_of, torch
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
 
 

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 from fpsim.lazy import attach
 
 if TYPE_CHECKING:
+    from fpsim.divergence.divergence import Divergence as Divergence
+    from fpsim.recipes.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
+    from fpsim.recipes.parts import Controller as Controller
+    from fpsim.recipes.parts import Numerics as Numerics
+    from fpsim.recipes.parts import Override as Override
+    from fpsim.recipes.parts import Stored as Stored
+    from fpsim.recipes.training_recipe import Recipe as Recipe
     from fpsim.train import recipes as recipes
     from fpsim.train.activations.recomputation import Recompute as Recompute
     from fpsim.train.comparisons.comparison import Comparison as Comparison
@@ -15,17 +22,10 @@ if TYPE_CHECKING:
     from fpsim.train.comparisons.gradient_probe import with_one_product as with_one_product
     from fpsim.train.loop import Trainer as Trainer
     from fpsim.train.loss_scale import LossScaler as LossScaler
-    from fpsim.train.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
     from fpsim.train.parallel import Ranks as Ranks
-    from fpsim.train.parts import Controller as Controller
-    from fpsim.train.parts import Numerics as Numerics
-    from fpsim.train.parts import Override as Override
-    from fpsim.train.parts import Stored as Stored
-    from fpsim.train.recipe import Recipe as Recipe
     from fpsim.train.runs import Run as Run
     from fpsim.train.runs import run as run
     from fpsim.train.setup.settings import Settings as Settings
-    from fpsim.train.side_by_side import Divergence as Divergence
     from fpsim.train.side_by_side import lockstep as lockstep
 
 __getattr__, __dir__, __all__ = attach(
@@ -35,13 +35,14 @@ __getattr__, __dir__, __all__ = attach(
         "comparisons.gradient_probe": ["probe", "with_one_product"],
         "loop": ["Trainer"],
         "loss_scale": ["LossScaler"],
-        "optimizer_recipe": ["OptimizerRecipe"],
         "parallel": ["Ranks"],
-        "parts": ["Controller", "Numerics", "Override", "Stored"],
-        "recipe": ["Recipe"],
         "activations.recomputation": ["Recompute"],
         "runs": ["Run", "run"],
-        "side_by_side": ["Divergence", "lockstep"],
+        "side_by_side": ["lockstep"],
+        "fpsim.divergence.divergence": ["Divergence"],
+        "fpsim.recipes.optimizer_recipe": ["OptimizerRecipe"],
+        "fpsim.recipes.parts": ["Controller", "Numerics", "Override", "Stored"],
+        "fpsim.recipes.training_recipe": ["Recipe"],
         "setup.settings": ["Settings"],
     },
     modules=["recipes"],

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from fpsim.torch.recipe import LinearRecipe
-from fpsim.train.parts import Controller
+from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.parts import Controller
 
 DECAY = 0.9  # of the average that a gradient norm is compared with
 
@@ -29,7 +29,7 @@ class Levels:
 
     Example:
       >>> from fpsim.train.controller import Levels
-      >>> from fpsim.train.parts import Controller
+      >>> from fpsim.recipes.parts import Controller
       >>> levels = Levels(Controller(high=0.1, low=0.01, patience=2), ["up", "down"])
       >>> [levels.see(step, {"up": 0.5, "down": 0.0}) for step in (0, 1)][1]
       [LevelChange(step=1, layer='up', watched='underflow', figure=0.5, before=0, after=1)]

@@ -15,10 +15,11 @@ from fpsim.arrays import Array
 from fpsim.errors import require_kind
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.delayed import with_largest_amax
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.train.activations.offloading import apply_offload
 from fpsim.train.activations.recomputation import apply_recompute
 from fpsim.train.controller import Levels
@@ -28,7 +29,6 @@ from fpsim.train.model import loss_of
 from fpsim.train.monitor import Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.parallel import GradientSum, Ranks, Reduction, reduce
-from fpsim.train.recipe import Recipe
 from fpsim.train.setup.checks import refuse_names, refuse_shapes, refuse_slices
 from fpsim.train.setup.layers import (
     RUNS,

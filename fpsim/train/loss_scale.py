@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.scales.policies import LossScalingPolicy, Seen, State, loss_scaling_policy
 from fpsim.errors import require_kind, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP16
 from fpsim.formats.named import format as find_format
+from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, State, loss_scaling_policy
 from fpsim.torch.operators import Tensor, array_of, torch
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.errors import require_integer, require_word
+from fpsim.recipes.parts import Numerics
 from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.train.activations.recomputation import Recompute, SlicedHidden, sliced_hidden
-from fpsim.train.parts import Numerics
 from fpsim.train.torch_numerics import torch_cross_entropy, torch_rms_norm, torch_softmax
 
 nn: Any = torch.nn

@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.candidates import Buffers, Tiles, facts_of
-from fpsim.analysis.measures.loops import BEYOND
 from fpsim.arrays import Array
 from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.rounding import Rounding
+from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.scaling.clipping import bounds, spread
 from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.tiling import tile_sizes
 from fpsim.torch.operators import array_of, tensor_of, torch
 from fpsim.torch.plan import plan_of
 from fpsim.torch.products import CastOperand, operand
-from fpsim.torch.recipe import LinearRecipe
 from fpsim.torch.trace import ProductCall, watching
 
 OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
@@ -71,17 +74,20 @@ def figures(operand: CastOperand) -> CastFigures:
 
 def _saturated(operand: CastOperand) -> float:
     """Return the share of values beyond the format's range, divided by their scales where there are some."""
-    source = operand.source.reshape(-1)
-    source = source if source.dtype == np.float64 else source.astype(np.float32, copy=False)
-    wide = source.dtype == np.float64
+    source = operand.source if operand.source.dtype == np.float64 else operand.source.astype(np.float32, copy=False)
+    if not source.size:
+        return 0.0
+    fmt: Any = operand.fmt
     if isinstance(operand.encoded, Scaled):
-        tiles = Tiles(operand.encoded, wide)
-        divided, facts = tiles.rounded(source, 0, Buffers()).exact, tiles.facts
-    else:
-        assert operand.fmt is not None
-        divided, facts = source, facts_of(operand.fmt, 64 if wide else 32)
-    beyond = np.abs(divided).astype(np.float64, copy=False) >= facts.floats[BEYOND]
-    return int(np.count_nonzero(beyond)) / source.size if source.size else 0.0
+        scaled, fmt = operand.encoded, operand.encoded.fmt
+        if isinstance(fmt, LogFMT) or scaled.zero_points is not None:
+            return int(np.count_nonzero(np.isinf(source))) / source.size  # their ranges follow the values
+        fmt = fmt.magnitudes if isinstance(fmt, IntegerFormat) else fmt
+        sizes = tile_sizes(scaled.shape, scaled.scaling.block)
+        with np.errstate(all="ignore"):
+            source = source / spread(scaled.scales.astype(source.dtype), sizes, scaled.shape)
+    _, highest = bounds(fmt, Rounding.NEAREST_EVEN, 8 * source.itemsize)
+    return int(np.count_nonzero(np.abs(source) > highest)) / source.size
 
 
 def _at_maximum(operand: CastOperand) -> float:

@@ -14,9 +14,9 @@ from fpsim.casts.cast import quantize
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
+from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
-from fpsim.train.optimizer_recipe import OptimizerRecipe as OptimizerRecipe
-from fpsim.train.optimizer_recipe import require_number
 from fpsim.train.rounded_updates import add_rounded, draw_key
 
 KEPT = ("weights", "first_moment", "second_moment", "compensation")

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fpsim.display.optional import frame
-from fpsim.errors import require_kind, require_word
 from fpsim.files import path_of
-from fpsim.torch.recipe import of_plan
+from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.train import checkpoint
 from fpsim.train.loop import Trainer
 from fpsim.train.parallel import Ranks
-from fpsim.train.recipe import Recipe
-from fpsim.train.recipes import ROWS
 from fpsim.train.setup.settings import Settings
 
 SAVED_EVERY = 10.0  # seconds
@@ -132,28 +130,6 @@ def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
         mean, weight = keep * mean + (1 - keep) * loss, keep * weight + (1 - keep)
         found.append(mean / weight)
     return found
-
-
-def find_recipe(spec: Any) -> Recipe:
-    """A recipe, a row of `fpsim.train.recipes` by name, or that of a TOML file.
-
-    Raises:
-      ValueError: nothing has that name.
-
-    Example:
-      >>> from fpsim.train.runs import find_recipe
-      >>> find_recipe("deepseek_v3")
-      <Recipe DEEPSEEK_V3: linear layers fp.torch.DEEPSEEK_V3>
-    """
-    spec = of_plan(spec)
-    if isinstance(spec, Recipe):
-        return spec
-    if isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml")):
-        return Recipe.from_toml(spec)
-    require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan")
-    name = spec.upper().replace("-", "_")
-    require_word("recipe", name, tuple(ROWS), listing="fp.train.recipes.ROWS or `fpsim recipes`")
-    return ROWS[name]
 
 
 def run(

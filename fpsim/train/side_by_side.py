@@ -7,26 +7,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from fpsim.analysis.measures.divergence import Divergence as Divergence
-from fpsim.analysis.measures.divergence import equal, first_divergence, weight_divergence
-from fpsim.analysis.measures.mechanism import Product
+from fpsim.divergence.divergence import Divergence, equal, first_divergence, weight_divergence
+from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
 from fpsim.lazy import public
 from fpsim.matrix_units.chips import resolve
-from fpsim.torch.chips import Moved, moved
-from fpsim.torch.hardware import placed
+from fpsim.recipes.chips import Moved, moved
+from fpsim.recipes.hardware import placed
+from fpsim.recipes.linear import FP32, linear_recipe
+from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.linear import quantize_linears
 from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
 from fpsim.torch.products import CastOperand
-from fpsim.torch.recipe import LinearRecipe
-from fpsim.torch.rows import FP32
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.loop import Trainer
 from fpsim.train.monitor import OPERANDS
-from fpsim.train.parts import linear_recipe
-from fpsim.train.recipe import Recipe
-from fpsim.train.runs import find_recipe
 from fpsim.train.setup.settings import Settings
 
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}

@@ -66,7 +66,10 @@ def test_recipes_are_trained_compared_and_written(tmp_path: Path, capfd: pytest.
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("BF17",), "recipe must be one of the 26 that fp.train.recipes.ROWS or `fpsim recipes` lists, such as BF16,"),
+        (
+            ("BF17",),
+            "recipe must be one of the 26 that fp.recipes.TRAINING or `fpsim recipes` lists, such as BF16,",
+        ),
         (("missing.toml",), "missing.toml"),
         (("BF16", "--steps", "0"), "steps must be an integer >= 1; got 0"),
         (("BF16", "--seeds", "0"), "seeds must be an integer >= 1; got 0"),
@@ -106,23 +109,23 @@ def test_names_of_recipes_are_whole_at_80_columns(
 
     import fpsim as fp
     from fpsim.cli.train import _print_comparison
+    from fpsim.recipes.training import TRAINING
     from fpsim.train.comparisons.comparison import Comparison
-    from fpsim.train.recipes import ROWS
 
     pair = fp.train.compare("FP32", seeds=2, steps=1, model="perceptron", batch=16, measure=0).runs
-    runs = [dataclasses.replace(each, recipe=recipe) for recipe in ROWS.values() for each in pair]
+    runs = [dataclasses.replace(each, recipe=recipe) for recipe in TRAINING.values() for each in pair]
     if stopped:  # and skipped steps, large losses and errors of gradients, so that no column is empty
         runs = [dataclasses.replace(each, losses=[50.0 * each.settings.seed]) for each in runs]
         runs[0] = dataclasses.replace(runs[0], stopped="Inf")
         runs[2].rows[0]["skipped"] = True
-    probed = tuple({"recipe": name, "layer": "all", "relative_error": 1e-3} for name in ROWS) if stopped else ()
+    probed = tuple({"recipe": name, "layer": "all", "relative_error": 1e-3} for name in TRAINING) if stopped else ()
     monkeypatch.setenv("COLUMNS", "80")
     capfd.readouterr()
     _print_comparison(Console(), Comparison(tuple(runs), "BF16_WEIGHTS_STOCHASTIC", probed), tmp_path)
     table, _, _ = capfd.readouterr().out.partition("2 seeds")
     rows = [line.split() for line in table.splitlines()]
     assert max(map(len, table.splitlines())) <= 80
-    assert [row[0] for row in rows if row and row[0] in ROWS] == list(ROWS)
+    assert [row[0] for row in rows if row and row[0] in TRAINING] == list(TRAINING)
     assert ("stopped" in table, "…" in table) == (stopped, False)
 
 
@@ -143,8 +146,8 @@ def test_recipes_are_listed_and_printed_as_toml(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fpsim.cli.main import main
-    from fpsim.train.recipe import Recipe
-    from fpsim.train.recipes import ROWS
+    from fpsim.recipes.training import TRAINING
+    from fpsim.recipes.training_recipe import Recipe
 
     def said(*arguments: str) -> str:
         capfd.readouterr()
@@ -155,9 +158,9 @@ def test_recipes_are_listed_and_printed_as_toml(
 
     monkeypatch.setenv("COLUMNS", "80")
     words = [line.split(" ")[1] for line in said().splitlines() if line.startswith(" ")]
-    assert [word for word in words if word in ROWS] == list(ROWS)
+    assert [word for word in words if word in TRAINING] == list(TRAINING)
     for name in ("NVFP4", "deepseek_v3_stash"):
-        assert Recipe.from_toml(said(name)) == ROWS[name.upper()]
+        assert Recipe.from_toml(said(name)) == TRAINING[name.upper()]
 
 
 def test_a_folder_of_other_runs_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -143,11 +143,11 @@ def linear(name: str) -> Any:
 
 
 def placed(name: str) -> Any:
-    return load("fpsim.torch.hardware").placed(fp.torch.RECIPES["BF16"], name)
+    return load("fpsim.recipes.hardware").placed(fp.torch.RECIPES["BF16"], name)
 
 
 def on_chip(name: str) -> Any:
-    return load("fpsim.torch.chips").on_chip(fp.torch.RECIPES["BF16"], name)
+    return load("fpsim.recipes.chips").on_chip(fp.torch.RECIPES["BF16"], name)
 
 
 def trained(name: str) -> Any:

@@ -169,7 +169,7 @@ def test_an_accumulator_adds_the_quantised_values() -> None:
 
 
 def test_tf32_is_read_as_patterns_of_float32() -> None:
-    mechanism: Any = importlib.import_module("fpsim.analysis.measures.mechanism")
+    mechanism: Any = importlib.import_module("fpsim.divergence.mechanism")
     plan: Any = importlib.import_module("fpsim.torch.plan")
     torch.manual_seed(0)
     recipe = ft.LinearRecipe("tf32", "tf32", "tf32", fprop=ft.Product("hopper_tf32_f32"))

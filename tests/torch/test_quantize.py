@@ -19,6 +19,7 @@ from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 
+cast_text: Any = importlib.import_module("fpsim.recipes.cast_text")
 library: Any = importlib.import_module("fpsim.torch.operators")
 ft: Any = importlib.import_module("fpsim.torch.functions")
 
@@ -79,8 +80,8 @@ def test_fake_quantize_without_a_scaling_has_the_values_of_quantize(dtype: str) 
 )
 def test_any_format_and_scaling_travels_as_text(fmt: Any, changes: dict[str, Any]) -> None:
     scaling = fp.scalings.TILE_1X128.replace(**changes)
-    text = library.spec_text(fmt, scaling, "nearest_even", None, "keep", 32)
-    there = library.spec_from(text)
+    text = cast_text.spec_text(fmt, scaling, "nearest_even", None, "keep", 32)
+    there = cast_text.spec_from(text)
     assert there.scaling == scaling
     assert there.element == fp.encode_scaled(np.ones((1, 1), np.float32), fmt, scaling).fmt
     assert json.loads(text)
@@ -288,8 +289,8 @@ def test_tangents_of_parameters_are_refused_too() -> None:
 
 def test_the_operators_keep_their_contracts() -> None:
     x = tensor(shape=(4, 64)).requires_grad_()
-    plain = library.spec_text("e4m3", None, "stochastic", None, "keep", 32)
-    scaled = library.spec_text("e4m3", fp.scalings.MX, "nearest_even", None, "keep", 32)
+    plain = cast_text.spec_text("e4m3", None, "stochastic", None, "keep", 32)
+    scaled = cast_text.spec_text("e4m3", fp.scalings.MX, "nearest_even", None, "keep", 32)
     seed = torch.tensor(3)
     codes = ft.encode(x, "e4m3")
     opcheck = torch.library.opcheck

@@ -12,9 +12,10 @@ import fpsim as fp
 
 torch = pytest.importorskip("torch")
 
+from fpsim.recipes.parts import Controller, Numerics, Override  # noqa: E402
+from fpsim.recipes.training_recipe import Recipe  # noqa: E402
 from fpsim.torch.trace import watching  # noqa: E402
 from fpsim.train import Settings, Trainer, recipes, side_by_side  # noqa: E402  # noqa: E402
-from fpsim.train.recipe import Controller, Numerics, Override, Recipe  # noqa: E402
 from fpsim.train.side_by_side import lockstep, recipe_on_chip  # noqa: E402
 
 ft: Any = fp.torch

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.recipes.parts import Controller, Numerics, Override, Stored
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.testing import assert_bits_equal
 from fpsim.torch.trace import watching
 from fpsim.train import recipes
-from fpsim.train.parts import Controller, Numerics, Override, Stored
-from fpsim.train.recipe import Recipe
 
 torch = pytest.importorskip("torch")
 from fpsim.train import OptimizerRecipe, Settings, Trainer  # noqa: E402

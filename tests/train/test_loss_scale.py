@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fpsim.analysis.measures.scales.policies import POLICIES, loss_scaling_policy
+from fpsim.recipes.loss_scaling import POLICIES, loss_scaling_policy
 from fpsim.testing import assert_bits_equal
 
 torch = pytest.importorskip("torch")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.recipes.parts import Numerics
 from fpsim.testing import assert_bits_equal
 from fpsim.train.data import corpus
-from fpsim.train.recipe import Numerics
 
 torch = pytest.importorskip("torch")
 from fpsim.train import model as models  # noqa: E402
@@ -167,7 +167,7 @@ def test_stored_activations_have_the_bits_of_the_cast() -> None:
 
 
 def spec() -> str:
-    from fpsim.torch.operators import spec_text
+    from fpsim.recipes.cast_text import spec_text
 
     return spec_text(fp.E4M3, None, "nearest_even", None, "keep", 32)
 

@@ -230,7 +230,7 @@ def test_numerics_and_recipes_do_without_torch() -> None:
         sys.modules["torch"] = None
         import numpy as np
         from fpsim.train.numerics import softmax
-        from fpsim.train.optimizer_recipe import OptimizerRecipe
+        from fpsim.recipes.optimizer_recipe import OptimizerRecipe
         print(softmax(np.zeros(2, np.float32), "bf16")[0], OptimizerRecipe(weights="bf16").lr)
     """
     assert python(script) == "0.5 0.003"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import fpsim as fp
+from fpsim.recipes.parts import Controller, Override
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.testing import assert_bits_equal
 from fpsim.train import recipes
-from fpsim.train.parts import Controller, Override
-from fpsim.train.recipe import Recipe
 from tests.kit.forks import fork
 from tests.kit.sweeps import sweep
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.analysis.measures.iterables import as_list
-from fpsim.analysis.measures.scales.policies import LossScalingPolicy, Seen, loss_scaling_policy
 from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
@@ -21,6 +20,7 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
+from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, loss_scaling_policy
 
 COLUMNS = ("policy", "step", "scale", "skipped", "overflow", "underflow")
 TOTALS = (

@@ -12,11 +12,12 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.causes import rows_of
 from fpsim.analysis.studies.budget.layers import Kept, kept_layers, recorded_layer
 from fpsim.analysis.studies.budget.notes import Notes
-from fpsim.analysis.studies.budget.recipes import followed_by, recipe_of
+from fpsim.analysis.studies.budget.recipes import followed_by
 from fpsim.analysis.studies.budget.replay import Amaxes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, added
 from fpsim.analysis.studies.budget.row import BudgetRow
-from fpsim.train.recipe import Recipe
+from fpsim.recipes.look_up import find_either
+from fpsim.recipes.training_recipe import Recipe
 
 
 def budget(
@@ -61,7 +62,7 @@ def budget(
       >>> row.unit, abs(row.joint - (2 * 0.0265**2) ** 0.5) < 0.002, row.accumulator < 2e-4
       ('hopper_e4m3_f32', True, True)
     """
-    found = recipe_of(recipe)
+    found = find_either(recipe)
     notes = Notes()
     kept = kept_layers(recording, layers, notes)
     others = {} if arriving is None else _arriving(recording, arriving, layers)

@@ -23,11 +23,11 @@ from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
 from fpsim.formats.as_json import format_from
 from fpsim.products.backend import output_overflow
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import array_of
 from fpsim.torch.plan import ProductPlan, plan_of
 from fpsim.torch.products import multiply
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.trace import ProductCall
 from fpsim.train.loop import one_thread
 

@@ -15,9 +15,9 @@ from fpsim.analysis.studies.budget.layers import Kept
 from fpsim.analysis.studies.budget.replay import product_name
 from fpsim.analysis.studies.budget.row import BudgetRow, Squares
 from fpsim.arrays import Array
+from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.torch.operators import array_of, tensor_of
 from fpsim.torch.plan import plan_of
-from fpsim.torch.recipe import LinearRecipe
 
 UNKNOWN = Squares(*(math.nan,) * len(Squares._fields))._replace(
     inherited=None, total=None, closed_a=None, closed_b=None, closed_cast=None

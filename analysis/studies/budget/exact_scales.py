@@ -12,11 +12,11 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.recipes.linear_recipe import OPERANDS, LinearRecipe, Product
 from fpsim.scaling.recipes import TENSOR, TENSOR_POW2
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes
-from fpsim.torch.recipe import OPERANDS, LinearRecipe, Product
 
 # A rounding error is uniform over an ulp to nearest: 1/12 of its square; others are that many times as large.
 NEAREST, STOCHASTIC, DIRECTED = 1.0, math.sqrt(2.0), 2.0

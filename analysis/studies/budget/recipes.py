@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from fpsim.errors import require_word, shown
-from fpsim.torch.hardware import Note, placed
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe, of_plan
-from fpsim.torch.rows import RECIPES
-from fpsim.train.recipe import Recipe
-from fpsim.train.recipes import ROWS
-from fpsim.train.runs import find_recipe
+from fpsim.recipes.hardware import Note, placed
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.training_recipe import Recipe
 
 
 class Followed(NamedTuple):
@@ -27,33 +22,6 @@ class Followed(NamedTuple):
     def three(self) -> tuple[LinearRecipe, LinearRecipe, LinearRecipe]:
         """As `fpsim.torch.QuantLinear.follow` takes them."""
         return self.fprop, self.dgrad, self.wgrad
-
-
-def recipe_of(spec: Any) -> LinearRecipe | Recipe:
-    """A recipe as it came or by name: of linear layers first, then of training, whose overrides are those of step 1.
-
-    Raises:
-      ValueError: nothing has that name.
-      TypeError: it is neither.
-
-    Example:
-      >>> from fpsim.analysis.studies.budget.recipes import recipe_of
-      >>> recipe_of("deepseek_v3"), recipe_of("NVFP4_SWITCHED")
-      (fp.torch.DEEPSEEK_V3, <Recipe NVFP4_SWITCHED: linear layers fp.torch.NVFP4>)
-    """
-    spec = of_plan(spec)
-    if isinstance(spec, (LinearRecipe, Recipe)):
-        return spec
-    if isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml")):
-        return find_recipe(spec)
-    if not isinstance(spec, str):
-        raise TypeError(
-            f"recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe, or the name of one; got {shown(spec)}."
-        )
-    name = spec.upper().replace("-", "_")
-    names = tuple(dict.fromkeys((*RECIPES, *ROWS)))
-    require_word("recipe", name, names, listing="fp.torch.RECIPES or fp.train.recipes.ROWS")
-    return RECIPES[name] if name in RECIPES else ROWS[name]
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:

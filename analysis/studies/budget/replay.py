@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import numpy as np
 
 from fpsim.analysis.studies.budget.layers import Kept
+from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, quantized
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import tensor_of, torch
 from fpsim.torch.plan import plan_from
-from fpsim.torch.recipe import LinearRecipe
 from fpsim.torch.trace import ProductCall, watching
 
 Amaxes = Mapping[str, Sequence[float]]  # tensor -> its amax at earlier steps, for delayed scales

@@ -18,7 +18,7 @@ from fpsim.analysis.studies.budget.tiles import WorstTile
 from fpsim.display.optional import frame
 from fpsim.display.wording import plural, printable, short
 from fpsim.errors import require_kind, require_word
-from fpsim.torch.recipe import PRODUCTS
+from fpsim.recipes.linear_recipe import PRODUCTS
 
 HEADINGS = {
     "rounding_a": "rounding a", "rounding_b": "rounding b", "scales": "scales", "accumulator": "accumulator",

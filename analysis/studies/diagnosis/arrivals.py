@@ -13,8 +13,8 @@ from fpsim.analysis.studies.diagnosis.recording import recorded_name
 from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.analysis.studies.sensitivity.twin import Twin, layer_by_layer
+from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.torch.operators import tensor_of
-from fpsim.torch.recipe import LinearRecipe
 
 
 class Arrivals:

@@ -14,7 +14,7 @@ from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
 from fpsim.display.wording import listed
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 ROOM = 1.05  # bits within which recipes are alike, as scales for every 32 values take 3 %: the lower error decides
 WORTH = 0.25  # share of the bits of one recipe everywhere that a mix of two saves at least: libraries run one at a time

@@ -21,7 +21,7 @@ from fpsim.analysis.studies.diagnosis.stages import Report, Stages, keep_budget,
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, LINES, Verdict, is_high, lines_of
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.content import recipe_words
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 CACHE = "cache of "  # before the name of a recipe whose format a KV cache has
 

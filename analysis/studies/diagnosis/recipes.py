@@ -9,9 +9,9 @@ from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.diagnosis.verdict import is_high
 from fpsim.analysis.studies.sensitivity.request import recipes_named
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.torch.hardware import placed
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
-from fpsim.torch.rows import RECIPES
+from fpsim.recipes.hardware import placed
+from fpsim.recipes.linear import LINEAR
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
 USUAL = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8")  # what libraries have, from one scale to one for 32 values
 HIGH = ("BF16", "FP16")  # what products stay in, the first that the hardware has
@@ -35,12 +35,12 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
       >>> [list(recipes_on(None, chip).recipes) for chip in ("H100", "B200", "A100")]
       [['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3'], ['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3', 'MXFP8'], ['BF16']]
     """
-    placed(RECIPES["FP32"], hardware)  # a word that is no hardware
+    placed(LINEAR["FP32"], hardware)  # a word that is no hardware
     notes = Notes()
     found: dict[str, LinearRecipe] = {}
     wanted: Mapping[str, LinearRecipe]
     if recipes is None:
-        wanted = {name: RECIPES[name] for name in USUAL}
+        wanted = {name: LINEAR[name] for name in USUAL}
     else:
         wanted = recipes_named(recipes)
     for name, recipe in wanted.items():
@@ -73,8 +73,8 @@ def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
     """What products stay in, on this hardware, or where that has no order for it by the units of its own."""
     for name in HIGH:
         try:
-            return name, _placed(name, RECIPES[name], hardware, notes)
+            return name, _placed(name, LINEAR[name], hardware, notes)
         except ValueError:
             continue
     notes.add(f"Added by units of its own, since it is not known how {hardware} does", HIGH[0])
-    return HIGH[0], RECIPES[HIGH[0]]
+    return HIGH[0], LINEAR[HIGH[0]]

@@ -14,7 +14,7 @@ from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.sensitivity.request import left_out_layers
 from fpsim.analysis.studies.sensitivity.twin import Assignment, Twin, layer_by_layer
 from fpsim.display.wording import plural
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
 STEPS = 1000  # more than a recording of a few batches has
 Loss = Callable[[Any, Any], Any] | None

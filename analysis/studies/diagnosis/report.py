@@ -23,7 +23,7 @@ from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.display.optional import frame
 from fpsim.display.wording import plural, printable, short
 from fpsim.files import path_of, require_folder, write_whole
-from fpsim.torch.recipe import PRODUCTS
+from fpsim.recipes.linear_recipe import PRODUCTS
 
 PAGE, TABLE, PLAN = "report.html", "products.csv", "plan.toml"
 LONGEST = 32  # characters of a layer's name in tables

@@ -38,7 +38,7 @@ from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
 from fpsim.formats.element import element_format
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 BUDGETED = 2  # batches whose products are recorded and budgeted; sensitivity takes all
 RANGE = "BF16"  # the recipe of 16 bits that has the range of float32

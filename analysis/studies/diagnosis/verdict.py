@@ -15,7 +15,7 @@ from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, sp
 from fpsim.formats.element import element_format
 from fpsim.formats.named import NAMED, Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 LINES = 3  # times the limit that single rows or columns may be off: small ones cancel more
 WIDE = 100  # times the median from which the largest value of a tensor is named

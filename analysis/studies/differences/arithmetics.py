@@ -15,20 +15,20 @@ from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.chips import spellings as chip_names
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.model import Model as ProbedModel
+from fpsim.recipes.hardware import placed
+from fpsim.recipes.linear import FP32, LINEAR
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
+from fpsim.recipes.look_up import find_either, names, of_plan, row_named
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.written import MAKERS, parsed
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
-from fpsim.torch.hardware import placed
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe, Product, of_plan
-from fpsim.torch.rows import FP32, RECIPES
-from fpsim.train.recipe import Recipe
-from fpsim.train.recipes import ROWS
 from fpsim.train.side_by_side import PLACES
 
-DEFAULT = RECIPES["FP8_TENSOR"]
-OF_DTYPE = {"bfloat16": RECIPES["BF16"], "float16": RECIPES["FP16"]}  # what layers of 16 bits follow without recipe=
+DEFAULT = LINEAR["FP8_TENSOR"]
+OF_DTYPE = {"bfloat16": LINEAR["BF16"], "float16": LINEAR["FP16"]}  # what layers of 16 bits follow without recipe=
 WORDS = ("torch", "float32", "emulated", "gpu", "hardware")
 OTHERS = (
     "a recipe such as DEEPSEEK_V3, a chip such as H100 or 'H100 cuBLAS', a unit of fp.units(), a schedule such as "
@@ -160,16 +160,15 @@ def _object(argument: str, word: str) -> Any:
     lower = word.strip().lower()
     if lower in WORDS:
         return lower
-    for rows in (RECIPES, ROWS):
-        if word.strip().upper() in rows:
-            return rows[word.strip().upper()]
+    if (row := row_named(word)) is not None:
+        return row
     if find_chip(word) is not None:
         return _Chip(word.strip())
     if lower in UNITS:
         return UNITS[lower]
     if word.partition("(")[0].strip() in MAKERS or word == "FLAT":
         return parsed(word)
-    known = [*RECIPES, *ROWS, *UNITS, *MAKERS, *chip_names()]
+    known = [*names(), *UNITS, *MAKERS, *chip_names()]
     meant = {name.lower(): name for name in (*WORDS, *known)}
     near = nearest(lower, meant)
     raise unknown(argument, word, WORDS, others=OTHERS, meant=[meant[near]] if near else [])
@@ -182,16 +181,7 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
     """The recipe that is asked for; else a layer's own, that of its dtype if that has 16 bits, or the default."""
     if recipe is None:
         return lambda site: (site.recipe or OF_DTYPE.get(site.dtype, default),) * 3
-    recipe = of_plan(recipe)
-    if isinstance(recipe, str):
-        name = recipe.strip().upper()
-        if name not in RECIPES and name not in ROWS:
-            words = list(dict.fromkeys([*RECIPES, *ROWS]))
-            raise unknown("recipe", recipe, words, listing="fp.torch.RECIPES or fp.train.recipes.ROWS")
-        recipe = RECIPES[name] if name in RECIPES else ROWS[name]
-    if not isinstance(recipe, (LinearRecipe, Recipe)):
-        raise TypeError(f"recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe or a name; got {shown(recipe)}.")
-    return _of_recipe(recipe)
+    return _of_recipe(find_either(recipe))
 
 
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:

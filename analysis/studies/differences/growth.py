@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-from fpsim.analysis.measures.mechanism import Product, differing
 from fpsim.arrays import Array
+from fpsim.divergence.mechanism import Product, differing
 from fpsim.errors import shown
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fpsim.analysis.measures.mechanism import differing, same_bits
 from fpsim.analysis.models.compiled import ORIGINAL, compiled_modules
 from fpsim.analysis.models.compiled import is_compiled as is_compiled_module
 from fpsim.analysis.studies.differences.growth import LayerDifference, relative_norm
 from fpsim.arrays import Array, format_of
+from fpsim.divergence.mechanism import differing, same_bits
 from fpsim.formats.named import FP32, Format
 from fpsim.torch.operators import array_of
 

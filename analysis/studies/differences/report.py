@@ -8,12 +8,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from fpsim.analysis.measures.divergence import Divergence, matrix_divergence
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.differences.growth import LayerDifference
 from fpsim.analysis.studies.differences.outputs import OutputDifference
 from fpsim.display.optional import frame
 from fpsim.display.wording import percent, plural
+from fpsim.divergence.divergence import Divergence, matrix_divergence
 from fpsim.errors import require_word
 
 LISTED = 12  # products that the table of a notebook lists

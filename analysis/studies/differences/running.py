@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fpsim.analysis.measures.mechanism import Product
 from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
@@ -23,11 +22,12 @@ from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
 from fpsim.analysis.studies.differences.outputs import ModuleOutput, is_compiled, show_output, watching_outputs
+from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.delayed import first_state
 from fpsim.torch.linear import QuantLinear, _product_op
 from fpsim.torch.plan import LayerPlan, plan_from, plan_of
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.side_by_side import as_product
 

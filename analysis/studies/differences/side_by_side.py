@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fpsim.analysis.measures.divergence import Divergence, equal, first_divergence
 from fpsim.analysis.models.recorder import check_model
 from fpsim.display.optional import load
+from fpsim.divergence.divergence import Divergence, equal, first_divergence
 from fpsim.errors import nearest, shown
 
 if TYPE_CHECKING:
-    from fpsim.analysis.measures.mechanism import Product
     from fpsim.analysis.models.coverage import Coverage
     from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
     from fpsim.analysis.studies.differences.report import ModelDivergence
+    from fpsim.divergence.mechanism import Product
 
 LONGEST = 40  # characters of a name in sentences
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fpsim.analysis.studies.budget.recipes import recipe_of
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import figure_of, spread_of
 from fpsim.display.wording import plural
 from fpsim.errors import require_word, shown
-from fpsim.torch.blocks import STRICT, block_of
-from fpsim.torch.hardware import placed
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.blocks import STRICT, block_of
+from fpsim.recipes.hardware import placed
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.look_up import find_either
 
 FIGURES = ("gradient_error", "output_error", "loss_change")  # of a sensitivity
 JOINT = "joint"  # the figure of a budget
@@ -193,7 +193,7 @@ def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
 def _recipe_of(budget: Budget) -> LinearRecipe:
     """The recipe of linear layers of a budget, on its hardware."""
     try:
-        recipe = recipe_of(budget.recipe)
+        recipe = find_either(budget.recipe)
         if not isinstance(recipe, LinearRecipe):
             raise ValueError("it is one of training, which layers may follow differently.")
         return placed(recipe, None if budget.on == OWN_UNITS else budget.on).recipe

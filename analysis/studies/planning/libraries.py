@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from fpsim.analysis.studies.planning.prices import OPERANDS, scaling_of
 from fpsim.formats.element import element_format
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, E8M0, FP16, FP32
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
 SHOWN = 3  # layers that a sentence names
 HIGH = ("as it is", "bf16", "fp16")  # kinds of products that no FP8 or FP4 library has to do with

@@ -21,8 +21,8 @@ from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_integer, shown
 from fpsim.files import path_of
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.recipes import ROWS as SCALINGS
-from fpsim.torch.recipe import LinearRecipe
 
 
 def plan(

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 from fpsim.formats.element import element_format
 from fpsim.formats.log_format import LogFMT
+from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaling import Scaling
-from fpsim.torch.recipe import LinearRecipe
 
 # Product -> its operands, and whether they are read along the axis of the backward pass.
 OPERANDS = {

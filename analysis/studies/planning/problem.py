@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from fpsim.analysis.studies.planning.prices import product_bits, weight_copy
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 Slot = tuple[str, str]  # layer, product
 Choice = tuple[int, ...]  # a recipe for each unit

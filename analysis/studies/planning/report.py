@@ -18,10 +18,10 @@ from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_kind, require_word
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
-from fpsim.torch.rows import FP32
-from fpsim.train.parts import Override
-from fpsim.train.recipe import Recipe
+from fpsim.recipes.linear import FP32
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.parts import Override
+from fpsim.recipes.training_recipe import Recipe
 
 POINTS = 16  # budgets of a frontier
 SHOWN = 30  # choices that print shows

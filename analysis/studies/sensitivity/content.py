@@ -13,7 +13,7 @@ import torch
 
 from fpsim.analysis.models.losses import Criterion
 from fpsim.analysis.studies.identity import source_of, words
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 
 def content_of(*values: Any) -> str:

@@ -11,8 +11,8 @@ from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
-from fpsim.torch.recipe import LinearRecipe
-from fpsim.train import written
+from fpsim.recipes import written
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 KIND, VERSION = "fpsim sensitivity", 1
 

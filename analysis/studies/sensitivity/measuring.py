@@ -19,7 +19,7 @@ from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, BatchFigure
 from fpsim.analysis.studies.sensitivity.spot import RefusedProduct
 from fpsim.analysis.studies.sensitivity.twin import Twin, TwinRun, layer_by_layer, loss_checked
 from fpsim.errors import shown
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 KEPT = 1 << 30  # bytes of exact gradients and outputs up to which they are kept for joint runs
 PARAMETERS = ["layer", "product", "recipe", "batch"]

@@ -10,7 +10,7 @@ import torch
 
 from fpsim.analysis.studies.sensitivity.compare import Distance, from_sums
 from fpsim.analysis.studies.sensitivity.spot import LayerCall, RefusedProduct, Spot
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 Key = tuple[str, str, str]  # layer, product, recipe
 

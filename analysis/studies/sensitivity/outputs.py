@@ -17,7 +17,7 @@ from fpsim.analysis.studies.sensitivity.prefix import ExactPrefix
 from fpsim.analysis.studies.sensitivity.row import UNCHANGED, BatchFigures
 from fpsim.analysis.studies.sensitivity.spot import RefusedProduct, Spot
 from fpsim.analysis.studies.sensitivity.twin import layer_by_layer
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 KEPT = 1 << 30  # bytes of exact outputs of layers that are kept for runs that begin alike
 NAN = math.nan

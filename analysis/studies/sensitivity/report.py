@@ -17,7 +17,7 @@ from fpsim.analysis.studies.sensitivity.row import RANKED, BatchFigures, Sensiti
 from fpsim.display.optional import frame
 from fpsim.display.wording import plural
 from fpsim.errors import require_word
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 
 SHOWN = 12  # rows that print shows
 

@@ -13,11 +13,10 @@ import torch
 from fpsim.analysis.models.recorder import check_model
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.sensitivity.shapes import multiplies, why_not
-from fpsim.errors import SHOWN, require_word, shown, unknown
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
-from fpsim.torch.rows import RECIPES
-from fpsim.train.recipe import Recipe
-from fpsim.train.recipes import ROWS
+from fpsim.errors import SHOWN, require_word, shown
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.look_up import find_linear
+from fpsim.recipes.training_recipe import Recipe
 
 LEFT_OUT = "Not measured,"  # how sentences about what stays exact begin
 MOST_BATCHES = 1000  # of an iterable without a length; more is a data set, not a sample of it
@@ -144,9 +143,9 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
     if isinstance(recipes, (str, LinearRecipe, Recipe)):
         recipes = [recipes]
     if isinstance(recipes, Mapping):
-        pairs = [(name, linear_of(spec)) for name, spec in recipes.items()]
+        pairs = [(name, find_linear(spec)) for name, spec in recipes.items()]
     elif isinstance(recipes, Iterable):
-        pairs = [(_name_of(spec), linear_of(spec)) for spec in recipes]
+        pairs = [(_name_of(spec), find_linear(spec)) for spec in recipes]
     else:
         raise TypeError(f"recipes must be names, recipes or a dictionary of these; got {shown(recipes)}.")
     if not pairs:
@@ -163,33 +162,6 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
                 "Take one with current scales, such as 'TE_HYBRID'."
             )
     return dict(pairs)
-
-
-def linear_of(spec: Any) -> LinearRecipe:
-    """The recipe of linear layers that a name or a recipe stands for.
-
-    Raises:
-      TypeError, ValueError: nothing of that name, or no recipe.
-
-    Example:
-      >>> from fpsim.analysis.studies.sensitivity.request import linear_of
-      >>> linear_of("mxfp8").name, linear_of("FP16_DYNAMIC").name
-      ('MXFP8', 'FP16')
-    """
-    if isinstance(spec, LinearRecipe):
-        return spec
-    if isinstance(spec, Recipe):
-        assert isinstance(spec.linear, LinearRecipe)
-        return spec.linear
-    if not isinstance(spec, str):
-        raise TypeError(f"a recipe must be a name, an fp.torch.LinearRecipe or an fp.train.Recipe; got {shown(spec)}.")
-    name = spec.upper().replace("-", "_")
-    if name in RECIPES:
-        return RECIPES[name]
-    if name not in ROWS:
-        names = tuple(dict.fromkeys([*RECIPES, *ROWS]))
-        raise unknown("recipe", spec, names, listing="fp.torch.RECIPES or fp.train.recipes.ROWS")
-    return linear_of(ROWS[name])
 
 
 def _name_of(spec: Any) -> str:

@@ -10,8 +10,8 @@ import torch
 
 from fpsim.analysis.studies.sensitivity.prefix import ExactPrefix
 from fpsim.analysis.studies.sensitivity.shapes import PatchProducts, shape_of, sizes
+from fpsim.recipes.linear_recipe import LinearRecipe, Product
 from fpsim.torch.plan import plan_of
-from fpsim.torch.recipe import LinearRecipe, Product
 
 Tensor = torch.Tensor
 CALLS = 1 << 20  # calls of a layer in one batch that draw differently

@@ -17,7 +17,7 @@ from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.watch import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.errors import shown
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.train.loop import one_thread
 
 Tensor = torch.Tensor

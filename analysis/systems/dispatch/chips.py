@@ -126,7 +126,7 @@ def chips(recipe: Any = None, *, chip: str | None = None) -> ChipTable:
     linears: dict[str, Any] = {}
     name = ""
     if recipe is not None:
-        from fpsim.train.runs import find_recipe
+        from fpsim.recipes.look_up import find as find_recipe
 
         found = find_recipe(recipe)
         name = found.name
@@ -156,7 +156,7 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
     """Return the name of the unit that a product has on a chip, or what it falls back to."""
-    from fpsim.torch.chips import moved
+    from fpsim.recipes.chips import moved
 
     accumulator = linear.accumulator(product)
     if accumulator is None:

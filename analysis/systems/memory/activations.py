@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any
 
 from fpsim.formats.named import FP32
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.storage import StoredBits, stored_bits
 from fpsim.train.comparisons.memory import kept_input
 from fpsim.train.model import Config
-from fpsim.train.recipe import Recipe
 
 INDEX_BITS, MASK_BITS = 64, 8  # torch's int64 and bool
 

@@ -20,14 +20,14 @@ from fpsim.analysis.systems.memory.saved import SavedTensors
 from fpsim.errors import is_integer, require_integer, require_kind, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import FP32
+from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.optimizer_recipe import require_number
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.storage import WORD, bits_in_whole_tiles, stored_bits, tile_bits
-from fpsim.torch.recipe import LinearRecipe
 from fpsim.train.activations.recomputation import Recompute, forward_multiplications, recomputed_multiplications
 from fpsim.train.comparisons.memory import kept_input
 from fpsim.train.model import Config, Perceptron, Transformer
-from fpsim.train.optimizer_recipe import require_number
-from fpsim.train.recipe import Recipe
-from fpsim.train.runs import find_recipe
 from fpsim.train.setup.layers import name_of
 
 STAGES = (0, 1, 2, 3)

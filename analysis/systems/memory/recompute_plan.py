@@ -9,10 +9,10 @@ from typing import Any
 from fpsim.analysis.systems.memory.ledger import blockwise
 from fpsim.display.wording import bytes_in_words, percent
 from fpsim.errors import require_integer, require_kind, shown
-from fpsim.torch.recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.look_up import find as find_recipe
 from fpsim.train.activations.recomputation import NOTHING, Recompute
 from fpsim.train.model import Config
-from fpsim.train.runs import find_recipe
 
 FINEST = 1 << 12  # slices
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.errors import require_integer, require_word, shown
+from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.reload import reloadable
 from fpsim.torch.operators import Tensor, torch
 from fpsim.torch.replay import ProductReplay, cut_whole
 from fpsim.torch.trace import hidden
-from fpsim.train.optimizer_recipe import require_number
 
 BY = ("layer", "m", "n", "k")
 Function: Any = torch.autograd.Function

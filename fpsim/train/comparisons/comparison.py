@@ -15,11 +15,11 @@ import numpy as np
 from fpsim.display.optional import frame, load
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.files import path_of, require_folder
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.train.comparisons.gradient_probe import ALL, recipes_of, rows_over_seeds
 from fpsim.train.comparisons.intervals import Interval, interval
 from fpsim.train.comparisons.memory import Memory, memory_of
 from fpsim.train.parallel import Ranks
-from fpsim.train.recipe import Recipe
 from fpsim.train.runs import Progress, Run, run, settings_of
 
 ENOUGH = 3  # seeds from which on recipes are told apart

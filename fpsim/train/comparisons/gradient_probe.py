@@ -16,16 +16,18 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.display.optional import frame
 from fpsim.errors import require_integer, require_word, shown
+from fpsim.recipes.linear import linear_recipe
+from fpsim.recipes.linear_recipe import PRODUCTS
+from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.parts import Override
+from fpsim.recipes.training import FP32
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import Tensor, array_of, torch
-from fpsim.torch.recipe import PRODUCTS
 from fpsim.train.comparisons.intervals import interval
 from fpsim.train.comparisons.scenarios import SCENARIOS, Scenario, token_weights
 from fpsim.train.loop import Trainer
 from fpsim.train.optimizer import AdamW
-from fpsim.train.parts import Override, linear_recipe
-from fpsim.train.recipe import Recipe
-from fpsim.train.recipes import FP32
-from fpsim.train.runs import Progress, find_recipe
+from fpsim.train.runs import Progress
 from fpsim.train.setup.layers import RUNS, layers_of, seeded
 from fpsim.train.setup.settings import Settings
 from fpsim.train.torch_numerics import torch_cross_entropy

@@ -7,12 +7,12 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from fpsim.formats.element import element_format
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.storage import stored_bits
 from fpsim.torch.operators import torch
 from fpsim.train.loop import Trainer
 from fpsim.train.model import Core, RMSNorm, SwiGLU
-from fpsim.train.optimizer_recipe import OptimizerRecipe
-from fpsim.train.recipe import Recipe
 from fpsim.train.setup.layers import layers_of
 from fpsim.train.setup.settings import Settings
 

@@ -11,6 +11,7 @@ from typing import Any
 from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.wording import bytes_in_words, percent, plural
 from fpsim.errors import install
+from fpsim.recipes.written import plain
 from fpsim.train.comparisons.answer import Compared, nats, signed
 from fpsim.train.comparisons.figures import (
     FIGURES,
@@ -24,7 +25,6 @@ from fpsim.train.comparisons.figures import (
     scaled,
 )
 from fpsim.train.comparisons.intervals import Interval
-from fpsim.train.written import plain
 
 PLOTS = f"Pictures need matplotlib: {install('plot')}"
 TITLES = {"underflow": "Underflow", "saturation": "Saturation", "sqnr_db": "SQNR, dB"}

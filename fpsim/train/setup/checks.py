@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from fpsim.recipes.blocks import block_of
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.scaling import Scaling
-from fpsim.torch.blocks import block_of
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.replay import cut_whole
 from fpsim.train.activations.recomputation import cut_evenly
-from fpsim.train.recipe import Recipe
 from fpsim.train.setup.layers import STORING, followed_by, layers_of
 from fpsim.train.setup.settings import Settings
 

@@ -9,13 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.recipes.cast_text import spec_text
+from fpsim.recipes.linear import FP32
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.parts import Stored
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.linear import QuantLinear, quantize_linears
-from fpsim.torch.operators import Tensor, quantize_op, spec_text, torch
-from fpsim.torch.recipe import PRODUCTS, LinearRecipe
-from fpsim.torch.rows import FP32
+from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
-from fpsim.train.parts import Stored
-from fpsim.train.recipe import Recipe
 from fpsim.train.setup.settings import Settings
 
 STORING = (SwiGLU, Core, RMSNorm)  # modules whose activations a recipe may store

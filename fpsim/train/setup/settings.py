@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.errors import require_integer, require_word, shown
+from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.torch.plan import BACKENDS
 from fpsim.train.activations.recomputation import NOTHING, recompute_of
-from fpsim.train.optimizer_recipe import require_number
 
 MODELS = ("transformer", "perceptron")
 SEEDS = 1 << 64  # what torch's generators and the batches take

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.measures.scales.policies import POLICIES, Seen
+from fpsim.recipes.loss_scaling import POLICIES, Seen
 from tests.kit.sweeps import in_turn
 
 Array = npt.NDArray[Any]

@@ -78,7 +78,7 @@ def norm_overflow() -> Figures:
 
 def linear_products() -> Figures:
     """Return the formats of a linear layer in the recipe DEEPSEEK_V3, and the ratio of the H100's peaks."""
-    from fpsim.torch.rows import DEEPSEEK_V3
+    from fpsim.recipes.linear import DEEPSEEK_V3
 
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {

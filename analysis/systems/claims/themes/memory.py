@@ -130,8 +130,8 @@ def zero_stages(billions: float = 7.5, ranks: int = 64) -> Figures:
 def resumed_training() -> Figures:
     """Return whether training that goes on from a saved state has the bits of one that was not stopped."""
     from fpsim.casts.cast import quantize
+    from fpsim.recipes.training import FP16_DYNAMIC
     from fpsim.train.loop import Trainer
-    from fpsim.train.recipes import FP16_DYNAMIC
     from fpsim.train.setup.settings import Settings
 
     def trainer() -> Trainer:

@@ -25,8 +25,8 @@ from fpsim.formats.named import BF16, E4M3, FP16, Format
 @lru_cache(maxsize=1)
 def _trained() -> tuple[dict[str, object], ...]:
     """Return the rows of 200 steps of the perceptron in BF16."""
+    from fpsim.recipes.training import BF16 as RECIPE
     from fpsim.train.loop import Trainer
-    from fpsim.train.recipes import BF16 as RECIPE
     from fpsim.train.setup.settings import Settings
 
     trainer = Trainer(RECIPE, Settings(steps=200, model="perceptron"))

@@ -25,7 +25,7 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 def tile_shapes() -> Figures:
     """Return the numbers of scales of activations and weights, and the tiles of the recipe DEEPSEEK_V3."""
-    from fpsim.torch.rows import DEEPSEEK_V3
+    from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = normal(256, 512)
     return {
@@ -56,7 +56,7 @@ def channel_scales() -> Figures:
 
 def softmax_scale() -> Figures:
     """Return what one scale for a tensor, and 1x128 tiles, lose of activations whose tokens differ."""
-    from fpsim.torch.rows import DEEPSEEK_V3
+    from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = _uneven_rows(6.0)
     scaling = DEEPSEEK_V3.input_scaling
@@ -94,8 +94,8 @@ def affine_quantizer() -> Figures:
 
 def qat_label() -> Figures:
     """Return how many operands of a linear layer the recipe DEEPSEEK_V3 quantises, and what the optimizer updates."""
-    from fpsim.torch.rows import DEEPSEEK_V3
-    from fpsim.train.recipes import DEEPSEEK_V3 as TRAINED
+    from fpsim.recipes.linear import DEEPSEEK_V3
+    from fpsim.recipes.training import DEEPSEEK_V3 as TRAINED
 
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {

@@ -90,7 +90,7 @@ def norm_statistics() -> Figures:
 
 def kept_layers() -> Figures:
     """Return gradient errors with the output head in BF16, as in V3, and in FP8 too."""
-    from fpsim.train.recipes import FP8_TENSOR
+    from fpsim.recipes.training import FP8_TENSOR
 
     everywhere = FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
     return {"head kept high": probed("FP8_TENSOR").error, "head in FP8 too": probed(everywhere).error}
@@ -113,8 +113,8 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 def switched_precision() -> Figures:
     """Return losses of recipes that switch precision and of some that don't, and how often layers were in BF16."""
-    from fpsim.train.parts import Controller
-    from fpsim.train.recipes import BF16, DEEPSEEK_V3, FP8_RAW
+    from fpsim.recipes.parts import Controller
+    from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
 
     high, _, _ = _trained(BF16)
     raw, _, _ = _trained(FP8_RAW)
@@ -145,8 +145,8 @@ def update_in_fp8() -> Figures:
 
 def backward_precision() -> Figures:
     """Return gradient errors with FP8 in all three products, and in the forward product alone."""
+    from fpsim.recipes.training import BF16, DEEPSEEK_V3
     from fpsim.train.comparisons.gradient_probe import with_one_product
-    from fpsim.train.recipes import BF16, DEEPSEEK_V3
 
     high = BF16.replace(name="BF16 but for the head", keep=DEEPSEEK_V3.keep)
     forward = next(recipe for recipe in with_one_product(high, "DEEPSEEK_V3") if "fprop" in recipe.name)
@@ -190,7 +190,7 @@ def masters() -> Figures:
 
 def learning_rates() -> Figures:
     """Return the best learning rate of a grid of factor 2 for float32, BF16 and FP8 tiles, on the perceptron."""
-    from fpsim.train.recipes import ROWS
+    from fpsim.recipes.training import TRAINING
     from fpsim.train.runs import run
 
     rates = [2.0**k for k in range(-10, -5)]
@@ -198,7 +198,7 @@ def learning_rates() -> Figures:
     for name in ("FP32", "BF16", "DEEPSEEK_V3"):
         losses = []
         for rate in rates:
-            recipe = ROWS[name]
+            recipe = TRAINING[name]
             tuned = recipe.replace(optimizer=replace(recipe.optimizer, lr=rate))
             losses.append(float(run(tuned, steps=60, model="perceptron").validation_loss))
         best[name] = int(np.argmin(losses))
@@ -211,7 +211,7 @@ def learning_rates() -> Figures:
 
 def learning_rate_rules() -> Figures:
     """Return the factors of both batch rules, V3's tokens and rates, and the trainer's warmup."""
-    from fpsim.train.optimizer_recipe import OptimizerRecipe
+    from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
     return {

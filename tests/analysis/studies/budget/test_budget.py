@@ -41,7 +41,7 @@ def ready(recipe: Any, chip: Any, x: Any, w: Any, dy: Any) -> dict[str, Any]:
 
 
 def on_chip(recipe: Any, chip: Any) -> Any:
-    from fpsim.torch.hardware import placed
+    from fpsim.recipes.hardware import placed
 
     return placed(recipe, chip).recipe
 

@@ -14,9 +14,9 @@ import fpsim as fp
 
 torch = pytest.importorskip("torch")
 
-from fpsim.analysis.measures.divergence import Divergence  # noqa: E402
 from fpsim.analysis.studies.differences.arithmetics import arithmetic  # noqa: E402
 from fpsim.analysis.studies.differences.running import run  # noqa: E402
+from fpsim.divergence.divergence import Divergence  # noqa: E402
 from tests.analysis.studies.differences.models import (  # noqa: E402
     Attentive,
     Checkpointed,

@@ -215,11 +215,11 @@ class TestTOML:
             fp.testing.assert_bits_equal(got, want)
 
     def test_it_stands_for_its_recipe(self) -> None:
-        from fpsim.analysis.studies.budget.recipes import recipe_of
-        from fpsim.train.runs import find_recipe
+        from fpsim.recipes.look_up import find as find_recipe
+        from fpsim.recipes.look_up import find_either
 
         found = self.found()
-        assert recipe_of(found) == find_recipe(found) == found.to_recipe()
+        assert find_either(found) == find_recipe(found) == found.to_recipe()
         x = torch.randn(128, 128)
         assert not fp.analysis.diff(self.model(), x, found, found.to_recipe())
 

@@ -97,7 +97,7 @@ def test_an_iterator_of_few_batches_is_listed() -> None:
 def test_recipes_that_there_are_none_of() -> None:
     refused(ValueError, r"recipe must be one of .* got 'DEEPSEEK'. Did you mean 'DEEPSEEK_V3'", recipes="DEEPSEEK")
     refused(ValueError, r"recipes must be one recipe or several; got none", recipes=[])
-    refused(TypeError, r"a recipe must be a name, .* got 8", recipes=[8])
+    refused(TypeError, r"recipe must be an fp.torch.LinearRecipe, .* got 8", recipes=[8])
     refused(TypeError, r"recipes must be names, recipes or a dictionary of these; got 8", recipes=8)
     refused(ValueError, r"recipes must have names of their own; got \['', ''\]", recipes=[fp.torch.LinearRecipe()] * 2)
     refused(ValueError, r"got 'TE_DELAYED', whose scales come from earlier steps", recipes=["TE_DELAYED"])

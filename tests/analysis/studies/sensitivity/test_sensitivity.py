@@ -210,8 +210,8 @@ def test_a_layer_with_one_large_channel_is_named_first_by_int8(bad: int) -> None
 
 
 def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
+    from fpsim.recipes.training import FP32 as plain
     from fpsim.train.loop import Trainer
-    from fpsim.train.recipes import FP32 as plain
     from fpsim.train.setup.settings import Settings
 
     trainer = Trainer(plain, Settings(steps=20, batch=4, measure=0))
@@ -244,8 +244,8 @@ def test_each_layer_of_the_built_in_transformer_that_is_planted_bad_is_named_fir
     """By both reports, with the same function before and after: tiny weights without scales, one channel with one."""
     import copy
 
+    from fpsim.recipes.training import FP32 as plain
     from fpsim.train.loop import Trainer
-    from fpsim.train.recipes import FP32 as plain
     from fpsim.train.setup.settings import Settings
 
     trainer = Trainer(plain, Settings(steps=120, measure=0))

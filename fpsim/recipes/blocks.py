@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.scaling import Scaling
-from fpsim.torch.recipe import LinearRecipe
 
 # Who refuses sums that no whole blocks make up. DeepGEMM's own kernels take them, and read zeros beyond K.
 STRICT = "fp.train and Transformer Engine"
@@ -16,7 +16,7 @@ def block_of(linear: LinearRecipe, product: str) -> int:
     """The terms of a product that share a scale or are mixed, 1 for none.
 
     Example:
-      >>> from fpsim.torch.blocks import block_of
+      >>> from fpsim.recipes.blocks import block_of
       >>> [block_of(fp.torch.RECIPES[name], "wgrad") for name in ("BF16", "NVFP4", "DEEPSEEK_V3")]
       [1, 16, 128]
     """

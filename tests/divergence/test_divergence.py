@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.measures.divergence import Divergence, equal, first_divergence, weight_divergence
-from fpsim.analysis.measures.mechanism import Product, first_term, result_of
+from fpsim.divergence.divergence import Divergence, equal, first_divergence, weight_divergence
+from fpsim.divergence.mechanism import Product, first_term, result_of
 
 Array = npt.NDArray[Any]
 S = fp.scalings
@@ -183,7 +183,7 @@ def test_the_term_of_a_long_sum_is_the_first_in_its_run(nan: bool, monkeypatch: 
         first, second = (each._replace(b=operand(np.where(np.arange(512)[:, None] < 500, each.b.source, np.nan)))
                          for each in (first, second))  # fmt: skip
     want = first_term(first, second, *found.element)
-    monkeypatch.setattr("fpsim.analysis.measures.mechanism.LONGEST", 256)
+    monkeypatch.setattr("fpsim.divergence.mechanism.LONGEST", 256)
     assert want is not None
     assert first_term(first, second, *found.element) == want
     assert first_term(first, first, *found.element) is None

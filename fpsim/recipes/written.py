@@ -10,7 +10,6 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fpsim.analysis.measures.scales.policies import POLICIES, LossScalingPolicy, loss_scaling_policy
 from fpsim.display.optional import load
 from fpsim.errors import require_word, shown, unknown
 from fpsim.files import path_of, write_whole
@@ -18,15 +17,16 @@ from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.element import element_format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.linear import LINEAR
+from fpsim.recipes.linear_recipe import Delayed, LinearRecipe, Product
+from fpsim.recipes.loss_scaling import POLICIES, LossScalingPolicy, loss_scaling_policy
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe
+from fpsim.recipes.parts import Controller, Numerics, Override, Stored
 from fpsim.scaling.recipes import ROWS as SCALINGS
 from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
-from fpsim.torch.recipe import Delayed, LinearRecipe, Product
-from fpsim.torch.rows import RECIPES
-from fpsim.train.optimizer_recipe import OptimizerRecipe
-from fpsim.train.parts import Controller, Numerics, Override, Stored
 
 Made = TypeVar("Made")
 NONE = "none"  # TOML has no word for nothing
@@ -205,7 +205,7 @@ def _linear_from(word: Any, _: Any) -> Any:
 
 
 def _linear_words(linear: Any) -> Any:
-    row = next((name for name, each in RECIPES.items() if each == linear), None)
+    row = next((name for name, each in LINEAR.items() if each == linear), None)
     return row if row is not None else _converter().unstructure(linear)
 
 

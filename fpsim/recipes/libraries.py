@@ -33,7 +33,7 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
     Example:
       >>> from fpsim.matrix_units.chips import resolve
-      >>> from fpsim.torch.libraries import library_schedule
+      >>> from fpsim.recipes.libraries import library_schedule
       >>> library_schedule(resolve("H100 cuBLAS"), fp.torch.DEEPSEEK_V3, "wgrad", fp.unit("hopper_e4m3_f32"))
       cublas('sm_90', family='block_scaled')
     """
@@ -47,7 +47,7 @@ def scales_of(recipe: Any, name: str) -> str:
     """What shares a scale in a product, as `fpsim.schedules.hardware` calls it: the finer of its operands' kinds.
 
     Example:
-      >>> from fpsim.torch.libraries import scales_of
+      >>> from fpsim.recipes.libraries import scales_of
       >>> [scales_of(recipe, "fprop") for recipe in (fp.torch.DEEPSEEK_V3, fp.torch.MXFP8, fp.torch.TE_HYBRID)]
       ['scales per 128 terms', 'scales per 32 terms', 'one scale or none']
     """

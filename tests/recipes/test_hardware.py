@@ -15,8 +15,8 @@ from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 ft: Any = importlib.import_module("fpsim.torch")
-hardware: Any = importlib.import_module("fpsim.torch.hardware")
-libraries: Any = importlib.import_module("fpsim.torch.libraries")
+hardware: Any = importlib.import_module("fpsim.recipes.hardware")
+libraries: Any = importlib.import_module("fpsim.recipes.libraries")
 
 FP8_ROWS = dict.fromkeys(("input_fmt", "weight_fmt", "grad_fmt"), "e4m3") | {
     "input_scaling": fp.scalings.ROW, "weight_scaling": fp.scalings.ROW, "grad_scaling": fp.scalings.ROW,

@@ -9,12 +9,12 @@ from fpsim.formats.float_format import Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.chips import NamedChip, resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.chips import moved
+from fpsim.recipes.libraries import library_schedule
+from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product, unit_for
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
-from fpsim.torch.chips import moved
-from fpsim.torch.libraries import library_schedule
-from fpsim.torch.recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product, unit_for
 
 Note = tuple[str, str]  # what is not as one might expect, and of which product
 
@@ -41,7 +41,7 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
       TypeError: hardware is something else.
 
     Example:
-      >>> from fpsim.torch.hardware import placed
+      >>> from fpsim.recipes.hardware import placed
       >>> placed(fp.torch.DEEPSEEK_V3, "H100 cuBLAS").recipe.wgrad
       Product('hopper', schedule=cublas('sm_90', family='block_scaled'))
       >>> placed(fp.torch.LinearRecipe("fp16", "fp16", "fp16"), "A100").recipe.accumulator("dgrad").name

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.train import recipe as recipe_module
 from fpsim.train import recipes
 from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
-made: Any = recipe_module  # since type checkers know fewer spellings
+made: Any = fp.recipes  # since type checkers know fewer spellings
 Controller, Numerics, Override = made.Controller, made.Numerics, made.Override
 Recipe, Stored = made.Recipe, made.Stored
 
@@ -192,7 +191,7 @@ class TestQuantizeLinears:
         model = self.model()
         assert fp.torch.quantize_linears(model, "mxfp8", exclude="head") == ["body"]
         assert model["body"].recipe is fp.torch.MXFP8
-        message = r"one of the 12 that fp\.torch\.RECIPES lists, such as MXFP8, .*; got 'MXFP9'. Did you mean 'MXFP8'\?"
+        message = r"one of the 27 that fp\.recipes\.LINEAR .*, such as MXFP8, .*; got 'MXFP9'. Did you mean 'MXFP8'\?"
         with pytest.raises(ValueError, match=message):
             fp.torch.quantize_linears(model, "MXFP9")
 

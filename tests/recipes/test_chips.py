@@ -12,7 +12,7 @@ import fpsim as fp
 
 torch = pytest.importorskip("torch")
 ft: Any = importlib.import_module("fpsim.torch.functions")
-chips: Any = importlib.import_module("fpsim.torch.chips")
+chips: Any = importlib.import_module("fpsim.recipes.chips")
 
 
 def test_units_move_and_schedules_of_other_chips_are_left_out() -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from fpsim.errors import require_word, shown
 from fpsim.formats.named import BF16, FP16
+from fpsim.recipes.linear_recipe import Delayed, LinearRecipe, Product
 from fpsim.scaling import recipes as scalings
 from fpsim.schedules.libraries.deepgemm import deepgemm
-from fpsim.torch.recipe import Delayed, LinearRecipe, Product
 
-RECIPES: dict[str, LinearRecipe] = {}
+LINEAR: dict[str, LinearRecipe] = {}
 
 
 def _row(name: str, *first: Any, **fields: Any) -> LinearRecipe:
     """A row: input_fmt, weight_fmt, grad_fmt, their scalings, and other fields by name."""
-    RECIPES[name] = dataclasses.replace(LinearRecipe(*first, **fields), name=name)
-    return RECIPES[name]
+    LINEAR[name] = dataclasses.replace(LinearRecipe(*first, **fields), name=name)
+    return LINEAR[name]
 
 
 def _products(accumulate: str, forward: dict[str, Any], backward: dict[str, Any]) -> dict[str, Product]:
@@ -89,3 +90,27 @@ NVFP4 = _row(
     input_scaling_backward=_NVFP4_COLUMNS, grad_scaling_backward=_NVFP4_COLUMNS, grad_rounding="stochastic",
     hadamard=16, **_products("blackwell", {}, {}),
 )  # fmt: skip
+
+
+def row_name(word: str) -> str:
+    """Return the name of a row as registries spell it: in capitals, with underscores."""
+    return word.strip().upper().replace("-", "_")
+
+
+def linear_recipe(spec: Any) -> LinearRecipe:
+    """Return a recipe of linear layers, the `linear` of a recipe of training, or the row of a name.
+
+    Raises:
+      ValueError: no row has that name.
+      TypeError: spec is something else.
+    """
+    if isinstance(spec, LinearRecipe):
+        return spec
+    whole = getattr(spec, "linear", None)
+    if isinstance(whole, LinearRecipe):
+        return whole
+    if not isinstance(spec, str):
+        raise TypeError(f"linear must be an fp.torch.LinearRecipe or the name of one; got {shown(spec)}.")
+    name = row_name(spec)
+    require_word("linear", name, tuple(LINEAR), listing="fp.recipes.LINEAR")
+    return LINEAR[name]

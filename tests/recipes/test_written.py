@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fpsim as fp
-from fpsim.analysis.measures.scales.policies import POLICIES, LossScalingPolicy
+from fpsim.recipes.look_up import find as find_recipe
+from fpsim.recipes.loss_scaling import POLICIES, LossScalingPolicy
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe
+from fpsim.recipes.parts import Controller, Numerics, Override, Stored
+from fpsim.recipes.training_recipe import Recipe
 from fpsim.train import recipes
-from fpsim.train.optimizer_recipe import OptimizerRecipe
-from fpsim.train.recipe import Controller, Numerics, Override, Recipe, Stored
-from fpsim.train.runs import find_recipe
 from tests.kit.sweeps import in_turn
 
 pytest.importorskip("torch")

@@ -1,0 +1,383 @@
+"""The first difference of two runs of one model: layer, product, element, and its cause.
+
+Products arrive as plain records (`fpsim.divergence.mechanism.Product`) in the order in which they were computed;
+the code that watches a model makes them. This file therefore knows arrays, formats and arithmetic, and no model.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, format_of
+from fpsim.casts.cast import encode
+from fpsim.casts.explain import explain
+from fpsim.display.optional import frame
+from fpsim.divergence.mechanism import OperandLike, Product, differing, same_bits, tree_of, why
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+from fpsim.scaling.scaled import Scaled
+from fpsim.schedules.trees.tree import Tree
+
+BETWEEN = (
+    "what makes this operand differs, such as norms, softmax, activations, the loss, what is stored for the backward "
+    "pass, or a layer that torch multiplies"
+)
+Cause = Literal["operands", "cast", "arithmetic", "output", "order", "update", "none"]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first difference of two runs.
+
+    Attributes:
+      step: of training, counted from 0; None where there are no steps.
+      layer, product: what differs: "blocks.0.mlp.down", and "fprop", "dgrad", "wgrad", or "update" for a weight.
+      operand: the operand that differs, such as "input"; "" where the result does.
+      element: (row, column) of the first element that differs; None for "order".
+      bits: its bit patterns in both runs, codes of `fmt`.
+      values: its values in both runs.
+      fmt: the format of the codes; None for "order".
+      count, size: number of elements that differ, and of all elements.
+      largest: the largest |x - y| / max(|x|, |y|) of the elements.
+      cause: "operands" (what lies between products differs), "cast" (the same numbers became other codes or scales),
+        "arithmetic" (the same codes gave another sum), "output" (the same sum was rounded otherwise), "order" (there
+        are other products), "update" (weights, after equal products), or "none" (no bit differs).
+      explanation: the difference and its cause, in a few lines of text.
+      names: names of the runs.
+      trees: the tree of additions that made the element in each run, where its sums differ; None for an unknown order
+        (torch's), or for more additions than a tree can hold.
+    """
+
+    step: int | None
+    layer: str
+    product: str
+    operand: str
+    element: tuple[int, int] | None
+    bits: tuple[int, int]
+    values: tuple[float, float]
+    fmt: Any = field(repr=False)
+    count: int
+    size: int
+    largest: float
+    cause: Cause
+    explanation: str = field(repr=False)
+    names: tuple[str, str] = ("first", "second")
+    trees: tuple[Tree | None, Tree | None] = field(default=(None, None), repr=False)
+
+    def __str__(self) -> str:
+        return self.explanation
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame of one row: step, layer, product, operand, row, column, values, bits, format and
+        cause.
+        """
+        row, column = self.element or (None, None)
+        return frame([{
+            "step": self.step, "layer": self.layer, "product": self.product, "operand": self.operand, "row": row,
+            "column": column, "first": self.values[0], "second": self.values[1], "first_bits": self.bits[0],
+            "second_bits": self.bits[1], "format": str(self.fmt), "count": self.count, "size": self.size,
+            "largest": self.largest, "cause": self.cause,
+        }])  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """Return the explanation for notebooks, with a line break after each line."""
+        return "<br>".join(map(html.escape, self.explanation.splitlines()))
+
+
+def first_divergence(
+    first: Iterable[Product], second: Iterable[Product], names: tuple[str, str] = ("first", "second"), *,
+    step: int | None = 0, after: str = "",
+) -> Divergence | None:  # fmt: skip
+    """Return the first difference of two sequences of products, with its cause; None where all bits are equal.
+
+    NaN equals NaN, -0.0 differs from 0.0. Of each product the operands before their cast are compared first, then their
+    codes and scales (or values, where formats or scalings differ), then the results. So nothing differs before the
+    difference that is returned.
+
+    Args:
+      first, second: the products of both runs, in the order of computing.
+      names: names of the two runs in the explanation.
+      step: step of training; None where there are no steps.
+      after: name of the last thing before these products that was equal.
+
+    Example:
+      >>> from types import SimpleNamespace as Of
+      >>> from fpsim.divergence.divergence import first_divergence
+      >>> from fpsim.divergence.mechanism import Product
+      >>> x = fp.encode(np.full((1, 4096), 0.3, np.float32), fp.E4M3)
+      >>> a, b = (Of(source=fp.decode(codes, fp.E4M3), encoded=codes, fmt=fp.E4M3) for codes in (x, x.T))
+      >>> def computed(unit):
+      ...     adds = Of(unit=fp.unit(unit), accumulator=None, schedule=None, promote=None, out_fmt=None)
+      ...     return [Product("up", "fprop", a, b, adds, fp.matmul(x, x.T, accumulate=unit))]
+      >>> hopper, blackwell = computed("hopper_e4m3_f32"), computed("blackwell_e4m3_f32")
+      >>> print(first_divergence(hopper, blackwell, ("Hopper", "Blackwell")))
+      step 0, up, fprop: element (0, 0) of the result is 0x43C15000 (386.625) on Hopper and 0x43C80000 (400.0) on
+      Blackwell, in FP32; 1 of 1 elements differ.
+      Both read the same numbers. Hopper adds on hopper_e4m3_f32 in one chain; Blackwell adds on blackwell_e4m3_f32 in
+      one chain.
+      Their trees differ: terms 0..31: Hopper keeps 13 fraction bits, Blackwell keeps 25 fraction bits.
+      The sums of terms 0..655 are equal, 64.0625; with term 656 Hopper has 64.15625 and Blackwell 64.16015625.
+      Hopper's sum is 386.625 and Blackwell's sum is 400.0.
+      >>> first_divergence(hopper, hopper) is None
+      True
+    """
+    for x, y in zip_longest(first, second):
+        divergence = _of_order(x, y, names, step) or _of_pair(x, y, names, step, after)
+        if divergence is not None:
+            return divergence
+        after = f"{x.layer}, {x.product}"
+    return None
+
+
+def equal(x: Product, y: Product) -> bool:
+    """Return whether two products are equal: names, operands, bias and result."""
+    return (
+        _of_order(x, y, ("", ""), 0) is None
+        and all(_same_operand(p, q) for p, q in ((x.a, y.a), (x.b, y.b)))
+        and (x.bias is None) == (y.bias is None)
+        and (x.bias is None or y.bias is None or same_bits(x.bias, y.bias))
+        and same_bits(x.result, y.result)
+    )
+
+
+def weight_divergence(
+    name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), *, step: int = 0
+) -> Divergence | None:
+    """Return the difference of a weight after a step whose products were all equal; None where there is none.
+
+    Example:
+      >>> from fpsim.divergence.divergence import weight_divergence
+      >>> print(weight_divergence("up.weight", np.float32([[1.0, 0.5]]), np.float32([[1.0, -0.5]])))
+      step 0, up.weight, update: element (0, 1) of the weight is 0x3F000000 (0.5) on first and 0xBF000000 (-0.5) on
+      second, in FP32; 1 of 2 elements differ.
+      Every product of this step was equal, so gradients of other weights, their reduction, clipping or the optimizer
+      differ.
+    """
+    if same_bits(x, y):
+        return None
+    p, q = (weight.reshape(-1, weight.shape[-1]) if weight.ndim else weight.reshape(1, 1) for weight in (x, y))
+    place = _Place(step, name, "update", "", names)
+    return _first(place, p, q, "update", lambda *_: (
+        "Every product of this step was equal, so gradients of other weights, their reduction, clipping or the "
+        "optimizer differ."
+    ))  # fmt: skip
+
+
+def matrix_divergence(
+    name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), because: str = "", *, fmt: Any = None
+) -> Divergence:  # fmt: skip
+    """Return the difference between two matrices of one shape that modules returned.
+
+    Args:
+      because: a sentence at the end of the explanation.
+      fmt: the format of the elements; None takes that of their dtype.
+
+    Example:
+      >>> from fpsim.divergence.divergence import matrix_divergence
+      >>> x, y = np.float32([[1.0, 0.5]]), np.float32([[1.0, -0.5]])
+      >>> print(matrix_divergence("up", x, y, because="It is the first."))
+      up, output: element (0, 1) of the output is 0x3F000000 (0.5) on first and 0xBF000000 (-0.5) on second, in FP32; 1
+      of 2 elements differ.
+      It is the first.
+    """
+    return _first(_Place(None, name, "output", "", names), x, y, "output", lambda *_: because, codes=fmt)
+
+
+class _Place(NamedTuple):
+    """The array in which a difference was found: step, layer, product and operand, and the names of the runs."""
+
+    step: int | None
+    layer: str
+    product: str
+    operand: str
+    names: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"{_of_step(self.step, ', ')}{self.layer}, {self.product}"
+
+    @property
+    def array(self) -> str:
+        """Name of the array that differs, such as "weight" or "result"."""
+        return self.operand or {"update": "weight", "output": "output"}.get(self.product, "result")
+
+
+def _of_step(step: int | None, then: str) -> str:
+    return "" if step is None else f"step {step}{then}"
+
+
+Why = Callable[[int, int], str]
+
+
+def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
+    """Return the first element in which two matrices of floats differ (or their codes, where a format is given)."""
+    if codes is None:
+        codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
+    differ = differing(x, y)
+    row, column = (int(i) for i in np.argwhere(differ)[0])
+    values = float(x[row, column]), float(y[row, column])
+    bits = tuple(int(encode(np.float64(value), codes)) for value in values)
+    text = [_headline(place, (row, column), codes, bits, values, int(differ.sum()), differ.size)]
+    text.append(why(row, column))
+    return Divergence(
+        place.step, place.layer, place.product, place.operand, (row, column), (bits[0], bits[1]), values, codes,
+        int(differ.sum()), differ.size, _largest(x, y), cause, "\n".join(text), place.names,
+    )  # fmt: skip
+
+
+def _headline(
+    place: _Place, element: tuple[int, int], fmt: Any, bits: tuple[int, ...], values: tuple[float, ...], count: int,
+    size: int,
+) -> str:  # fmt: skip
+    digits = -(-fmt.bits // 4)
+    shown = [
+        f"0x{code:0{digits}X} ({value!r}) on {name}"
+        for code, value, name in zip(bits, values, place.names, strict=True)
+    ]
+    return (
+        f"{place}: element {element} of the {place.array} is {shown[0]} and {shown[1]}, in {fmt}; {count} of {size} "
+        "elements differ."
+    )
+
+
+def _largest(x: Array, y: Array) -> float:
+    """Return the largest relative difference; infinite where only one of two elements is finite."""
+    with np.errstate(all="ignore"):
+        p, q = x.astype(np.float64), y.astype(np.float64)
+        apart = np.abs(p - q) / np.maximum(np.abs(p), np.abs(q))
+        apart[np.isfinite(p) != np.isfinite(q)] = np.inf
+        apart[np.isnan(apart)] = 0.0  # both zeros, or both NaN
+    return float(apart.max(initial=0.0))
+
+
+# ---- what is compared
+
+
+def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
+    """Return a divergence where the two products have different names or shapes, else None."""
+    descriptions = [_said(each) for each in (x, y)]
+    if descriptions[0] == descriptions[1]:
+        return None
+    there = x or y
+    assert there is not None
+    text = f"{_of_step(step, ': ')}{names[0]} computes {descriptions[0]} where {names[1]} computes {descriptions[1]}."
+    return Divergence(step, there.layer, there.product, "", None, (0, 0), (np.nan, np.nan), None, 0, 0, np.nan,
+                      "order", text, names)  # fmt: skip
+
+
+def _said(x: Product | None) -> str:
+    if x is None:
+        return "no further one"
+    (m, k), n = x.a.source.shape, x.b.source.shape[1]
+    return f"{x.layer}, {x.product} of {m} x {n} x {k}"
+
+
+def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
+    """Return the first difference between two products of one name and shape; None where there is none."""
+    operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
+    for name, p, q in operands:
+        if not same_bits(p.source, q.source):
+            between = "the weights themselves differ" if name == "weight" and step is None else BETWEEN
+            return _first(_Place(step, x.layer, x.product, name, names), p.source, q.source, "operands",
+                          lambda *_, between=between: f"{_before(after)}: {between}.")  # fmt: skip
+    for name, p, q in operands:
+        if not _same_operand(p, q):
+            return _of_cast(_Place(step, x.layer, x.product, name, names), p, q)
+    if x.bias is not None and y.bias is not None and not same_bits(x.bias, y.bias):
+        return _first(_Place(step, x.layer, x.product, "bias", names), x.bias[None], y.bias[None], "operands",
+                      lambda *_: f"{_before(after)}: the bias differs.")  # fmt: skip
+    if same_bits(x.result, y.result):
+        return None
+    row, column = (int(i) for i in np.argwhere(differing(x.result, y.result))[0])
+    cause, text = why(x, y, row, column, names)
+    shared = x.adds.out_fmt if x.adds.out_fmt == y.adds.out_fmt else None
+    place = _Place(step, x.layer, x.product, "", names)
+    divergence = _first(place, x.result, y.result, cause, lambda *_: text, codes=shared)
+    return replace(divergence, trees=(tree_of(x), tree_of(y)))
+
+
+def _before(after: str) -> str:
+    return f"Everything up to {after} was equal" if after else "It is the first product"
+
+
+# ---- casts
+
+
+class _OperandCodes(NamedTuple):
+    """An operand as codes of a format, with the scales of a scaling; or as plain values."""
+
+    fmt: Any
+    scaling: Any
+    codes: Array
+    scales: Array | None
+
+
+def _cast_of(x: OperandLike) -> _OperandCodes:
+    if isinstance(x.encoded, Scaled):
+        return _OperandCodes(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
+    return _OperandCodes(x.fmt, None, x.encoded, None)
+
+
+def _same_operand(x: OperandLike, y: OperandLike) -> bool:
+    """Return whether two operands are the same, before and after their casts."""
+    if not same_bits(x.source, y.source):
+        return False
+    p, q = _cast_of(x), _cast_of(y)
+    if p.fmt is None and q.fmt is None:
+        return True
+    if (p.fmt, p.scaling) != (q.fmt, q.scaling):
+        return same_bits(*_both_values(x, y))
+    if p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
+        return False
+    return bool((p.codes == q.codes).all()) or same_bits(*_both_values(x, y))  # codes of two NaNs
+
+
+def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
+    return x.values, y.values
+
+
+def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
+    """Return the first difference between two casts of the same operand: of scales, else of values."""
+    p, q = _cast_of(x), _cast_of(y)
+    one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
+    if one and p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
+        scales_place = _Place(place.step, place.layer, place.product, f"{place.operand}'s scales", place.names)
+        return _first(scales_place, p.scales, q.scales, "cast", lambda *_: (
+            f"The {place.operand} is the same, and {p.scaling!r} gives it other scales, so they come from elsewhere, "
+            "such as the amax of earlier steps."
+        ))  # fmt: skip
+    values = _both_values(x, y)
+
+    def words(row: int, column: int) -> str:
+        value = x.source[row, column]
+        lines = [f"The {place.operand} is the same, {float(value)!r}, and is cast otherwise."]
+        return "\n".join([*lines, *(_cast_words(operand, value, row, column, name)
+                                    for operand, name in zip((x, y), place.names, strict=True))])  # fmt: skip
+
+    return _first(place, *values, "cast", words)
+
+
+def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) -> str:
+    """Return the sentence that says how one run cast a value."""
+    cast = _cast_of(x)
+    if cast.fmt is None:
+        return f"{name} leaves it as it is."
+    result = float(x.values[row, column])
+    said = f"{name} makes it {result!r} in {cast.fmt}"
+    quotient = value
+    if cast.scales is not None:
+        tall, wide = (max(block, 0) for block in cast.scaling.block)
+        scale = cast.scales[row // tall if tall else 0, column // wide if wide else 0]
+        said += f" with {cast.scaling!r}, code 0x{int(cast.codes[row, column]):02X} times the scale {float(scale)!r}"
+        with np.errstate(all="ignore"):
+            quotient = np.float32(value / scale)
+    if isinstance(cast.fmt, Format):
+        explanation = explain(np.float32(quotient), cast.fmt, overflow="saturate")
+        nearest = explanation.code == int(cast.codes[row, column])
+        said += f", as nearest even does: {explanation.reason}" if nearest else ", which is not what nearest even gives"
+    return f"{said}."

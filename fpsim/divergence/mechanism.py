@@ -1,0 +1,400 @@
+"""The cause of a difference between two products: both sums computed again, for one row and column, term by term."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, quantize
+from fpsim.formats.named import FP32, Format
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.scaling.scaled import Scaled
+from fpsim.schedules.schedule import FLAT, Chain, Schedule
+from fpsim.schedules.trees.parts import arithmetic_of
+from fpsim.schedules.trees.tree import Tree, tree
+from fpsim.sums.accumulators import Accumulator
+
+Reason = Literal["arithmetic", "output"]
+AT_ONCE = 256  # sums of the first terms that are computed in one product
+LONGEST = 4096  # terms of which every sum is computed
+
+
+class OperandLike(Protocol):
+    """The attributes of an operand that this file reads, such as those of `fpsim.torch.products.CastOperand`."""
+
+    @property
+    def source(self) -> Array:
+        """The numbers before the cast, (rows, columns), floats."""
+
+    @property
+    def encoded(self) -> Any:
+        """A Scaled, codes of `fmt`, or the source itself."""
+
+    @property
+    def fmt(self) -> Format | None:
+        """The format of codes; None for a Scaled or a source that was not cast."""
+
+    @property
+    def values(self) -> Array:
+        """The numbers that were multiplied, as float32 or float64."""
+
+
+class AddsLike(Protocol):
+    """The arithmetic of a product, such as `fpsim.torch.plan.Adds`; torch's without unit and accumulator."""
+
+    @property
+    def unit(self) -> MatrixUnit | None:
+        """The matrix unit, or None."""
+
+    @property
+    def accumulator(self) -> Any:
+        """The accumulator, or None."""
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the unit, or None."""
+
+    @property
+    def promote(self) -> int | None:
+        """The number of terms between promotions of the unit's sums, or None."""
+
+    @property
+    def out_fmt(self) -> Format | None:
+        """The format that results are rounded to; None keeps the format of the sums."""
+
+
+class Product(NamedTuple):
+    """One matrix product as it was computed.
+
+    Attributes:
+      layer, product: names of the layer and the product, such as "blocks.0.mlp.down" and "fprop".
+      a, b: the operands, (M, K) and (K, N).
+      adds: its arithmetic: unit, schedule and promotion, or accumulator.
+      result: (M, N) float32 or float64.
+      bias: (N,), None for none.
+      operands: names of a and b, such as "input" and "weight".
+      place: the device that computed it, as text; "" for this processor.
+      dtype: the dtype that torch multiplied in; "" for that of the result.
+    """
+
+    layer: str
+    product: str
+    a: OperandLike
+    b: OperandLike
+    adds: AddsLike
+    result: Array
+    bias: Array | None = None
+    operands: tuple[str, str] = ("a", "b")
+    place: str = ""
+    dtype: str = ""
+
+    @property
+    def is_emulated(self) -> bool:
+        """True where its arithmetic is known here; torch adds in an unknown order."""
+        return self.adds.unit is not None or self.adds.accumulator is not None
+
+
+class LinePair(NamedTuple):
+    """A row of a and a column of b; the column twice where b has several, as some kernels add differently for one."""
+
+    a: Any
+    b: Any
+    bias: Array | None
+
+
+def differing(x: Array, y: Array) -> Any:
+    """Return a mask of the elements whose bits differ in two arrays of floats of one shape; NaN equals NaN.
+
+    Example:
+      >>> from fpsim.divergence.mechanism import differing
+      >>> nan = np.float32("nan")
+      >>> differing(np.float32([0.0, 1.0, nan]), np.float32([-0.0, 1.0, -nan])).tolist()
+      [True, False, False]
+    """
+    if x.dtype != y.dtype:
+        x, y = x.astype(np.float64), y.astype(np.float64)
+    unequal = x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}")
+    if unequal.any():
+        unequal &= ~(np.isnan(x) & np.isnan(y))
+    return unequal
+
+
+def same_bits(x: Array, y: Array) -> bool:
+    """Return whether two arrays of floats have one shape and the same bits."""
+    return x.shape == y.shape and not differing(x, y).any()
+
+
+# ---- one element alone
+
+
+def lines(of: Product, row: int, column: int) -> LinePair:
+    """Return the row, the column and the bias that one element of a product is computed from."""
+    unit, width = of.adds.unit, min(of.result.shape[1], 2)
+    bias = None if of.bias is None else np.repeat(of.bias[column : column + 1].astype(np.float32), width)
+    return LinePair(_line(of.a, row, 0, 1, unit), _line(of.b, column, 1, width, unit), bias)
+
+
+def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
+    """Return a row (axis 0) or column (axis 1) of an operand as the unit takes it, repeated `times` times."""
+    if unit is None:
+        return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
+    if not isinstance(x.encoded, Scaled):
+        carrier = (unit.a if axis == 0 else unit.b).carrier
+        read = x.encoded if x.fmt in (None, carrier) else x.values.astype(np.float32)  # TF32
+        return np.repeat(read.take([index], axis), times, axis)
+    block = x.encoded.scaling.block[axis]
+    tile = 0 if block < 0 else index // block
+    parts = {name: getattr(x.encoded, name) for name in ("codes", "scales", "scale_codes", "zero_points")}
+    parts = {name: part.take([index if name == "codes" else tile], axis) for name, part in parts.items()
+             if part is not None}  # fmt: skip
+    scaling = x.encoded.scaling
+    if unit.scale is not None:
+        scaling = scaling.replace(block=(1, scaling.block[1]) if axis == 0 else (scaling.block[0], 1))
+        room = [(0, 0), (0, 0)]
+        room[1 - axis] = (0, -parts["codes"].shape[1 - axis] % unit.block)
+        parts["codes"] = np.pad(parts["codes"], room)  # zeros fill the last block, as in kernels
+    return repeated(dataclasses.replace(x.encoded, scaling=scaling, **parts), axis, times)
+
+
+def repeated(x: Any, axis: int, times: int) -> Any:
+    """Return a row or column repeated `times` times."""
+    if not isinstance(x, Scaled):
+        return np.repeat(x, times, axis)
+    block = x.scaling.block[axis]
+    tiles = 1 if block < 0 else -(-times // block)
+    parts = {name: getattr(x, name) for name in ("scales", "scale_codes", "zero_points")}
+    parts = {name: np.repeat(part, tiles, axis) for name, part in parts.items() if part is not None}
+    return dataclasses.replace(x, codes=np.repeat(x.codes, times, axis), **parts)
+
+
+def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
+    """Compute one element of a product alone, (1,): with bias and rounding to its format, or if not `whole` its bare
+    sum.
+    """
+    return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
+
+
+def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
+    """Compute a product as a layer does, in float32; without bias and last rounding if not `whole`."""
+    out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
+    if adds.unit is None:
+        total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
+        total = total if bias is None else total + bias
+        return total if out_fmt is None else quantize(total, out_fmt)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # which kernel a library takes for one row
+        product = matmul(
+            of.a, of.b, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote, bias=bias,
+            out_fmt=out_fmt, strict=False,
+        )  # fmt: skip
+    return _float32(product, out_fmt or FP32)
+
+
+def _float32(codes: Array, fmt: Format) -> Array:
+    """Return codes or values of a format as float32."""
+    if codes.dtype.kind == "u":
+        return np.asarray(decode(codes, fmt))
+    return np.asarray(codes.astype(np.float32, copy=False))
+
+
+class FirstTerm(NamedTuple):
+    """The first term of K after which two running sums differ, with both sums before and after it."""
+
+    k: int
+    before: float
+    first: float
+    second: float
+
+
+def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
+    """Return the first k for which the sums of terms 0..k differ, with zeros after it; None where all are equal.
+
+    With more than 4096 terms, sums are compared every 256 terms first, then term by term inside the first run of 256
+    after which they differ: comparing all of them takes a time that grows with the square of K.
+    """
+    both = [(of, lines(of, row, column)) for of in (first, second)]
+    k = first.a.source.shape[1]
+    # 0 * Inf is NaN: without finite columns each sum has zeros of its own in both operands
+    finite = all(np.isfinite(of.b.source[:, column]).all() for of in (first, second))
+    step = AT_ONCE if finite else 1
+    starts = range(0, k, step)
+    if k > LONGEST:
+        ends = [min(start + step, k) for start in starts]
+        runs = (np.array(ends[i : i + step]) for i in range(0, len(ends), step))
+        differ = np.concatenate([differing(*_sums(both, run)) for run in runs])
+        starts = range(starts[int(differ.argmax())], k, step) if differ.any() else range(0)
+    for start in starts:
+        stops = np.arange(start, min(start + step, k)) + 1
+        x, y = _sums(both, stops)
+        places = np.flatnonzero(differing(x, y))
+        if places.size:
+            at = int(places[0])
+            before = x[at - 1] if at else _sums(both, np.array([start]))[0][0]
+            return FirstTerm(start + at, float(before), float(x[at]), float(y[at]))
+    return None
+
+
+def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
+    """Return the sums of an element's terms before each stop, in ascending order, by both products."""
+    x, y = (
+        _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
+        for of, pair in both
+    )
+    return x, y
+
+
+def _cut_rows(x: Any, stops: Array) -> Any:
+    """Return a row once for each stop, with zeros from the stop on."""
+    codes = x.codes if isinstance(x, Scaled) else x
+    kept = np.where(np.arange(codes.shape[1]) < stops[:, None], codes, codes.dtype.type(0))
+    return dataclasses.replace(repeated(x, 0, len(stops)), codes=kept) if isinstance(x, Scaled) else kept
+
+
+def _cut_columns(x: Any, stop: int) -> Any:
+    """Return columns with zeros from a stop on."""
+    codes = (x.codes if isinstance(x, Scaled) else x).copy()
+    codes[stop:] = 0
+    return dataclasses.replace(x, codes=codes) if isinstance(x, Scaled) else codes
+
+
+# ---- in words
+
+
+def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
+    """Return the cause, "arithmetic" or "output", of an element that differs though operands do not, with its
+    explanation.
+    """
+    said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
+    pairs = ((first, names[0]), (second, names[1]))
+    strays = [line for of, name in pairs for line in _stray(of, row, column, name)]
+    said += strays
+    if first.is_emulated and second.is_emulated:
+        sums = [result_of(of, row, column, whole=False) for of, _ in pairs]
+        if not strays and not differing(*sums).any():
+            rounded = f"{_rounded(first, names[0])}, {_rounded(second, names[1])}"
+            return "output", "\n".join([*said, f"Both sums are {float(sums[0][0])!r}; {rounded}."])
+        said += _trees(first, second, names)
+        term = first_term(first, second, row, column)
+        if term is not None:
+            before = f"The sums of terms 0..{term.k - 1} are equal, {term.before!r}; with" if term.k else "With"
+            said.append(f"{before} term {term.k} {names[0]} has {term.first!r} and {names[1]} {term.second!r}.")
+        said.append(_whole(first, row, column, tuple(zip(names, sums, strict=True))))
+        return "arithmetic", "\n".join(said)
+    if not first.is_emulated and not second.is_emulated and first.adds.out_fmt != second.adds.out_fmt:
+        return "output", "\n".join([*said, f"{_rounded(first, names[0])}, {_rounded(second, names[1])}."])
+    said += [_arithmetic(of, name) for of, name in pairs if of.is_emulated and of.adds.unit is not None]
+    with np.errstate(all="ignore"):
+        exact = math.fsum(first.a.values[row].astype(np.float64) * first.b.values[:, column].astype(np.float64))
+    known = [(name, result_of(of, row, column, whole=False)) for of, name in pairs if of.is_emulated]
+    said.append(_whole(first, row, column, known, exact))
+    return "arithmetic", "\n".join(said)
+
+
+def _whole(
+    of: Product, row: int, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None
+) -> str:  # fmt: skip
+    """Return the sentence with the sums of an element, its bias, and the values after adding the bias.
+
+    Args:
+      sums: the name of each run whose sum is known, and that sum.
+      exact: the sum in float64, None where both are known.
+    """
+    bias = 0.0 if of.bias is None else float(of.bias[column])
+    parts = [f"{name}'s sum is {float(total[0])!r}" for name, total in sums]
+    if exact is not None:
+        parts.append(f"in float64 it is {exact:.9g}")
+    said = " and ".join(parts)
+    if of.bias is not None:
+        totals = [f"{float(total[0]) + bias:.9g}" for _, total in sums] + (
+            [] if exact is None else [f"{exact + bias:.9g}"]
+        )
+        said += f"; with the bias {bias!r} {'that makes' if len(totals) == 1 else 'these make'} {' and '.join(totals)}"
+    return f"{said[0].upper() if exact is not None and not sums else said[0]}{said[1:]}."
+
+
+def _name(of: Product, name: str) -> str:
+    """Return the clause that says what adds a product."""
+    adds = of.adds
+    place = f" {of.place}" if of.place else ""
+    if not of.is_emulated:
+        return f"{name} multiplies by torch in {of.dtype or of.result.dtype}{place}, in an order of its own"
+    if adds.unit is None:
+        return f"{name} adds by {adds.accumulator!r}{place}"
+    schedule = schedule_of(of)
+    how = "in one chain" if schedule == FLAT else f"by {schedule}"
+    return f"{name} adds on {adds.unit.name} {how}{place}"
+
+
+def _arithmetic(of: Product, name: str) -> str:
+    """Return the sentence that says what a step of a product's unit keeps."""
+    unit = of.adds.unit
+    assert unit is not None
+    return f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
+
+
+def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
+    """Return a sentence, in a list, where a result differs from what its arithmetic gives for that row and column
+    alone.
+    """
+    if not of.is_emulated:
+        return []
+    alone = result_of(of, row, column)
+    got = of.result[row, column].astype(np.float32).reshape(1)
+    if not differing(alone, got).any():
+        return []
+    return [f"{name}'s result, {float(got[0])!r}, is not what the emulator gives for it, {float(alone[0])!r}."]
+
+
+def _rounded(of: Product, name: str) -> str:
+    """Return the clause that says how a run rounds its sum."""
+    fmt = of.adds.out_fmt
+    rounded = "keeps it" if fmt is None else f"rounds it to {fmt}"
+    return f"{name} {rounded}" if of.bias is None else f"{name} adds the bias and {rounded}"
+
+
+def schedule_of(of: Product) -> Schedule:
+    """Return the schedule of a unit's product: its own, or the promotion that was asked for or that scales along K
+    need.
+    """
+    if of.adds.schedule is not None:
+        return of.adds.schedule
+    assert of.adds.unit is not None
+    blocks = [
+        x.encoded.scaling.block[along] for x, along in ((of.a, 1), (of.b, 0))
+        if isinstance(x.encoded, Scaled) and of.adds.unit.scale is None and x.encoded.scaling.block[along] > 0
+    ]  # fmt: skip
+    interval = of.adds.promote or min(blocks, default=0)
+    if not interval:
+        return FLAT
+    return Schedule(f"promotion every {interval} terms", sums=Chain(interval), block_scaled=bool(blocks))
+
+
+def tree_of(of: Product) -> Tree | None:
+    """Return the tree of additions of a product's elements; None where torch adds, or for too many parts."""
+    how: Schedule | Accumulator = of.adds.accumulator
+    unit = of.adds.unit
+    if unit is not None:
+        how = schedule_of(of)
+    elif how is None:
+        return None
+    try:
+        return tree(how, of.a.source.shape[1], n=of.result.shape[1], accumulate=unit)
+    except ValueError:
+        return None  # more parts than a tree has
+
+
+def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
+    """Return the sentence that names the first difference of the trees of both sums."""
+    x, y = tree_of(first), tree_of(second)
+    if x is None or y is None:
+        return []  # the first term says enough
+    comparison = x.compare(y, names)
+    same = "Both sums have the same tree, so they differ in how scales are multiplied in, or in the machine."
+    return [same if comparison.equal else f"Their trees differ: {comparison}"]

@@ -1,0 +1,94 @@
+"""Casts as text: formats, scaling and modes of one cast, which recipes check and compiled graphs hold."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.formats.as_json import element_fields, element_from
+from fpsim.formats.cast_options import cast_options
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling import scaled as scaled_cast
+from fpsim.scaling.recipes import scaling_of
+from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
+
+
+class Spec(NamedTuple):
+    """A cast: formats and scalings as objects, the rest as the keywords of `fpsim.encode_scaled`."""
+
+    element: Element
+    scaling: Scaling | None
+    rounding: Rounding
+    overflow: str | None
+    subnormals: str
+    random_bits: int
+
+    def keywords(self, seed: int | None) -> dict[str, Any]:
+        """The keywords of the cast."""
+        words: dict[str, Any] = {
+            "rounding": self.rounding, "subnormals": self.subnormals, "seed": seed, "random_bits": self.random_bits,
+        }  # fmt: skip
+        return words if self.overflow is None else {**words, "overflow": self.overflow}
+
+
+def spec_text(
+    fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
+) -> str:
+    """A cast as JSON, checked as far as that goes without data.
+
+    Raises:
+      ValueError: an unknown format or word, or a combination that is not possible.
+      TypeError: the scaling is no Scaling.
+
+    Example:
+      >>> from fpsim.recipes.cast_text import spec_from, spec_text
+      >>> spec_from(spec_text("e4m3", fp.scalings.MX, "SR", None, "keep", 32)).scaling == fp.scalings.MX
+      True
+    """
+    try:
+        return _kept_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
+    except TypeError:  # something that cannot be hashed: the checks raise the error that says why
+        return _text(fmt, scaling, rounding, overflow, subnormals, random_bits)
+
+
+def _text(
+    fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
+) -> str:
+    element = element_format(fmt)
+    scaling = None if scaling is None else scaling_of(scaling, others="or None")
+    if scaling is None and not isinstance(element, Format):
+        raise ValueError(f"{element} needs a scale; got scaling=None. Pass fp.scalings.TENSOR, say.")
+    mode = rounding_mode(rounding)
+    # the seed comes later, with the data; formats of elements without a cast of their own are checked as any other
+    word = "nonfinite" if overflow is None else overflow
+    cast_options(element if isinstance(element, Format) else FP32, mode, word, subnormals, 0, random_bits)
+    if scaling is not None:  # an empty array, to see whether format and scaling go together
+        keywords = Spec(element, scaling, mode, overflow, subnormals, random_bits).keywords(0)
+        scaled_cast.encode_scaled(np.empty((0, 0), np.float32), element, scaling, **keywords)
+    fields: dict[str, Any] = {
+        "fmt": element_fields(element), "scaling": None if scaling is None else scaling_fields(scaling),
+        "rounding": mode.name, "overflow": overflow, "subnormals": subnormals, "random_bits": int(random_bits),
+    }  # fmt: skip
+    return json.dumps(fields, default=lambda number: number.item())
+
+
+_kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # True equals 1, and is no number of bits
+
+
+@lru_cache(maxsize=1024)
+def spec_from(text: str) -> Spec:
+    """What `spec_text` described."""
+    fields = json.loads(text)
+    scaling = fields["scaling"]
+    if scaling is not None:
+        scaling = scaling_from(scaling)
+    return Spec(
+        element_from(fields["fmt"]), scaling, Rounding[fields["rounding"]], fields["overflow"], fields["subnormals"],
+        fields["random_bits"],
+    )  # fmt: skip

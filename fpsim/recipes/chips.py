@@ -1,0 +1,84 @@
+"""Recipes of linear layers on another chip: the same operands, multiplied by that chip's matrix units."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fpsim.formats.element import element_format
+from fpsim.matrix_units.chips import resolve
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product, unit_for
+from fpsim.schedules.schedule import Schedule
+
+
+class Moved(NamedTuple):
+    """A recipe on another chip.
+
+    Attributes:
+      recipe: of the chip.
+      units: the unit of each product that has one there, by "fprop", "dgrad" and "wgrad".
+      left_out: the schedules of products that are for other chips, and so were left out.
+    """
+
+    recipe: LinearRecipe
+    units: dict[str, MatrixUnit]
+    left_out: dict[str, Schedule]
+
+
+def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
+    """A recipe whose matrix units are those of a chip, for the same operands.
+
+    Products of torch and of accumulators stay as they are, and so do promotions, formats and scalings. A schedule for
+    another chip is left out: sums are one chain then, promoted where scales change along K.
+
+    Args:
+      recipe: of a linear layer.
+      chip: as it is sold ("H100", "MI300X"), its architecture ("hopper"), its target ("sm_90") or its
+        compute capability ("9.0"); a library after it is left out.
+
+    Raises:
+      ValueError: there is no such chip, or it has no unit for a product's operands.
+
+    Example:
+      >>> from fpsim.recipes.chips import on_chip
+      >>> on_chip(fp.torch.DEEPSEEK_V3, "B200").fprop
+      Product('blackwell_e4m3_f32', out_fmt=BF16)
+      >>> on_chip(fp.torch.RECIPES["BF16"], "MI300X").accumulator("wgrad").name
+      'cdna3_bf16_f32'
+    """
+    return moved(recipe, chip).recipe
+
+
+def moved(recipe: LinearRecipe, chip: str) -> Moved:
+    """As `on_chip`, and what became of every product.
+
+    Example:
+      >>> from fpsim.recipes.chips import moved
+      >>> moved(fp.torch.DEEPSEEK_V3, "B200").left_out["fprop"], moved(fp.torch.DEEPSEEK_V3, "H100").left_out
+      (deepgemm('1d2d'), {})
+    """
+    arch = resolve(chip).chip.arch
+    units: dict[str, MatrixUnit] = {}
+    left_out: dict[str, Schedule] = {}
+    products: dict[str, Product] = {}
+    for name in PRODUCTS:
+        product, unit = getattr(recipe, name), recipe.accumulator(name)
+        if not isinstance(unit, MatrixUnit):
+            continue
+        if unit.arch != arch:
+            unit = _same_operands(recipe, name, unit, arch, chip)
+            product = product.replace(accumulate=unit)
+        units[name] = unit
+        if product.schedule is not None and product.schedule.arch not in ("", arch):
+            left_out[name] = product.schedule
+            product = product.replace(schedule=None)
+        if product != getattr(recipe, name):
+            products[name] = product
+    return Moved(recipe.replace(**products) if products else recipe, units, left_out)
+
+
+def _same_operands(recipe: LinearRecipe, name: str, unit: MatrixUnit, arch: str, chip: str) -> MatrixUnit:
+    """The unit of an architecture that takes the operands of a product, with sums in the same format."""
+    fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
+    wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
+    return unit_for(arch, wanted, getattr(recipe, SCALED_BY[name]), f"{name} on {chip}", result=unit.d.name)

@@ -1,0 +1,407 @@
+"""Recipes of quantised linear layers: formats, scalings and arithmetic of their three matrix products, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from fpsim.errors import require_integer, require_kind, shown, unknown
+from fpsim.formats.element import Element, element_format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.matrix_units.catalogue import ROWS as UNITS
+from fpsim.matrix_units.catalogue import named_unit
+from fpsim.matrix_units.chips import find as find_chip
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.cast_text import spec_text
+from fpsim.recipes.libraries import library_schedule
+from fpsim.reload import reloadable
+from fpsim.scaling.recipes import TENSOR, scaling_of
+from fpsim.scaling.scaling import Scaling
+from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.written import parsed
+from fpsim.sums.accumulators import Accumulator
+
+Same = Literal["same"]
+PRODUCTS = ("fprop", "dgrad", "wgrad")
+OPERANDS = ("input", "weight", "grad")
+SCALINGS = (*(f"{each}_scaling{back}" for each in OPERANDS for back in ("", "_backward")), "stash_scaling")
+SCALED_BY = {"fprop": "input_scaling", "dgrad": "grad_scaling", "wgrad": "grad_scaling_backward"}
+HADAMARD_SIZES = (0, 2, 4, 8, 16, 32, 64, 128)
+
+
+# Rows that fp.torch has as attributes; the rest are in its RECIPES.
+ATTRIBUTES = frozenset({"DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "TE_DELAYED", "TE_HYBRID"})
+
+
+@reloadable
+@dataclass(frozen=True)
+class Product:
+    """The arithmetic of one matrix product: what adds, in which order, and the format of the result.
+
+    Args:
+      accumulate: a matrix unit or its name (`fp.units()`); a chip by any of its names, such as "H100", "hopper" or
+        "9.0", for its unit that takes the operands' formats; a chip with a library, "H100 cuBLAS", for the library's
+        schedule as well, which the recipe looks up; an accumulator such as `fp.Sequential(fp.FP32)`; or None for
+        torch's own float32 product of the quantised operands.
+      schedule, promote: as of `fp.matmul`.
+      out_fmt: the format that the result is rounded to, nearest even; None for the accumulator's.
+
+    Raises:
+      ValueError: an unknown unit or format, or a schedule or promotion without a unit.
+      TypeError: a field that is none of these.
+
+    Example:
+      >>> fp.torch.Product("hopper_e4m3_f32", promote=128, out_fmt="bf16")
+      Product('hopper_e4m3_f32', promote=128, out_fmt=BF16)
+    """
+
+    accumulate: MatrixUnit | Accumulator | str | None = None
+    schedule: Schedule | None = None
+    promote: int | None = None
+    out_fmt: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.accumulate, str):
+            named = find_chip(self.accumulate)
+            if named is None:
+                object.__setattr__(self, "accumulate", named_unit("accumulate", self.accumulate))
+            else:
+                object.__setattr__(self, "accumulate", f"{named.chip.arch} {named.library}".strip())
+                if named.library and (self.schedule, self.promote) != (None, None):
+                    raise ValueError(
+                        f"{named.library} has its own schedule; got accumulate={named.name} {named.library} with a "
+                        "schedule or promote. Leave one out."
+                    )
+        kinds = (str, MatrixUnit, Accumulator, type(None))
+        require_kind("accumulate", self.accumulate, kinds, "a matrix unit, its name, an accumulator or None")
+        require_kind("schedule", self.schedule, (Schedule, type(None)), "one of fp.schedules or None")
+        if self.promote is not None:
+            require_integer("promote", self.promote, 1)
+        if self.schedule is not None and self.promote is not None:
+            raise ValueError(f"promote is part of the schedule, {self.schedule}; got both. Leave promote out.")
+        how = self.accumulate
+        if isinstance(how, MatrixUnit) and UNITS.get(how.name) != how:
+            raise ValueError(f"accumulate must be a unit of fp.units(); got {how.name!r} with other fields.")
+        for each in (self.schedule, how if isinstance(how, Accumulator) else None):
+            if each is not None and not _readable(each):
+                raise ValueError(
+                    "recipes are written down, so a schedule must be one that a function of fp.schedules makes, and an "
+                    f"accumulator have a named format; got {each!r}."
+                )
+        for name in ("schedule", "promote"):
+            if getattr(self, name) is not None and not isinstance(self.accumulate, (str, MatrixUnit)):
+                raise ValueError(f"{name} is for matrix units; got accumulate={self.accumulate!r}. Leave it out.")
+        if self.out_fmt is not None:
+            object.__setattr__(self, "out_fmt", find_format(self.out_fmt))
+
+    def replace(self, **changes: Any) -> Product:
+        """The same product with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def __repr__(self) -> str:
+        words = [] if self.accumulate is None else [_short(self.accumulate)]
+        rest = ("schedule", "promote", "out_fmt")
+        words += [f"{name}={_short(getattr(self, name))}" for name in rest if getattr(self, name) is not None]
+        return f"Product({', '.join(words)})"
+
+
+def _readable(how: Schedule | Accumulator) -> bool:
+    """Whether the text that shows it is read back as the same."""
+    try:
+        return parsed(repr(how)) == how
+    except ValueError:
+        return False
+
+
+@reloadable
+@dataclass(frozen=True)
+class Delayed:
+    """Scales from the amax of earlier steps, one per tensor: options of `fp.DelayedScaling`.
+
+    Args:
+      history: steps that are remembered.
+      amax: "max" or "most_recent".
+      margin: powers of two that stay free.
+
+    Source: Transformer Engine, transformer_engine/common/recipe/__init__.py (DelayedScaling).
+    """
+
+    history: int = 1024
+    amax: str = "max"
+    margin: int = 0
+
+    def __post_init__(self) -> None:
+        require_integer("history", self.history, 1)
+        require_integer("margin", self.margin, None)
+        if self.amax not in ("max", "most_recent"):
+            raise unknown("amax", self.amax, ("max", "most_recent"))
+
+
+@reloadable
+@dataclass(frozen=True)
+class LinearRecipe:
+    """Formats, scalings and arithmetic of the three matrix products of a linear layer, y = x w^T.
+
+    Each product has two operands; a format of None leaves an operand as it is, a scaling of None casts it without
+    scales. x and dy are matrices of (tokens, features), whatever batch axes there are.
+
+    | product | operands and their scalings | arithmetic |
+    |---|---|---|
+    | y = x w^T | x by input_scaling, w by weight_scaling | fprop |
+    | dx = dy w | dy by grad_scaling, w by weight_scaling_backward | dgrad |
+    | dw = dy^T x | dy by grad_scaling_backward, x by input_scaling_backward | wgrad |
+
+    The gradients are those of the products with quantised operands, straight through the casts: as in the libraries
+    that these recipes come from, nothing is set to zero where an operand was clipped (`fake_quantize` does that).
+
+    Args:
+      input_fmt, weight_fmt, grad_fmt: element formats of x, w and dy, or None.
+      input_scaling, weight_scaling, grad_scaling: of the products that read them as they lie, by name too.
+      input_scaling_backward, weight_scaling_backward, grad_scaling_backward: of the products that read the other axis;
+        "same" for the same numbers again.
+      fprop, dgrad, wgrad: the arithmetic of each product, a `Product`; one without a unit is torch's, in float32.
+      rounding: of x and w, forwards and backwards.
+      grad_rounding: of dy.
+      overflow: of the casts, as of `fp.encode`; None for that of each scaling, and "nonfinite" without one.
+      requantize_input: True quantises for dw what the forward product read (DeepSeek-V3), False the original x.
+      stash_fmt, stash_scaling: the format in which x is kept for dw, and its scales; None keeps it as it came.
+      hadamard: terms of the random Hadamard transform of both operands of dw along the tokens, which must be a multiple
+        of it; 0 for none. Its signs follow from the seed.
+      delayed: scales of x, w and dy, one per tensor each, from the amax of earlier steps.
+      seed: of stochastic modes. A layer draws with the key hash(seed, its name, operand) + steps, where steps counts
+        its forward passes in training, so layers, operands and steps draw differently and a run can be repeated.
+      name: what `repr` shows.
+
+    Raises:
+      ValueError: an unknown format, unit or word, a seed out of range, a scaling without its format, a unit that does
+        not take the operands' formats.
+      TypeError: a scaling or product is none.
+
+    Example:
+      >>> recipe = fp.torch.DEEPSEEK_V3.replace(grad_fmt="e5m2", grad_rounding="stochastic")
+      >>> recipe.input_scaling_backward, recipe.accumulator("dgrad").name
+      (fp.scalings.TILE_128X1, 'hopper_e5m2xe4m3_f32')
+    """
+
+    input_fmt: Any = None
+    weight_fmt: Any = None
+    grad_fmt: Any = None
+    input_scaling: Scaling | None = None
+    weight_scaling: Scaling | None = None
+    grad_scaling: Scaling | None = None
+    input_scaling_backward: Scaling | Same | None = "same"
+    weight_scaling_backward: Scaling | Same | None = "same"
+    grad_scaling_backward: Scaling | Same | None = "same"
+    rounding: str | Rounding = "nearest_even"
+    grad_rounding: str | Rounding = "nearest_even"
+    requantize_input: bool = False
+    seed: int = 0
+    name: str = dataclasses.field(default="", compare=False)
+    fprop: Product = Product()
+    dgrad: Product = Product()
+    wgrad: Product = Product()
+    overflow: str | None = None
+    stash_fmt: Any = None
+    stash_scaling: Scaling | None = None
+    hadamard: int = 0
+    delayed: Delayed | None = None
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.seed, (int, np.integer)) and not isinstance(self.seed, bool)
+        if not number or not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
+        object.__setattr__(self, "seed", int(self.seed))
+        for words in ("rounding", "grad_rounding"):
+            object.__setattr__(self, words, rounding_mode(getattr(self, words)).name.lower())
+        for operand in (*OPERANDS, "stash"):
+            fmt = getattr(self, f"{operand}_fmt")
+            if fmt is not None:
+                object.__setattr__(self, f"{operand}_fmt", element_format(fmt))
+                continue
+            for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
+                if getattr(self, field, None) not in (None, "same"):
+                    raise ValueError(f"{field} needs {operand}_fmt; got None. Pass fp.E4M3, say.")
+        for field in SCALINGS:
+            scaling = getattr(self, field)
+            if isinstance(scaling, str) and scaling != "same":
+                others = "'same' or None" if field.endswith("backward") else "or None"
+                object.__setattr__(self, field, scaling_of(scaling, field, others))
+        for product in PRODUCTS:
+            require_kind(product, getattr(self, product), Product, "an fp.torch.Product")
+        if self.stash_fmt is not None and self.requantize_input:
+            raise ValueError("stash_fmt says what is kept of x, and requantize_input what is read of it. Pass one.")
+        if isinstance(self.hadamard, bool) or self.hadamard not in HADAMARD_SIZES:
+            raise ValueError(f"hadamard must be one of {', '.join(map(str, HADAMARD_SIZES))}; got {self.hadamard!r}.")
+        require_kind("delayed", self.delayed, (Delayed, type(None)), "an fp.torch.Delayed or None")
+        self._refuse_scales_beside_delayed()
+        for operand in OPERANDS:
+            for backward in (False, True):
+                self.cast_of(operand, backward=backward)
+        if self.stash_fmt is not None:
+            spec_text(self.stash_fmt, self.stash_scaling, "nearest_even", None, "keep", 32)
+        for product in PRODUCTS:
+            self._follow_library(product)
+            self.accumulator(product)
+
+    def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
+        """The text of an operand's cast ("" for none), and whether it is the forward product's own again."""
+        fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
+        other = getattr(self, f"{operand}_scaling_backward")
+        same = isinstance(other, str) and other == "same"
+        rounding = rounding_mode(self.grad_rounding if operand == "grad" else self.rounding)
+        if fmt is None:
+            return "", same
+        found = other if backward and not same else scaling
+        return spec_text(fmt, TENSOR if self.delayed else found, rounding, self.overflow, "keep", 32), same
+
+    def operands(self, product: str) -> tuple[Any, Any]:
+        """The formats of a product's operands, left and right; None where one stays as it is."""
+        return {
+            "fprop": (self.input_fmt, self.weight_fmt),
+            "dgrad": (self.grad_fmt, self.weight_fmt),
+            "wgrad": (self.grad_fmt, self.input_fmt),
+        }[product]
+
+    def accumulator(self, product: str) -> MatrixUnit | Accumulator | None:
+        """What adds a product: its unit or accumulator, or None where torch multiplies.
+
+        Raises:
+          ValueError: the unit does not take the operands' formats, or the chips have none that does.
+
+        Example:
+          >>> fp.torch.MXFP8.accumulator("wgrad").name
+          'blackwell_mxfp8_e4m3_f32'
+        """
+        how: MatrixUnit | Accumulator | str | None = getattr(self, product).accumulate
+        if how is None or isinstance(how, Accumulator):
+            return how
+        fmts = [None if fmt is None else element_format(fmt) for fmt in self.operands(product)]
+        if isinstance(how, str):
+            return unit_for(how, fmts, getattr(self, SCALED_BY[product]), product)
+        for side, found in zip("ab", fmts, strict=True):
+            element = getattr(how, side)
+            if found not in (element.fmt, element.carrier) and not (found is None and element.carrier.bits == 32):
+                raise ValueError(
+                    f"the unit of {product} must take the recipe's operands; got {how.name}, which takes "
+                    f"{element.name} as {side}, where the recipe has {found}. Take another of fp.units()."
+                )
+        return how
+
+    def _follow_library(self, product: str) -> None:
+        """Replace a chip with a library in a product by the chip's architecture and the library's schedule."""
+        arithmetic = getattr(self, product)
+        named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None
+        if named is None or not named.library:
+            return
+        arithmetic = arithmetic.replace(accumulate=named.chip.arch)
+        object.__setattr__(self, product, arithmetic)
+        unit = self.accumulator(product)
+        if isinstance(unit, MatrixUnit):
+            schedule = library_schedule(named, self, product, unit)
+            object.__setattr__(self, product, arithmetic.replace(schedule=schedule))
+
+    def _refuse_scales_beside_delayed(self) -> None:
+        """A ValueError where scales of earlier steps would meet scales of their own."""
+        if self.delayed is None:
+            return
+        for operand in OPERANDS:
+            for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
+                if getattr(self, field) not in (None, "same"):
+                    raise ValueError(f"delayed scales are one per tensor; got {field} besides. Leave it out.")
+
+    def operands_only(self) -> LinearRecipe:
+        """The same recipe, of which nothing but the operands is rounded, each once, and results are float32.
+
+        So products read what other products return as it is, and the weight gradient reads x rather than what the
+        forward product made of it: emulators that cast in front of every product do this.
+
+        Example:
+          >>> recipe = fp.torch.DEEPSEEK_V3.operands_only()
+          >>> recipe.fprop.out_fmt, recipe.requantize_input
+          (None, False)
+        """
+        results = {product: getattr(self, product).replace(out_fmt=None) for product in PRODUCTS}
+        found = self.replace(requantize_input=False, stash_fmt=None, stash_scaling=None, **results)
+        return self if found == self else found
+
+    def replace(self, **changes: Any) -> LinearRecipe:
+        """The same recipe with other fields, and without its name."""
+        return dataclasses.replace(self, **{"name": "", **changes})
+
+    def __repr__(self) -> str:
+        if self.name:
+            return f"fp.torch.{self.name}" if self.name in ATTRIBUTES else f'fp.torch.RECIPES["{self.name}"]'
+        changed = [f for f in dataclasses.fields(self) if f.compare and getattr(self, f.name) != f.default]
+        words = (f"{field.name}={_short(getattr(self, field.name))}" for field in changed)
+        return f"LinearRecipe({', '.join(words)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, MatrixUnit):
+        return repr(value.name)
+    return repr(value) if isinstance(value, (str, Scaling, int, Product, Delayed, Accumulator)) else str(value)
+
+
+def key_of(seed: int, name: str, role: str) -> int:
+    """62 bits, so that the steps that are added never overflow an int64."""
+    digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2
+
+
+def unit_for(
+    arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
+) -> MatrixUnit:
+    """The matrix unit of a family of chips for operands of these formats, with sums in float32 or another result.
+
+    One that takes block scales where the scaling has them, of as many terms and in their format.
+
+    Raises:
+      ValueError: the chips have no such unit.
+
+    Example:
+      >>> from fpsim.recipes.linear_recipe import unit_for
+      >>> unit_for("hopper", (fp.E5M2, fp.E4M3), None).name, unit_for("cdna3", (fp.BF16, fp.BF16), None).name
+      ('hopper_e5m2xe4m3_f32', 'cdna3_bf16_f32')
+    """
+    block_scales = (scaling.scale_format, max(scaling.block)) if isinstance(scaling, Scaling) else None
+    found = _found_unit(arch, result, tuple(fmts), block_scales)
+    if found is not None:
+        return found
+    words = " x ".join(str(fmt) for fmt in fmts)
+    raise ValueError(
+        f"{subject} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has "
+        f"none{_as_wide(arch, fmts, result)}. Take other formats, other chips, or a unit of fp.units() by name."
+    )
+
+
+@cache  # every product of every step of training asks
+def _found_unit(
+    arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
+) -> MatrixUnit | None:
+    """The unit of these operands, whose scales have a format and a length; None where there is none."""
+    found = [
+        unit for unit in UNITS.values()
+        if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
+        and (unit.scale is None or (unit.scale_format, unit.block) == block_scales)
+    ]  # fmt: skip
+    # emulated and other variants have longer names
+    return min(found, key=lambda unit: (unit.scale is None, len(unit.name)), default=None)
+
+
+def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
+    """Which operands of the same sizes the chips' units without scales take, as the end of a clause; "" for none."""
+    bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
+    others = [
+        f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()
+        if (unit.arch, unit.d.name) == (arch, result) and unit.scale is None
+        and None not in (unit.a.fmt, unit.b.fmt) and (unit.a.fmt.bits, unit.b.fmt.bits) == bits
+        and (unit.a.fmt, unit.b.fmt) != tuple(fmts)
+    ]  # fmt: skip
+    return f", but for {listed}" if (listed := ", ".join(dict.fromkeys(others))) else ""

@@ -1,0 +1,117 @@
+"""The look-up of recipes: by name, as an object, in a TOML file, or from a plan of `fpsim.analysis`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fpsim.errors import require_kind, require_word, shown, unknown
+from fpsim.recipes.linear import LINEAR, row_name
+from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.training import TRAINING
+from fpsim.recipes.training_recipe import Recipe
+
+
+def find(spec: Any) -> Recipe:
+    """Return the recipe of training that a name, an object, a TOML file or a plan stands for.
+
+    Args:
+      spec: a Recipe, the name of one in `fp.recipes.TRAINING` (any case, "-" for "_"), the path of a TOML file, or an
+        `fp.analysis.Plan`.
+
+    Raises:
+      ValueError: no recipe has that name; or the file's content is no recipe.
+      TypeError: spec is something else.
+      OSError: the file cannot be read.
+
+    Example:
+      >>> fp.recipes.find("deepseek_v3")
+      <Recipe DEEPSEEK_V3: linear layers fp.torch.DEEPSEEK_V3>
+    """
+    spec = of_plan(spec)
+    if isinstance(spec, Recipe):
+        return spec
+    if is_file(spec):
+        return Recipe.from_toml(spec)
+    require_kind("recipe", spec, str, "an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan")
+    name = row_name(spec)
+    require_word("recipe", name, tuple(TRAINING), listing="fp.recipes.TRAINING or `fpsim recipes`")
+    return TRAINING[name]
+
+
+def find_linear(spec: Any) -> LinearRecipe:
+    """Return the recipe of linear layers that a name, an object, a TOML file or a plan stands for.
+
+    A recipe of training stands for its `linear`: what it keeps in float32 and its overrides are left out.
+
+    Args:
+      spec: a LinearRecipe, a Recipe, the name of either, the path of a TOML file, or an `fp.analysis.Plan`.
+
+    Raises:
+      ValueError: no recipe has that name; or the file's content is no recipe.
+      TypeError: spec is something else.
+      OSError: the file cannot be read.
+
+    Example:
+      >>> fp.recipes.find_linear("mxfp8").name, fp.recipes.find_linear("FP16_DYNAMIC").name
+      ('MXFP8', 'FP16')
+    """
+    recipe = find_either(spec)
+    linear = recipe.linear if isinstance(recipe, Recipe) else recipe
+    assert isinstance(linear, LinearRecipe)
+    return linear
+
+
+def find_either(spec: Any) -> LinearRecipe | Recipe:
+    """Return the recipe that a name, an object, a TOML file or a plan stands for.
+
+    A name stands for the recipe of linear layers where there is one, and for the recipe of training otherwise.
+
+    Raises:
+      ValueError: no recipe has that name; or the file's content is no recipe.
+      TypeError: spec is something else.
+      OSError: the file cannot be read.
+
+    Example:
+      >>> from fpsim.recipes.look_up import find_either
+      >>> find_either("deepseek_v3"), find_either("NVFP4_SWITCHED")
+      (fp.torch.DEEPSEEK_V3, <Recipe NVFP4_SWITCHED: linear layers fp.torch.NVFP4>)
+    """
+    spec = of_plan(spec)
+    if isinstance(spec, (LinearRecipe, Recipe)):
+        return spec
+    if is_file(spec):
+        return Recipe.from_toml(spec)
+    if not isinstance(spec, str):
+        hint = " Pass its .plan." if hasattr(getattr(spec, "plan", None), "to_recipe") else ""
+        raise TypeError(
+            "recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe, the name of one, the path of one in TOML, or "
+            f"an fp.analysis.Plan; got {shown(spec)}.{hint}"
+        )
+    row = row_named(spec)
+    if row is None:
+        others = "the path of a recipe in TOML"
+        raise unknown("recipe", spec, names(), listing="fp.recipes.LINEAR or fp.recipes.TRAINING", others=others)
+    return row
+
+
+def row_named(name: str) -> LinearRecipe | Recipe | None:
+    """Return the row of a name, of linear layers first, or None where there is none."""
+    name = row_name(name)
+    return LINEAR.get(name) or TRAINING.get(name)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all rows, those of linear layers first."""
+    return tuple(dict.fromkeys((*LINEAR, *TRAINING)))
+
+
+def is_file(spec: Any) -> bool:
+    """Return whether a recipe is given by a path: a Path, or a text that ends in ".toml"."""
+    return isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml"))
+
+
+def of_plan(spec: Any) -> Any:
+    """Return the recipe of training that an `fp.analysis.Plan`, from a higher floor, makes; anything else unchanged."""
+    to_recipe = getattr(spec, "to_recipe", None)
+    return spec if to_recipe is None or isinstance(spec, type) else to_recipe()

@@ -1,0 +1,156 @@
+"""How weights are updated, as data: AdamW, its schedule and clipping, and the formats of what it keeps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fpsim.casts.cast import refuse_unless_held
+from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.reload import reloadable
+
+SCHEDULES = ("constant", "cosine")
+UPDATES = ("nearest_even", "stochastic", "kahan")
+
+
+@reloadable
+@dataclass(frozen=True)
+class OptimizerRecipe:
+    """How weights are updated, as plain values.
+
+    Attributes:
+      lr: the learning rate at its highest.
+      betas: decay of the two moments, each in 0 .. 1, 1 excluded.
+      eps: added to the root of the second moment.
+      weight_decay: of tensors of two axes or more, lr times this share of a weight in every step; vectors never decay.
+      warmup: steps over which the learning rate grows linearly up to lr.
+      schedule: what follows: "constant", or "cosine", which falls to final_lr_share * lr at the end.
+      final_lr_share: 0 .. 1.
+      clip_norm: the largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_; None for none.
+      clip_value: the largest magnitude of a gradient's element, applied before the norm; None for none.
+      first_moment, second_moment: the format in which a moment waits for the next step, by name, dtype or object;
+        None for float32. A step uses what it has just computed, before that is rounded.
+      moment_rounding: how moments are rounded: any mode of `fpsim.encode`.
+      weights: the format of the weights that the model sees; None for float32.
+      masters: True keeps float32 weights, whose rounded copy the model sees. False keeps none: each update is rounded
+        into the format of the weights.
+      update_rounding: how, without masters: "nearest_even", "stochastic", or "kahan", which rounds to nearest even and
+        keeps what was lost in a compensation of the same format.
+      lr_follows_error: the learning rate is divided by 1 + lr_follows_error * e, where e is the relative quantisation
+        error of the weights that `AdamW.step` is told; 0 for off.
+      seed: of stochastic modes.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these, or a rounding of updates where no weights are rounded.
+
+    Source: Loshchilov and Hutter, arXiv:1711.05101; Zamirai et al., arXiv:2010.06192, for updates without masters;
+      DeepSeek-V3, arXiv:2412.19437, 3.3.3, keeps both moments in BF16.
+
+    Example:
+      >>> from fpsim.recipes.optimizer_recipe import OptimizerRecipe
+      >>> recipe = OptimizerRecipe(first_moment="bf16", second_moment="bf16", warmup=10, schedule="cosine")
+      >>> [round(recipe.lr_at(step, 100), 6) for step in (0, 9, 10, 55, 100)]
+      [0.0003, 0.003, 0.003, 0.0015, 0.0]
+      >>> OptimizerRecipe(weights="bf16", masters=False, update_rounding="kahan").format_of("weights").name
+      'BF16'
+    """
+
+    lr: float = 3e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    warmup: int = 0
+    schedule: str = "constant"
+    final_lr_share: float = 0.0
+    clip_norm: float | None = 1.0
+    clip_value: float | None = None
+    first_moment: FormatLike | None = None
+    second_moment: FormatLike | None = None
+    moment_rounding: str | Rounding = "nearest_even"
+    weights: FormatLike | None = None
+    masters: bool = True
+    update_rounding: str = "nearest_even"
+    lr_follows_error: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "eps", "weight_decay", "lr_follows_error"):
+            require_number(name, getattr(self, name))
+        require_number("final_lr_share", self.final_lr_share, highest=1.0)
+        for name in ("clip_norm", "clip_value"):
+            if getattr(self, name) is not None:
+                require_number(name, getattr(self, name), positive=True)
+        object.__setattr__(self, "betas", _checked_betas(self.betas))
+        require_integer("warmup", self.warmup, 0)
+        require_word("schedule", self.schedule, SCHEDULES)
+        require_kind("masters", self.masters, bool, "True or False")
+        require_word("update_rounding", self.update_rounding, UPDATES)
+        require_integer("seed", self.seed, 0)
+        object.__setattr__(self, "moment_rounding", rounding_mode(self.moment_rounding).name.lower())
+        for name in ("first_moment", "second_moment", "weights"):
+            self.format_of(name)
+        if self.update_rounding != "nearest_even" and (self.format_of("weights") is None or self.masters):
+            raise ValueError(
+                f"update_rounding={self.update_rounding!r} needs weights in a small format and masters=False; got "
+                f"weights={shown(self.weights)} and masters={self.masters}."
+            )
+        for name in ("first_moment", "second_moment", "weights"):
+            object.__setattr__(self, name, self.format_of(name))
+
+    def lr_at(self, step: int, steps_total: int) -> float:
+        """The learning rate of a step, counted from 0, in a run of so many.
+
+        Grows as (step + 1) / warmup, then falls along half a cosine that ends behind the last step, if it falls.
+        """
+        if step < self.warmup:
+            return self.lr * (step + 1) / self.warmup
+        if self.schedule == "constant":
+            return self.lr
+        done = min((step - self.warmup) / max(steps_total - self.warmup, 1), 1.0)
+        return self.lr * (self.final_lr_share + (1 - self.final_lr_share) * (1 + math.cos(math.pi * done)) / 2)
+
+    def format_of(self, kind: str) -> Format | None:
+        """The format of "weights", "first_moment" or "second_moment"; None for float32."""
+        return kept_format(kind, getattr(self, kind))
+
+
+# ---- checks
+
+
+def require_number(name: str, value: object, *, highest: float = math.inf, positive: bool = False) -> None:
+    """A TypeError or ValueError unless a value is a finite number, of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number; got {shown(value)}.")
+    if not (value > 0 or (value == 0 and not positive)) or not (value <= highest and value < math.inf):
+        bounds = f" up to {highest:g}" if highest < math.inf else ""
+        raise ValueError(f"{name} must be a finite number {'> 0' if positive else '>= 0'}{bounds}; got {shown(value)}.")
+
+
+def _checked_betas(betas: Any) -> tuple[float, float]:
+    """Two numbers of 0 .. 1, 1 excluded; a list of them is what JSON and TOML hold."""
+    pair = tuple(betas) if isinstance(betas, (list, tuple)) else ()
+    numbers = [x for x in pair if isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < 1]
+    if len(pair) != 2 or len(numbers) != 2:
+        raise ValueError(f"betas must be two numbers >= 0 and < 1, such as (0.9, 0.95); got {shown(betas)}.")
+    return float(pair[0]), float(pair[1])
+
+
+def kept_format(name: str, word: FormatLike | None) -> Format | None:
+    """Return the format in which a field says that numbers are kept from step to step; None for float32.
+
+    Raises:
+      ValueError: none of that name, or one that cannot hold such numbers.
+    """
+    if word is None:
+        return None
+    fmt = find_format(word)
+    refuse_unless_held(fmt, FP32, "take one of up to 32 bits")
+    if not fmt.has_zero or not (fmt.signed or name == "second_moment"):
+        wanted = "a zero" if name == "second_moment" else "a zero and a sign"
+        raise ValueError(f"{name} needs a format with {wanted}; got {fmt}. Use BF16, say.")
+    return None if fmt == FP32 else fmt

@@ -1,0 +1,187 @@
+"""Parts of a recipe for training, as data: where it changes, what it stores, and what is no matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.formats.element import element_format
+from fpsim.formats.named import format as find_format
+from fpsim.recipes.linear import FP32, LINEAR, linear_recipe
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.optimizer_recipe import require_number
+from fpsim.reload import reloadable
+from fpsim.scaling.recipes import scaling_of
+from fpsim.scaling.scaling import Scaling
+from fpsim.sums.accumulators import Accumulator
+
+# Figures that a controller may watch, each with the limits above and below which layers move unless others are passed.
+# Values beyond the range are the largest ones: a thousandth of them weighs more than five of a hundred that vanish.
+# A gradient norm is that over its average so far, which is about 1 in a calm training.
+LIMITS: dict[str, tuple[float, float]] = {
+    "underflow": (0.05, 0.01), "saturation": (1e-3, 1e-4), "at_maximum": (0.05, 0.01), "gradient_norm": (2.0, 1.2),
+}  # fmt: skip
+WATCHED = tuple(LIMITS)
+
+
+@reloadable
+@dataclass(frozen=True)
+class Override:
+    """Products of some layers that follow another recipe for some of the steps.
+
+    Args:
+      layers: a shell pattern of layers' names, such as "blocks.*.mlp.*".
+      products: of "fprop", "dgrad" and "wgrad".
+      start, stop: the first share of the steps with it, and the first without: 0.85 and 1.0 are the last 15 %.
+      linear: what they follow instead, a `fpsim.torch.LinearRecipe` or the name of one in fp.torch.RECIPES.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
+    Example:
+      >>> from fpsim.recipes.training_recipe import Override
+      >>> Override(products=("fprop",), start=0.85, linear="BF16").holds("blocks.0.mlp.down", 230, 250)
+      True
+    """
+
+    layers: str = "*"
+    products: tuple[str, ...] = PRODUCTS
+    start: float = 0.0
+    stop: float = 1.0
+    linear: LinearRecipe | str = FP32
+
+    def __post_init__(self) -> None:
+        require_kind("layers", self.layers, str, "a shell pattern such as 'blocks.*.mlp.*'")
+        object.__setattr__(self, "products", words_of("products", self.products))
+        for product in self.products:
+            require_word("product", product, PRODUCTS)
+        if not self.products:
+            raise ValueError(f"products must be one of {', '.join(PRODUCTS)}, or several; got none.")
+        for name in ("start", "stop"):
+            require_number(name, getattr(self, name), highest=1.0)
+        if not self.start < self.stop:
+            raise ValueError(f"start must be below stop, or it never holds; got {self.start} and {self.stop}.")
+        object.__setattr__(self, "linear", linear_recipe(self.linear))
+
+    def holds(self, layer: str, step: int, steps: int) -> bool:
+        """Whether it holds for a layer at a step, counted from 0, of so many."""
+        return fnmatchcase(layer, self.layers) and self.start * steps <= step < self.stop * steps
+
+
+@dataclass(frozen=True)
+class Controller:
+    """Precision that follows a figure, per layer, with hysteresis.
+
+    Where the figure of a layer lies above `high` for `patience` steps in a row it moves one level up, where that of the
+    level below would lie under `low` for as many steps, one level down. Level 0 is the recipe's own, the levels above
+    are `levels`. Layers that the recipe keeps in float32 have no levels. Of several micro-batches and processes the
+    largest figure counts; one that is no number counts as too high.
+
+    Args:
+      watch: "underflow" (share of the output gradient's non-zero values that become zero), "saturation" (share of
+        its values beyond the format's range), "at_maximum" (share of its codes at the largest magnitude), or
+        "gradient_norm" (norm of the layer's weight gradient over its average so far).
+      high, low: where it moves up and down; low < high. None: 0.05 and 0.01 of underflow and codes at the maximum,
+        0.001 and 0.0001 of saturation, 2 and 1.2 of the gradient norm.
+      patience: steps.
+      levels: what layers fall back to, from the nearest to the most exact; names of fp.torch.RECIPES, or recipes.
+      layers: a shell pattern of the layers that it governs.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
+    Example:
+      >>> from fpsim.recipes.parts import Controller
+      >>> Controller(watch="saturation").limits, Controller(high=0.2).limits
+      ((0.001, 0.0001), (0.2, 0.01))
+    """
+
+    watch: str = "underflow"
+    high: float | None = None
+    low: float | None = None
+    patience: int = 3
+    levels: tuple[LinearRecipe | str, ...] = (LINEAR["BF16"], FP32)
+    layers: str = "*"
+
+    def __post_init__(self) -> None:
+        require_word("watch", self.watch, WATCHED)
+        for name in ("high", "low"):
+            if getattr(self, name) is not None:
+                require_number(name, getattr(self, name))
+        high, low = self.limits
+        if not low < high:
+            raise ValueError(f"low must be below high, so that there is a hysteresis; got {low} and {high}.")
+        require_integer("patience", self.patience, 1)
+        require_kind("layers", self.layers, str, "a shell pattern such as 'blocks.*.mlp.*'")
+        if not isinstance(self.levels, (list, tuple)) or not self.levels:
+            raise ValueError(f"levels must be one recipe of linear layers or several; got {shown(self.levels)}.")
+        object.__setattr__(self, "levels", tuple(linear_recipe(each) for each in self.levels))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The figures above which a layer moves up and below which it moves down."""
+        high, low = LIMITS[self.watch]
+        return (high if self.high is None else self.high, low if self.low is None else self.low)
+
+
+@reloadable
+@dataclass(frozen=True)
+class Stored:
+    """The format in which a module's activations wait for the backward pass.
+
+    Args:
+      modules: a shell pattern of modules' names: "*.act" (SwiGLU: its input is stored, its output computed again),
+        "*.core" (attention), "*.norm*".
+      fmt: an element format.
+      scaling: its scales, over the last two axes; None for none.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+    """
+
+    modules: str
+    fmt: Any
+    scaling: Scaling | None = None
+
+    def __post_init__(self) -> None:
+        require_kind("modules", self.modules, str, "a shell pattern such as '*.act'")
+        object.__setattr__(self, "fmt", element_format(self.fmt))
+        if self.scaling is not None:
+            object.__setattr__(self, "scaling", scaling_of(self.scaling, others="or None"))
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """Formats of what is no matrix product; None for torch's own float32.
+
+    Args:
+      softmax: of attention.
+      norm: of RMSNorm.
+      loss: of log-softmax and the cross entropy.
+      sums: the accumulator of their sums; None for float32.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+    """
+
+    softmax: Any = None
+    norm: Any = None
+    loss: Any = None
+    sums: Accumulator | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("softmax", "norm", "loss"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else find_format(value))
+        require_kind("sums", self.sums, (Accumulator, type(None)), "an accumulator such as fp.Sequential(fp.FP16)")
+
+
+def words_of(name: str, value: Sequence[str] | str) -> tuple[str, ...]:
+    """A word or several as a tuple."""
+    words = (value,) if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise TypeError(f"{name} must be a text or several; got {shown(value)}.")
+    return tuple(words)

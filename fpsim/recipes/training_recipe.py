@@ -1,0 +1,183 @@
+"""A recipe for training as data: formats, scalings and arithmetic of everything that is kept or multiplied."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.errors import require_kind, require_word, shown
+from fpsim.formats.named import format as find_format
+from fpsim.recipes import written
+from fpsim.recipes.linear import FP32, linear_recipe
+from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.loss_scaling import POLICIES, LossScalingPolicy, loss_scaling_policy
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe, kept_format, require_number
+from fpsim.recipes.parts import Controller, Numerics, Override, Stored, words_of
+from fpsim.reload import reloadable
+
+ADAMW, FLOAT32 = OptimizerRecipe(), Numerics()
+PARAMETRISATIONS = ("standard", "unit")
+
+
+@reloadable
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained, as plain values.
+
+    Args:
+      name: what it is called.
+      linear: formats, scalings and arithmetic of linear layers: a `fp.torch.LinearRecipe`, or the name of one.
+      keep: shell patterns of the linear layers that stay in float32.
+      overrides: what other layers, products and steps follow; of several that hold, the last one counts.
+      controller: precision that follows a figure; None for none.
+      stored: formats of activations that wait for the backward pass.
+      numerics: formats of softmax, norm and loss.
+      loss_scaling: a policy or its name: "none", "static", "dynamic", "ema", or a faulty one.
+      loss_factor: the loss is multiplied by it before its scale, and gradients are divided by it, as if they were so
+        much smaller.
+      optimizer: learning rate, clipping, formats of moments and weights.
+      reduction: the format that gradients of micro-batches and processes are rounded to before they are added, in
+        float32 and in order; None for float32.
+      gradients: the format in which a process keeps the gradient of a weight: each micro-batch's is rounded into it,
+        and they are added in it, one after another, to nearest even (docs/systems.md). None for float32, master sums.
+      parametrisation: of the model: "standard", or "unit" (unit scaling).
+      source: where it comes from.
+
+    Raises:
+      TypeError, ValueError: a field that is none of these.
+
+    Example:
+      >>> from fpsim.train import recipes
+      >>> mine = recipes.DEEPSEEK_V3.replace(name="mine", loss_factor=2.0**-12)
+      >>> mine.differences(recipes.DEEPSEEK_V3)
+      ['loss_factor: 0.000244140625 instead of 1.0']
+    """
+
+    name: str = ""
+    linear: LinearRecipe | str = FP32
+    keep: tuple[str, ...] = ("head",)
+    overrides: tuple[Override, ...] = ()
+    controller: Controller | None = None
+    stored: tuple[Stored, ...] = ()
+    numerics: Numerics = FLOAT32
+    loss_scaling: LossScalingPolicy | str = POLICIES["none"]
+    loss_factor: float = 1.0
+    optimizer: OptimizerRecipe = ADAMW
+    reduction: Any = None
+    gradients: Any = None
+    parametrisation: str = "standard"
+    source: str = dataclasses.field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for text in ("name", "source"):
+            require_kind(text, getattr(self, text), str, "a text")
+        object.__setattr__(self, "linear", linear_recipe(self.linear))
+        object.__setattr__(self, "keep", words_of("keep", self.keep))
+        for name, kind in (("overrides", Override), ("stored", Stored)):
+            rows = getattr(self, name)
+            if not isinstance(rows, (list, tuple)) or not all(isinstance(row, kind) for row in rows):
+                raise TypeError(f"{name} must be a tuple of {kind.__name__}; got {shown(rows)}.")
+            object.__setattr__(self, name, tuple(rows))
+        require_kind("controller", self.controller, (Controller, type(None)), "a Controller or None")
+        require_kind("numerics", self.numerics, Numerics, "a Numerics")
+        object.__setattr__(self, "loss_scaling", loss_scaling_policy(self.loss_scaling))
+        require_number("loss_factor", self.loss_factor, positive=True)
+        require_kind("optimizer", self.optimizer, OptimizerRecipe, "an OptimizerRecipe")
+        if self.reduction is not None:
+            object.__setattr__(self, "reduction", find_format(self.reduction))
+        object.__setattr__(self, "gradients", kept_format("gradients", self.gradients))
+        require_word("parametrisation", self.parametrisation, PARAMETRISATIONS)
+
+    def replace(self, **changes: Any) -> Recipe:
+        """The same recipe with other fields.
+
+        Raises:
+          ValueError: an unknown field.
+        """
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            require_word("field", name, names)
+        return dataclasses.replace(self, **changes)
+
+    def operands_only(self) -> Recipe:
+        """The same recipe, of which nothing but the operands of products is rounded; the head stays in float32.
+
+        Results of products are float32, each operand is rounded once from the original, and activations wait for the
+        backward pass as they came. Figures of emulators that cast in front of every product compare with this one. The
+        optimizer, and layers that overrides name, follow what they followed.
+
+        Example:
+          >>> from fpsim.train import recipes
+          >>> found = recipes.BF16.operands_only()
+          >>> found.name, found.keep, found.linear.fprop.out_fmt
+          ('BF16, operands only', ('head',), None)
+        """
+        controller = self.controller
+        if controller is not None:
+            levels = tuple(linear_recipe(level).operands_only() for level in controller.levels)
+            controller = dataclasses.replace(controller, levels=levels)
+        overrides = (
+            dataclasses.replace(row, linear=linear_recipe(row.linear).operands_only()) for row in self.overrides
+        )  # fmt: skip
+        kept = any(fnmatchcase("head", pattern) for pattern in self.keep)
+        return self.replace(
+            name=f"{self.name}, operands only" if self.name else "", linear=linear_recipe(self.linear).operands_only(),
+            keep=self.keep if kept else (*self.keep, "head"), overrides=tuple(overrides), controller=controller,
+            stored=(), numerics=FLOAT32,
+        )  # fmt: skip
+
+    def linear_of(self, layer: str, product: str, step: int, steps: int) -> LinearRecipe:
+        """What a product of a layer follows at a step, the controller aside."""
+        found = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear
+        for override in self.overrides:
+            if product in override.products and override.holds(layer, step, steps):
+                found = override.linear
+        assert isinstance(found, LinearRecipe)
+        return found
+
+    def to_toml(self, path: Any = None) -> str:
+        """The recipe as TOML, also written to a file where a path is given.
+
+        Example:
+          >>> from fpsim.train import recipes
+          >>> print(recipes.BF16.to_toml())
+          name = "BF16"
+          linear = "BF16"
+          keep = []
+          source = "torch.autocast(dtype=torch.bfloat16): operands and results in BF16, sums in float32"
+          <BLANKLINE>
+        """
+        return written.write(self, path)
+
+    @classmethod
+    def from_toml(cls, path: Any) -> Recipe:
+        """The recipe of a TOML file, or of a text of TOML with a line break.
+
+        Raises:
+          TypeError, ValueError: it is no recipe; the sentence names the field.
+          OSError: the file cannot be read.
+        """
+        return cls.from_plain(written.read(path))
+
+    def to_plain(self) -> dict[str, Any]:
+        """The recipe as plain values: only the fields that differ from their defaults."""
+        return written.plain(self)
+
+    @classmethod
+    def from_plain(cls, table: Any) -> Recipe:
+        """The recipe of plain values.
+
+        Raises:
+          TypeError, ValueError: a field that there is none of, or a value that it cannot have.
+        """
+        return written.structured(table, cls)
+
+    def differences(self, other: Recipe) -> list[str]:
+        """What is different from another recipe, one line for each field; names and sources aside."""
+        require_kind("other", other, Recipe, "a Recipe")
+        return written.differences(self.replace(name="", source=""), other.replace(name="", source=""))
+
+    def __repr__(self) -> str:
+        return f"<Recipe {self.name or 'without a name'}: linear layers {self.linear!r}>"

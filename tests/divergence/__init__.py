@@ -1,0 +1,1 @@
+"""Tests of the first difference between two runs."""
