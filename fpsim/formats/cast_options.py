@@ -129,5 +129,6 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
       TypeError: it has no such keyword.
       ValueError: as above.
     """
-    check_keywords(function, keywords, DEFAULTS)
+    if keywords:
+        check_keywords(function, keywords, DEFAULTS)
     return cast_options(fmt, **keywords)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,12 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES, NAMED, Format, find_by_name
 from fpsim.formats.named import format as find_format
+from fpsim.lazy import deferred
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.request import no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
+lines, short_sums = deferred("fpsim.sums.lines"), deferred("fpsim.sums.float32_sums")  # both import numba
 KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
 
@@ -68,17 +69,16 @@ def sum(
       Pairwise(FP16) 10000.0
       Exact(FP16) 10000.0
     """
-    Lines, line_sums, brief_sum = _lines()
     if not isinstance(accumulate, Accumulator):
         raise no_accumulator(accumulate)
     usual = axis is None and type(x) is np.ndarray and (fmt is None or type(fmt) is Format or type(fmt) is str)
-    found = brief_sum(x, accumulate, fmt) if usual else None
+    found = short_sums().plain_sum(x, accumulate, fmt) if usual else None
     if found is not None:
         return found
     codes, of_codes, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, codes.ndim)
     terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, -1)
-    sums = line_sums(accumulate, Lines(None, terms, (None, of_codes)))
+    sums = lines().line_sums(accumulate, lines().Lines(None, terms, (None, of_codes)))
     return _as_result(sums.reshape(terms.shape[:-1]), accumulate.result_format)
 
 
@@ -112,7 +112,6 @@ def dot(
       >>> [float(fp.dot(x, y, accumulate=how)) for how in (fp.Sequential("fp16"), fp.FusedMultiplyAdd("fp16"))]
       [0.0, 9.5367431640625e-07]
     """
-    Lines, line_sums, _ = _lines()
     if isinstance(accumulate, (MatrixUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
@@ -121,17 +120,8 @@ def dot(
     left, right = pair.codes
     check_terms(left, right)
     left, right = np.broadcast_to(left, pair.shape), np.broadcast_to(right, pair.shape)
-    sums = line_sums(accumulate, Lines(left, right, (pair.formats[0], pair.formats[1])))
+    sums = lines().line_sums(accumulate, lines().Lines(left, right, (pair.formats[0], pair.formats[1])))
     return _as_result(sums.reshape(pair.shape[:-1]), accumulate.result_format)
-
-
-@cache
-def _lines() -> tuple[Any, Any, Any]:
-    """What adds, which loads numba: an import statement takes longer than a check."""
-    from fpsim.sums.brief import brief_sum
-    from fpsim.sums.lines import Lines, line_sums
-
-    return Lines, line_sums, brief_sum
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:

@@ -113,6 +113,11 @@ def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, size)
 
 
+def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
+    """Call work(first, stop) for spans of 0 .. count; each unit takes as long as `cost` elements of a cast."""
+    over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
+
+
 def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:
     """Call work(start, stop) for spans that cover 0 .. size, at once where that pays; starts are aligned.
 

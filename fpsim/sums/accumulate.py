@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numba
@@ -14,29 +13,41 @@ from fpsim.casts.pipelines import decoding, encoding
 from fpsim.core.layouts import unpack_layout
 from fpsim.core.sums.sum_order import Rows, Targets
 from fpsim.errors import shown
-from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP32, FP64, Format
-from fpsim.formats.rounding import Rounding
 from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic, under_ieee
-from fpsim.runtime.threads import over_spans
+from fpsim.runtime.threads import over_units
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.float32_plan import StripWay, codes_of, fast_way, panels_of, run_strips, strips_kernel, strips_of
+from fpsim.sums.float32_plan import (
+    Float32Sums,
+    codes_of,
+    exactly,
+    float32_sums,
+    strips_kernel,
+)
+from fpsim.sums.float32_sums import NO_C, ONE, summed
 from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
-from fpsim.sums.kernels.float32_rows import STRIP
 from fpsim.sums.kernels.loops import pairwise_kernel, sequence_kernel
 from fpsim.sums.kernels.steps import TILE_COLUMNS
-from fpsim.sums.plan import NO_LAYOUT, exact_plan, lowest_place, options_of, products_fit, randomness, target, ways
+from fpsim.sums.plan import (
+    NO_LAYOUT,
+    exact_plan,
+    lowest_place,
+    options_of,
+    products_fit,
+    randomness,
+    seedless,
+    target,
+    ways,
+)
 
 u32, u64 = np.uint32, np.uint64
-NOTHING, NO_C = np.zeros((0, 0), u64), np.zeros((0, 0), u32)
-ONE = np.float32(1).view(u32)
+NOTHING = np.zeros((0, 0), u64)
 STEP_COST = 16  # elements of a cast that take as long as a step of one sum
 NARROW = 1 << 21  # codes from which a loop is compiled for their own words, instead of copying them to 64 bits
 FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are floats
-FAST_STEPS = 4  # steps of a float32 sum that take as long as an element of a cast
 
 
 class SumProblem(NamedTuple):
@@ -92,10 +103,10 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
         return _sum_of_nothing(problem, fmt)
     if isinstance(accumulator, Exact):
         return _exact(accumulator, problem)
-    fast = None if problem.paired else fast_way(accumulator, problem.formats)
-    if fast is None or replaces(strips_kernel(fast.how), problem.work):
+    plan = None if problem.paired else float32_sums(seedless(accumulator), problem.formats)
+    if plan is None or replaces(strips_kernel(plan.way.how), problem.work):
         return _in_words(accumulator, problem)
-    return _fast(accumulator, problem, fast)
+    return _fast(accumulator, problem, plan)
 
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
@@ -156,40 +167,24 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 # ---- sums in float32
 
 
-def _fast(accumulator: Accumulator, problem: SumProblem, way: StripWay) -> Array:
-    """The sums in float32; strips of rows that come near the ends of the format's range are done in 64-bit words."""
-    a_format, b_format = problem.formats
-    fmt, rows = accumulator.result_format, problem.shape[0]
-    a, of_a = codes_of(np.full(problem.a.shape, ONE), FP32) if a_format is None else codes_of(problem.a, a_format)
-    b, of_b = codes_of(problem.b, b_format)
-    c = _as_float32(problem.c, fmt) if problem.c.size else NO_C
-    operands = panels_of(a, b, (of_a, of_b), way.padding)
-    out, given_up = np.empty(problem.shape, u32), np.zeros(strips_of(operands), np.uint8)
-    terms = operands.a.shape[1]
-    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
-    lost: list[int] = []
-
-    def work(first: int, stop: int) -> None:
-        with ieee_arithmetic():
-            lost.append(run_strips(way, operands, c, out, given_up, chunk, first, stop))
-
-    width = operands.panels.shape[2]
-    over_units(given_up.size, -(-STRIP * width * terms // FAST_STEPS), work)
-    if 2 * sum(lost) > given_up.size:
-        return _in_words(accumulator, problem)
-    codes = out if fmt == FP32 else _encoded(out, FP32, fmt)
-    strips = given_up.nonzero()[0] if any(lost) else ()
-    for strip in strips:
-        i, j = strip // operands.panels.shape[0] * STRIP, strip % operands.panels.shape[0] * width
-        here = slice(i, min(i + STRIP, rows)), slice(j, j + width)
-        c_here = problem.c[here] if problem.c.size else problem.c
-        part = problem._replace(a=problem.a[here[0]], b=problem.b[:, here[1]], c=c_here)
-        codes[here] = _in_words(accumulator, part)
+def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
+    """Return the sums in float32, those that come near the ends of its range in 64-bit words."""
+    left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
+    (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
+    c = _as_float32(problem.c, plan.result) if problem.c.size else NO_C
+    result = np.empty(problem.shape, plan.dtype)
+    with ieee_arithmetic():
+        lost = summed(plan, a, b, (of_a, of_b), c, result)
+    codes = result.view(plan.result.storage)
+    for rows, columns in lost:
+        c_here = problem.c[rows, columns] if problem.c.size else problem.c
+        part = problem._replace(a=problem.a[rows], b=problem.b[:, columns], c=c_here)
+        codes[rows, columns] = _in_words(accumulator, part)
     return codes
 
 
 def _as_float32(codes: Array, fmt: Format) -> Array:
-    """The values of codes, as words of 32 bits."""
+    """Return the values of codes as float32 bits."""
     if fmt == FP32:
         return np.ascontiguousarray(codes, u32)
     words = np.empty(codes.shape, u32)
@@ -198,16 +193,10 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 
 
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
-    """Words of a float that holds values of a format, as codes; a NaN keeps its sign."""
+    """Return words of a float that hold values of a format as codes; a NaN keeps its sign."""
     codes = np.empty(words.shape, fmt.storage)
     run_stages(encoding(source, exactly(fmt)), words, codes)
     return codes
-
-
-@lru_cache(maxsize=4096)
-def exactly(fmt: Format) -> CastOptions:
-    """The options of a cast of values that a format holds."""
-    return CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
 
 
 # ---- sums of any kind
@@ -321,8 +310,3 @@ def _in_bins(problem: SumProblem) -> Callable[..., None]:
         kernel(rows, a, b, out, first, stop, places, precisions, *arguments)
 
     return run
-
-
-def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
-    """Call work(first, stop) for spans of 0 .. count, each unit of which takes as long as `cost` elements of a cast."""
-    over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)

@@ -1,4 +1,4 @@
-"""Accumulators in float32: when that is exact, and the strips of a product for which it was not. Loads numba.
+"""Sums in float32: for which accumulators and formats they are exact, and the numbers that their loops take.
 
 A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that stay in the cache beside a panel.
 """
@@ -12,18 +12,18 @@ import numba
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.casts.pipelines import decoding
+from fpsim.casts.pipelines import decoding, encoding
 from fpsim.core.layouts import decode_plan
-from fpsim.formats.named import FP32, Format
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.formats.rounding import Rounding
-from fpsim.runtime.pipeline import run_stages
+from fpsim.runtime.pipeline import Stage, run_stages
 from fpsim.runtime.processor import has_control, has_fma, rounding_control
 from fpsim.runtime.vectors import widest_vectors
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.sums.kernels import float32_rows as loops
 from fpsim.sums.kernels.float32_pairs import GROUP, PAIRS, PLAIN_PAIRS, pairs_kernel
-from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, ROWS, STEPS, STRIP
-from fpsim.sums.plan import seedless
+from fpsim.sums.kernels.float32_rows import BLOCK, COLUMNS, GRANULE, ROWS, STEPS
 
 PRECISIONS = range(
     8, 12
@@ -37,7 +37,7 @@ HUGE = 102  # a number below two to this plus the precision can be rounded by ad
 
 
 class StripWay(NamedTuple):
-    """How strips are computed in float32."""
+    """How the loops compute a strip in float32."""
 
     how: int
     join: int
@@ -47,28 +47,63 @@ class StripWay(NamedTuple):
     padding: np.uint32  # the zero, as bits, that leaves every sum as it is
 
 
-def fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
-    """The way of an accumulator through float32, or None."""
-    if accumulator.rounding is Rounding.STOCHASTIC:
-        return None
-    return _fast_way(seedless(accumulator), formats)
+class Float32Sums(NamedTuple):
+    """The plan of sums by an accumulator in float32, for operands of two formats, short and long."""
+
+    way: StripWay
+    formats: tuple[Format, Format]  # of the operands
+    storage: tuple[np.dtype[Any], np.dtype[Any]]  # of their codes
+    layouts: tuple[Array, Array] | None  # of the operands' codes, None if those of one become float32 by a table
+    chunk: int  # terms of a run, 0 for all
+    result: Format
+    dtype: np.dtype[Any]  # of the result
+    cast: Stage | None  # from float32 to codes of the result, None for FP32
 
 
 @lru_cache(maxsize=4096)
-def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
+def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
+    """Return the plan of an accumulator without a seed, or None if float32 does not give its sums.
+
+    A format of a that is None stands for ones.
+    """
+    way = None if accumulator.rounding is Rounding.STOCHASTIC else _strip_way(accumulator, formats)
+    if way is None:
+        return None
+    present, result = (formats[0] or FP32, formats[1]), accumulator.result_format
+    a, b = (float32_layout(fmt) for fmt in present)
+    return Float32Sums(
+        way,
+        present,
+        (present[0].storage, present[1].storage),
+        None if a is None or b is None else (a, b),
+        accumulator.chunk if isinstance(accumulator, Chunked) else 0,
+        result,
+        np.dtype(DTYPES.get(result, result.storage)),
+        None if result == FP32 else encoding(FP32, exactly(result))[-1],
+    )
+
+
+@lru_cache(maxsize=4096)
+def exactly(fmt: Format) -> CastOptions:
+    """Return the options of a cast of values that a format holds."""
+    return CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+
+
+def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
+    """Return how the loops compute sums in float32, or None if float32 does not give them."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
     nearest = accumulator.rounding is Rounding.NEAREST_EVEN
     kinds = (Sequential, FusedMultiplyAdd, Chunked, Pairwise)
-    present = [found for found in formats if found is not None]
+    present = [operand for operand in formats if operand is not None]
     if not usual or not isinstance(accumulator, kinds) or numba.config.DISABLE_JIT:
         return None
     if not nearest and not (accumulator.rounding in DIRECTED and has_control()):
         return None
-    if not all(FP32.holds(found) for found in present) or not (_served(fmt) and _served(outer)):
+    if not all(map(FP32.holds, present)) or not (_served(fmt) and _served(outer)):
         return None
     join = _join(accumulator)
-    how = _how(accumulator, sum(found.precision for found in present), len(present) < len(formats))
+    how = _how(accumulator, sum(operand.precision for operand in present), len(present) < len(formats))
     coarse = fmt.min_exponent - fmt.mantissa_bits >= TINY  # so that products that are not normal there round to zero
     if nearest and how == loops.ROUNDED:
         fits = present[0].precision <= fmt.precision
@@ -78,10 +113,10 @@ def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -
         join = None if join == loops.OUTER_ROUNDED else join
     if how is None or join is None or (how != loops.PLAIN and not has_fma()):
         return None
-    precision = min(found.precision for found in (fmt, outer))
-    reach = min(min(found.max for found in (fmt, outer)), 2.0 ** (HUGE + precision))
+    precision = min(fmt.precision, outer.precision)
+    reach = min(fmt.max, outer.max, 2.0 ** (HUGE + precision))
     least = 0.0 if coarse and how != loops.ODD else 2.0**TINY
-    scales = [2.0 ** (FP32.precision - found.precision) for found in (fmt, outer)]
+    scales = [2.0 ** (FP32.precision - total.precision) for total in (fmt, outer)]
     error = 2.0 ** (-precision if nearest else 1 - precision)
     numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales, fmt.smallest_subnormal])
     control = rounding_control(accumulator.rounding.name.lower()) if has_control() else 0
@@ -91,14 +126,14 @@ def _fast_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -
 
 
 def _served(fmt: Format) -> bool:
-    """Whether float32 can round to a format."""
+    """Return whether float32 arithmetic can round to a format."""
     if fmt == FP32:
         return True
     return fmt.precision in PRECISIONS and fmt.signed and FP32.min_exponent <= fmt.min_exponent and FP32.holds(fmt)
 
 
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
-    """The step for terms or products of a precision."""
+    """Return the step for terms, or for products of a precision, or None if there is none."""
     if isinstance(accumulator, Pairwise):
         return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
     fused = isinstance(accumulator, FusedMultiplyAdd)
@@ -110,7 +145,7 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 
 
 def _join(accumulator: Accumulator) -> int | None:
-    """How totals of runs join the outer sum."""
+    """Return how totals of runs join the outer sum, or None if no loop does it."""
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
     if accumulator.chunk % STEPS:
@@ -121,12 +156,12 @@ def _join(accumulator: Accumulator) -> int | None:
 
 
 def _floor(fmt: Format) -> int:
-    """The bits of 1.5 times the smallest normal value."""
+    """Return the float32 bits of 1.5 times the smallest normal value."""
     return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
 
 
 class Panels(NamedTuple):
-    """The operands of the loops, padded: a by zeros of a sign that leave a sum as it is."""
+    """The operands of the loops; a is padded by zeros of the sign that leaves a sum as it is."""
 
     a: Array
     panels: Array
@@ -134,7 +169,7 @@ class Panels(NamedTuple):
 
 
 def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
-    """Codes of a format that float32 holds as the loops read them, in C order, and their layout."""
+    """Return codes of a format that float32 holds as the loops read them, in C order, and their layout."""
     layout = float32_layout(fmt)
     if layout is None:
         words = np.empty(codes.shape, WORD)
@@ -145,7 +180,7 @@ def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1024)
 def float32_layout(fmt: Format) -> Array | None:
-    """The DecodeLayout of a format, None where codes become float32 by a table."""
+    """Return the DecodeLayout of a format, or None if its codes become float32 by a table."""
     plan = decode_plan(fmt, 32)
     return None if plan is None else plan.layout
 
@@ -153,7 +188,7 @@ def float32_layout(fmt: Format) -> Array | None:
 def panels_of(
     a: Array, b: Array, layouts: tuple[Array, Array], padding: np.uint32 = loops.MINUS_ZERO
 ) -> Panels:  # fmt: skip
-    """(M, K) and (K, N) codes of these layouts, laid out for the loops."""
+    """Decode (M, K) and (K, N) codes into the panels that the loops read."""
     (m, k), n = a.shape, b.shape[1]
     rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
     width = min(COLUMNS, -(-n // GRANULE) * GRANULE)
@@ -164,14 +199,9 @@ def panels_of(
     return Panels(floats, panels, ranges)
 
 
-def strips_of(operands: Panels) -> int:
-    """How many strips of panels a product has."""
-    return -(-len(operands.a) // STRIP) * len(operands.panels)
-
-
 @lru_cache(maxsize=64)
 def strips_kernel(how: int) -> Any:
-    """The loop of a step, `loops.rows_kernel` or one with its arguments."""
+    """Return the loop of a step: `loops.rows_kernel`, or one with the same arguments."""
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
     return loops.rows_kernel(how, widest_vectors() if how == loops.ROUNDED else "")
@@ -180,7 +210,10 @@ def strips_kernel(how: int) -> Any:
 def run_strips(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
 ) -> int:
-    """Fill the strips `first .. stop` of out, or mark those that must be done otherwise; returns how many these are."""
+    """Fill strips first .. stop of out, and return the number of those given up, which are marked in `given_up`.
+
+    A strip is given up if its sums may leave the range in which float32 gives them.
+    """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(
         a, panels, c, out, given_up, ranges, first, stop, chunk, way.join, way.numbers, way.words, way.control

@@ -14,8 +14,9 @@ from fpsim.casts.pipelines import BRIEF
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.products.plain import plain_product
 from fpsim.sums.accumulators import Accumulator, Chunked
-from fpsim.sums.brief import brief_sum
-from fpsim.sums.float32_plan import fast_way, float32_layout
+from fpsim.sums.float32_plan import float32_layout, float32_sums
+from fpsim.sums.float32_sums import plain_sum
+from fpsim.sums.plan import seedless
 from fpsim.testing import assert_bits_equal
 from tests.kit.layouts import read_only, unaligned
 from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
@@ -216,12 +217,14 @@ def test_short_sums_have_the_bits_of_long_ones(accumulator: Accumulator) -> None
                 rows = np.stack([codes, codes])
                 got = fp.sum(codes, accumulate=accumulator, fmt=fmt)
                 assert_bits_equal(np.full(2, got), fp.sum(rows, accumulate=accumulator, fmt=fmt, axis=1))
-            assert (brief_sum(usual, accumulator, fmt) is None) == (fast_way(accumulator, (None, fmt)) is None)
+            assert (plain_sum(usual, accumulator, fmt) is None) == (
+                float32_sums(seedless(accumulator), (None, fmt)) is None
+            )
             assert_bits_equal(
                 fp.sum(usual.view(fmt.dtype), accumulate=accumulator), fp.sum(usual, accumulate=accumulator, fmt=fmt)
             )
-    assert brief_sum(np.zeros(0, np.uint8), accumulator, fp.E4M3) is None
-    assert brief_sum(np.zeros(BRIEF + 1, np.uint8), accumulator, fp.E4M3) is None
+    assert plain_sum(np.zeros(0, np.uint8), accumulator, fp.E4M3) is None
+    assert plain_sum(np.zeros(BRIEF + 1, np.uint8), accumulator, fp.E4M3) is None
 
 
 def test_codes_that_become_floats_by_a_table_are_summed_too() -> None:
@@ -230,6 +233,6 @@ def test_codes_that_become_floats_by_a_table_are_summed_too() -> None:
     a, b = operands((low, low), (32, 40, 33), special=True)
     values = [fp.decode(codes, low) for codes in (a, b)]
     for accumulator in (fp.Sequential(fp.FP32), fp.Pairwise(fp.FP32)):
-        assert fast_way(accumulator, (low, low)) is not None
+        assert float32_sums(seedless(accumulator), (low, low)) is not None
         assert_bits_equal(fp.matmul(a, b, accumulate=accumulator, fmt=low), fp.matmul(*values, accumulate=accumulator))
         assert plain_product(a, b, accumulator, low) is None

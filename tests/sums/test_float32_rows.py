@@ -14,13 +14,19 @@ from fpsim.runtime.vectors import has_avx2, has_avx512
 from fpsim.sums import accumulate, float32_plan
 from fpsim.sums.accumulate import SumProblem
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd, Pairwise, Sequential
-from fpsim.sums.float32_plan import fast_way
-from fpsim.sums.kernels.float32_rows import ROUNDED, rows_kernel
+from fpsim.sums.float32_plan import StripWay, float32_sums
+from fpsim.sums.kernels.float32_rows import ROUNDED, STRIP, rows_kernel
+from fpsim.sums.plan import seedless
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
 from tests.sums.checks import assert_same, ranges
 
 Array = npt.NDArray[Any]
+
+
+def way_of(accumulator: Accumulator, formats: tuple[fp.Format, fp.Format]) -> StripWay | None:
+    plan = float32_sums(seedless(accumulator), formats)
+    return None if plan is None else plan.way
 
 
 FAST = [
@@ -44,7 +50,7 @@ def test_sums_in_float32_are_those_in_words(accumulator: Accumulator, whole: boo
     left, right, start = (ranges(generator, shape, largest) for shape in ((19, 150), (150, 150), (19, 150)))
     for i, (name, x) in enumerate(left.items()):
         for j, formats in enumerate(((fp.BF16, fp.BF16), (fp.FP32, fp.FP16), (fp.FP16, fp.E5M2))):
-            if fast_way(accumulator, formats) is None:
+            if way_of(accumulator, formats) is None:
                 continue
             a, b = fp.encode(x, formats[0]), fp.encode(right[name], formats[1])
             some = fp.encode(start[name], accumulator.result_format)
@@ -73,7 +79,7 @@ def test_rows_in_vectors_have_the_bits_of_the_loops(
 ) -> None:
     if not {"avx512": has_avx512, "avx2": has_avx2}[vectors]():
         pytest.skip(f"this processor, or numba's target, has no {vectors}")
-    generator, way = np.random.default_rng(12), fast_way(accumulator, (fp.FP16, fp.FP16))
+    generator, way = np.random.default_rng(12), way_of(accumulator, (fp.FP16, fp.FP16))
     assert way is not None
     assert way.how == ROUNDED
     for width in (1, 16, 33, 64, 80, 128, 150):
@@ -119,7 +125,7 @@ def test_trees_of_any_length_in_float32_are_those_in_words(rounding: str) -> Non
         a[0], a[1], b[:, 0] = 0, 0x8000, 0x8000
         for fmt in (fp.FP16, fp.BF16, fp.FP32):
             accumulator = Pairwise(fmt, rounding=rounding)
-            assert fast_way(accumulator, (fp.FP16, fp.FP16)) is not None
+            assert way_of(accumulator, (fp.FP16, fp.FP16)) is not None
             problem = SumProblem(a, b, np.zeros((0, 0), fmt.storage), (fp.FP16, fp.FP16))
             got = accumulate.accumulated(accumulator, problem)
             assert_same(got, accumulate._in_words(accumulator, problem), accumulator, f"{terms} terms")
@@ -134,7 +140,7 @@ def test_pairs_whose_products_round_up_to_subnormals_overflow_as_in_words(roundi
     a = fp.encode(np.tile(terms, (2, 1)), fp.BF16)
     b = np.full((terms.size, 3), fp.encode(1.0, fp.BF16))
     accumulator = Pairwise(fmt, rounding=rounding)
-    assert fast_way(accumulator, (fp.BF16, fp.BF16)) is not None
+    assert way_of(accumulator, (fp.BF16, fp.BF16)) is not None
     got = accumulate.accumulated(accumulator, SumProblem(a, b, np.zeros((0, 0), np.uint16), (fp.BF16, fp.BF16)))
     assert_bits_equal(got, np.full((2, 3), fmt.infinity_code, np.uint16))
 
@@ -143,11 +149,11 @@ def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
     generator = np.random.default_rng(11)
     a, b = (fp.encode(generator.normal(size=shape), fp.BF16) for shape in ((64, 256), (256, 256)))
     for accumulator in FAST:
-        way = fast_way(accumulator, (fp.BF16, fp.BF16))
+        way = way_of(accumulator, (fp.BF16, fp.BF16))
         assert way is not None
         (left, of_a), (right, of_b) = (float32_plan.codes_of(codes, fp.BF16) for codes in (a, b))
         operands = float32_plan.panels_of(left, right, (of_a, of_b), way.padding)
-        given_up = np.zeros(float32_plan.strips_of(operands), np.uint8)
+        given_up = np.zeros(-(-len(operands.a) // STRIP) * len(operands.panels), np.uint8)
         chunk = accumulator.chunk if isinstance(accumulator, Chunked) else 256
         nothing, out = np.zeros((0, 0), np.uint32), np.empty((64, 256), np.uint32)
         float32_plan.run_strips(way, operands, nothing, out, given_up, chunk, 0, given_up.size)
@@ -168,7 +174,7 @@ def test_every_significand_and_tie_is_rounded_in_float32_as_in_words(
         b = fp.encode(np.concatenate([columns, columns[:, ::-1]]), formats[1])
         for terms in (1, 2):
             problem = SumProblem(a[:, :terms], b[:terms], np.zeros((0, 0), fmt.storage), formats)
-            assert fast_way(Sequential(fmt), formats) is not None
+            assert way_of(Sequential(fmt), formats) is not None
             got = accumulate.accumulated(Sequential(fmt), problem)
             assert_same(got, accumulate._in_words(Sequential(fmt), problem), Sequential(fmt), f"{scale}, {terms} terms")
 

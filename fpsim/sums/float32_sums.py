@@ -1,0 +1,135 @@
+"""Sums in float32 by their plan: of matrices of any size, and of plain short arrays with one look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.operands import full_dtype
+from fpsim.arrays import FORMAT_OF, Array
+from fpsim.casts.pipelines import BRIEF
+from fpsim.formats.named import Format
+from fpsim.formats.named import format as find_format
+from fpsim.runtime import threads
+from fpsim.runtime.general_loops import allows_general_loops
+from fpsim.runtime.pipeline import run_stages
+from fpsim.runtime.processor import ieee_arithmetic, keeps_ieee
+from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.float32_plan import WORD, Float32Sums, Panels, StripWay, float32_sums, panels_of, run_strips
+from fpsim.sums.kernels.float32_rows import STRIP
+from fpsim.sums.plan import seedless
+
+Area = tuple[slice, slice]  # rows and columns
+BYTE = np.dtype(np.uint8)
+NO_C = np.zeros((0, 0), np.uint32)
+ONE = np.float32(1).view(np.uint32)
+COST = STRIP // 4  # a step of a strip's column, in elements of a cast
+
+
+def summed(
+    plan: Float32Sums, a: Array, b: Array, layouts: tuple[Array, Array], c: Array, result: Array
+) -> Sequence[Area]:  # fmt: skip
+    """Fill an array of the plan's dtype with a @ b + c, and return the areas of it that must be summed otherwise.
+
+    Their sums may leave the range in which float32 gives them. Where most do, the whole result is such an area. This
+    thread's processor must keep to IEEE 754.
+
+    Args:
+      plan: the plan of the accumulator.
+      a, b: codes (M, K) and (K, N) in C order.
+      layouts: those of the formats of a and b.
+      c: (M, N) float32 bits that sums start from, or NO_C.
+      result: array in C order to fill.
+    """
+    operands = panels_of(a, b, layouts, plan.way.padding)
+    count, terms, width = operands.panels.shape
+    strips, chunk, cast = -(-len(operands.a) // STRIP) * count, min(plan.chunk or terms, terms), plan.cast
+    given_up, out = np.empty(strips, BYTE), result.view(WORD) if cast is None else np.empty(result.shape, WORD)
+    cost = COST * width * terms
+    if strips * cost < threads.SMALLEST:
+        lost = run_strips(plan.way, operands, c, out, given_up, chunk, 0, strips)
+        if cast is not None:
+            cast.run(out.reshape(-1), result.view(cast.dtype).reshape(-1), 0)
+    else:
+        lost = _by_threads(plan.way, operands, c, out, given_up, chunk, cost)
+        if cast is not None:
+            run_stages((cast,), out, result.view(cast.dtype))
+    if not lost:
+        return ()
+    if 2 * lost > strips:
+        return ((slice(None), slice(None)),)
+    corners = ((strip // count * STRIP, strip % count * width) for strip in given_up.nonzero()[0])
+    return [(slice(i, min(i + STRIP, len(result))), slice(j, j + width)) for i, j in corners]
+
+
+def _by_threads(
+    way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, cost: int
+) -> int:  # fmt: skip
+    """Run all strips on several threads, and return the number of those given up."""
+    parts: list[int] = []
+
+    def work(first: int, stop: int) -> None:
+        with ieee_arithmetic():
+            parts.append(run_strips(way, operands, c, out, given_up, chunk, first, stop))
+
+    threads.over_units(given_up.size, cost, work)
+    return sum(parts)
+
+
+def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Array | None = None) -> Array | None:
+    """Return a @ b of short matrices in the accumulator's dtype, or None if that takes more than one look-up.
+
+    That is so for sums that leave the range of float32's loops, and for operands whose elements have to be read to
+    know that they are codes.
+
+    Args:
+      a, b: arrays (M, K) and (K, N).
+      accumulator: the accumulator.
+      fmt: format of operands that are not arrays of floats.
+      out: takes the result, an array of its shape in C order. It may hold anything if None is returned.
+    """
+    plan = _plain(seedless(accumulator), fmt, a.dtype, b.dtype)
+    if plan is None or plan.layouts is None or (out is not None and out.dtype != plan.dtype):
+        return None
+    left, right = _in_c_order(a, plan.storage[0]), _in_c_order(b, plan.storage[1])
+    result = np.empty((a.shape[0], b.shape[1]), plan.dtype) if out is None else out
+    return None if summed(plan, left, right, plan.layouts, NO_C, result) else result
+
+
+def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
+    """Return the sum of a short array's elements in C order, a scalar of the accumulator's dtype, or None as above."""
+    plan = _plain(seedless(accumulator), fmt, None, x.dtype)
+    if plan is None or plan.layouts is None or not (0 < x.size <= BRIEF and keeps_ieee()) or allows_general_loops():
+        return None
+    ones = np.empty((1, x.size), WORD)
+    ones.fill(ONE)  # np.full takes three times as long
+    result = np.empty((1, 1), plan.dtype)
+    lost = summed(plan, ones, _in_c_order(x.reshape(-1, 1), plan.storage[1]), plan.layouts, NO_C, result)
+    return None if lost else result[0, 0]
+
+
+def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
+    """Return codes, or floats of their format, as codes in C order."""
+    return np.ascontiguousarray(x if x.dtype is codes else x.view(codes))
+
+
+@lru_cache(maxsize=4096)
+def _plain(
+    accumulator: Accumulator, fmt: Any, of_a: np.dtype[Any] | None, of_b: np.dtype[Any]
+) -> Float32Sums | None:  # fmt: skip
+    """Return the plan for operands of these dtypes, or None; of_a: None for ones, which make b the terms of a sum."""
+    a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)
+    if b is None or (a is None and of_a is not None):
+        return None
+    return float32_sums(accumulator, (a, b))
+
+
+def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:
+    """Return the format of an operand, or None if its elements decide, or if it is refused."""
+    stored, wanted = FORMAT_OF.get(dtype), None if fmt is None else find_format(fmt)
+    if stored is not None and wanted in (None, stored):
+        return stored
+    return wanted if wanted is not None and dtype is full_dtype(wanted) else None
