@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -19,12 +20,14 @@ from fpsim.runtime import processor
 from fpsim.runtime.pipeline import Stage, run_stages
 from fpsim.runtime.stream import STREAM_BYTES
 
+Decoder = Callable[[Array], Array]
+
 LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
-BRIEF = 1 << 14  # elements up to which nothing decides between kernels
+SHORT = 1 << 14  # elements up to which the kernel for every format is used, without a choice among faster ones
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """From words of the source's dtype to codes; long: what comes are pieces of a long array."""
+    """Return the stages from words of the source's dtype to codes; long: the arrays will be pieces of a long one."""
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
     if rounding is not Rounding.STOCHASTIC:
@@ -41,7 +44,7 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """The same for all seeds; a stochastic stage takes one besides."""
+    """Return the stages of `encoding` for every seed; a stochastic stage takes the seed as one more argument."""
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
     if source in (FP32, FP64):
@@ -52,7 +55,7 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """From codes in a dtype to words of the target's dtype, which holds the format; long: as for `encoding`."""
+    """Return the stages from codes in a dtype to words of the target, which holds the format; long: see above."""
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
         return (*stages, _decode_stage(fmt, target, long))
@@ -62,7 +65,7 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """From words of the source's dtype to words of the target's dtype, which holds the format; long: see `encoding`."""
+    """Return the stages from words of the source to words of the target, which holds the format; long: see above."""
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
         return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
@@ -71,7 +74,7 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """The same for modes that draw nothing."""
+    """Return the stages of `quantizing` for rounding modes without random bits."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
@@ -80,11 +83,11 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
     plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
-    brief = None if long else quantize_kernel(width, mode, plan.kind, (None, None), False, False)
+    general = None if long else quantize_kernel(width, mode, plan.kind, (None, None), False, False)
 
     def run_quantize(bits: Array, rounded: Array, first: int) -> None:
-        if brief is not None and bits.size <= BRIEF < LARGE:
-            brief(bits, rounded, plan.layout, back.layout)
+        if general is not None and bits.size <= SHORT < LARGE:
+            general(bits, rounded, plan.layout, back.layout)
             return
         frozen = (_frozen(plan.frozen, fmt, bits.size, long), _frozen(back.frozen, fmt, bits.size, long))
         by_sum = has_sum and frozen[0] is not None and processor.rounds_to_nearest()
@@ -96,11 +99,12 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
 
 
 def _convert(source: Array, target: Array, first: int) -> None:
-    """Codes in another integer dtype, known to be in range."""
+    """Copy codes, known to be in range, to another integer dtype."""
     np.copyto(target, source, casting="unsafe")
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
+    """Return the stage from floats of a width to codes."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
 
@@ -117,11 +121,11 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
     by_processor = half.serves(plan, fmt, rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
-    brief = None if long else encode_kernel(width, mode, plan.kind, None, False, False)
+    general = None if long else encode_kernel(width, mode, plan.kind, None, False, False)
 
     def run_encode(bits: Array, codes: Array, first: int) -> None:
-        if brief is not None and bits.size <= BRIEF < LARGE:
-            brief(bits, codes, plan.layout)
+        if general is not None and bits.size <= SHORT < LARGE:
+            general(bits, codes, plan.layout)
             return
         frozen, streamed = _frozen(plan.frozen, fmt, bits.size, long), codes.nbytes >= STREAM_BYTES
         nearest_even = frozen is not None and processor.rounds_to_nearest()
@@ -135,6 +139,7 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
+    """Return the stage from codes to words of FP32 or FP64."""
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:
@@ -145,11 +150,11 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
         return Stage(look_up, target.storage)
 
-    brief, by_processor = None if long else decode_kernel(width, None, False), half.decodes(fmt, width)
+    general, by_processor = None if long else decode_kernel(width, None, False), half.decodes(fmt, width)
 
     def run_decode(codes: Array, bits: Array, first: int) -> None:
-        if brief is not None and codes.size <= BRIEF < LARGE:
-            brief(codes, bits, plan.layout)
+        if general is not None and codes.size <= SHORT < LARGE:
+            general(codes, bits, plan.layout)
             return
         streamed = bits.nbytes >= STREAM_BYTES
         if by_processor:
@@ -161,14 +166,40 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
     return Stage(run_decode, target.storage)
 
 
+@lru_cache(maxsize=4096)
+def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
+    """Return the function from an array of codes to the bits of their float32 values, both in C order.
+
+    dtype: that of the arrays: the format's storage dtype, or its float dtype. None for formats decoded by a table.
+    """
+    if decode_plan(fmt, 32) is None:
+        return None
+    if fmt == FP32:
+        return _float32_bits
+    run, word, storage = _decode_stage(fmt, FP32, False).run, FP32.storage, fmt.storage
+
+    def from_codes(codes: Array) -> Array:
+        bits = np.empty(codes.shape, word)
+        run(codes.ravel(), bits.reshape(-1), 0)
+        return bits
+
+    return from_codes if dtype == storage else lambda values: from_codes(values.view(storage))
+
+
+def _float32_bits(floats: Array) -> Array:
+    """Return float32 as bits, in an array that can be written: kernels would be compiled once more for others."""
+    bits = np.ascontiguousarray(floats).view(FP32.storage)
+    return bits if bits.flags.writeable else bits.copy()
+
+
 def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
-    """The layout to compile in as constants: that of a named format, where the array is long enough to repay it."""
+    """Return the layout to compile in as constants if a format has a name and an array is long enough, else None."""
     return fields if (long or size >= LARGE) and NAMED.get(fmt.name) == fmt else None
 
 
 @lru_cache(maxsize=64)
 def _table(fmt: Format, width: int) -> Array:
-    """The bit pattern of every code's value."""
+    """Return the bit patterns of the values of all codes."""
     bits = fmt.table().view(np.uint64)
     if width == 64:
         return bits

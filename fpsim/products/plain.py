@@ -16,8 +16,7 @@ import numpy as np
 
 from fpsim.arithmetic.operands import Formats, full_dtype
 from fpsim.arrays import Array
-from fpsim.casts.brief import Decoder, brief_decoder
-from fpsim.casts.pipelines import BRIEF
+from fpsim.casts.pipelines import SHORT, Decoder, float32_decoder
 from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.matrix_units.catalogue import ROWS
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
@@ -32,7 +31,7 @@ from fpsim.products.unit_product import ADD, NO_SCALES, NOTHING, UnitProduct
 from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator
-from fpsim.sums.brief import brief_sums
+from fpsim.sums.float32_sums import plain_sums
 
 INT, FLOAT, WORD = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint32)
 INFINITY, SIGN, NAN = (np.uint32(word) for word in (0x7F800000, 0x80000000, NAN_PATTERN))
@@ -53,14 +52,14 @@ def plain_product(
         return None
     if out is not None and not _is_plain(out, (m, n), a, b):
         return None
-    is_short = m * k <= BRIEF and k * n <= BRIEF and m * n <= BRIEF
+    is_short = m * k <= SHORT and k * n <= SHORT and m * n <= SHORT
     if type(accumulate) is str:
         accumulate = ROWS.get(accumulate)
     if isinstance(accumulate, MatrixUnit):
         usual = fmt is None and (promote is None or type(promote) is int)
         return _by_unit(a, b, accumulate, promote, out, is_short) if usual else None
     usual = is_short and promote is None and (fmt is None or type(fmt) is Format or type(fmt) is str)
-    return brief_sums(a, b, accumulate, fmt, out) if usual and isinstance(accumulate, Accumulator) else None
+    return plain_sums(a, b, accumulate, fmt, out) if usual and isinstance(accumulate, Accumulator) else None
 
 
 def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
@@ -142,7 +141,7 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
     """Return what decodes operands, by the dtypes that hold nothing else than codes of an element."""
     fmt, decoders = element.carrier, {}
     for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
-        decoder = None if dtype is None else brief_decoder(fmt, np.dtype(dtype))
+        decoder = None if dtype is None else float32_decoder(fmt, np.dtype(dtype))
         if dtype is not None and decoder is not None:
             decoders[np.dtype(dtype)] = decoder
     return decoders

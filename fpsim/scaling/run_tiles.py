@@ -36,7 +36,7 @@ SHORT_STRIP = 1 << 12  # elements of a strip one row high: 16 KiB, read from the
 TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 cache
 TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is worked on in strips
 FUSED = 1 << 18  # elements from which one loop that does all is worth compiling for each rule, mode and format
-BRIEF = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
+SHORT = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
 
@@ -130,7 +130,7 @@ class TileJob(NamedTuple):
         freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
         back = decode_plan(fmt, self.width) if how.back else None
         frozen = (how.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
-        choices = how.choices() if self.source.size > BRIEF or not careful else None
+        choices = how.choices() if self.source.size > SHORT or not careful else None
         return Elements(self.width, shape_of(self, columns), how.back, choices, frozen, careful)
 
     def first(self, batch: int, row: int, column: int) -> Any:
@@ -302,7 +302,7 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
-    loops = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= BRIEF)
+    loops = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= SHORT)
     tops, specials = np.zeros(scales.shape, loops.word), NO_SPECIALS
     factors = np.empty(scales.shape, loops.real)
     with ieee_arithmetic(), wrapping():

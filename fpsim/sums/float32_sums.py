@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arithmetic.operands import full_dtype
 from fpsim.arrays import FORMAT_OF, Array
-from fpsim.casts.pipelines import BRIEF
+from fpsim.casts.pipelines import SHORT
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
 from fpsim.runtime import threads
@@ -102,7 +102,7 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
     """Return the sum of a short array's elements in C order, a scalar of the accumulator's dtype, or None as above."""
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
-    if plan is None or plan.layouts is None or not (0 < x.size <= BRIEF and keeps_ieee()) or allows_general_loops():
+    if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
         return None
     ones = np.empty((1, x.size), WORD)
     ones.fill(ONE)  # np.full takes three times as long

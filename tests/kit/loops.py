@@ -15,5 +15,5 @@ def take_common_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     tests/scaling/test_loops.py and those of long arrays in test_encode_scaled.py compare the loops bit by bit.
     """
     monkeypatch.setattr(run_tiles, "FUSED", ENDLESS)
-    monkeypatch.setattr(run_tiles, "BRIEF", ENDLESS)
+    monkeypatch.setattr(run_tiles, "SHORT", ENDLESS)
     monkeypatch.setattr(plan, "FEW_TILES", ENDLESS)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.casts.pipelines import BRIEF
+from fpsim.casts.pipelines import SHORT
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.products.plain import plain_product
 from fpsim.sums.accumulators import Accumulator, Chunked
@@ -80,7 +80,7 @@ def test_short_products_are_promoted_as_long_ones(unit: MatrixUnit) -> None:
 
 
 @pytest.mark.parametrize("unit", ["hopper_e4m3_f32", "ampere_bf16_f32", "ada_e5m2_f32", "hopper_tf32_f32"])
-@pytest.mark.parametrize("shape", [(1, BRIEF + 1, 1), (256, 1, 256), (300, 700, 130), (130, 2100, 20), (3, 1500, 900)])
+@pytest.mark.parametrize("shape", [(1, SHORT + 1, 1), (256, 1, 256), (300, 700, 130), (130, 2100, 20), (3, 1500, 900)])
 def test_long_plain_products_have_the_bits_of_others(unit: str, shape: tuple[int, int, int]) -> None:
     how = fp.unit(unit)
     for special in (False, True):
@@ -182,7 +182,7 @@ def test_what_would_have_to_be_looked_at_goes_the_long_way() -> None:
         (codes, codes, fp.Sequential(fp.BF16, rounding="stochastic", seed=1), "e4m3"),
         (codes, codes, fp.Sequential(fp.FP64), fp.E4M3), (codes, codes, sequential, fp.E2M1),
         (codes, codes.astype(np.float64), sequential, None), (codes, codes, "hopper", None), (codes, codes, None, None),
-        (np.ones((1, BRIEF + 1), np.uint8), np.ones((BRIEF + 1, 1), np.uint8), sequential, fp.E4M3),
+        (np.ones((1, SHORT + 1), np.uint8), np.ones((SHORT + 1, 1), np.uint8), sequential, fp.E4M3),
         (np.ones((256, 1), np.uint8), np.ones((1, 256), np.uint8), sequential, fp.E4M3),
     ):  # fmt: skip
         assert plain_product(a, b, accumulate, fmt) is None
@@ -224,7 +224,7 @@ def test_short_sums_have_the_bits_of_long_ones(accumulator: Accumulator) -> None
                 fp.sum(usual.view(fmt.dtype), accumulate=accumulator), fp.sum(usual, accumulate=accumulator, fmt=fmt)
             )
     assert plain_sum(np.zeros(0, np.uint8), accumulator, fp.E4M3) is None
-    assert plain_sum(np.zeros(BRIEF + 1, np.uint8), accumulator, fp.E4M3) is None
+    assert plain_sum(np.zeros(SHORT + 1, np.uint8), accumulator, fp.E4M3) is None
 
 
 def test_codes_that_become_floats_by_a_table_are_summed_too() -> None:

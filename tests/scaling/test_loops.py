@@ -30,7 +30,7 @@ def test_both_kinds_of_loops_give_the_same_bits(name: str, rounding: str, monkey
     options: dict[str, Any] = {"rounding": rounding, "seed": 3}
     encoded: list[list[Any]] = []
     for longest_brief in (0, arrays[0].size):
-        monkeypatch.setattr(run_tiles, "BRIEF", longest_brief)
+        monkeypatch.setattr(run_tiles, "SHORT", longest_brief)
         monkeypatch.setattr(plan, "FEW_TILES", longest_brief)
         encoded.append([fp.encode_scaled(x, fp.E4M3, preset(name), **options) for x in arrays])
     for long, brief in zip(*encoded, strict=True):
@@ -45,7 +45,7 @@ def test_so_they_do_for_integers_and_for_values(fmt: Any, rounding: str, monkeyp
     options: dict[str, Any] = {"rounding": rounding, "seed": 3}
     found: list[Any] = []
     for longest_brief in (0, x.size):
-        monkeypatch.setattr(run_tiles, "BRIEF", longest_brief)
+        monkeypatch.setattr(run_tiles, "SHORT", longest_brief)
         codes = fp.encode_scaled(x, fmt, fp.scalings.TILE_1X128, **options).codes
         found.append((codes, fp.quantize_scaled(x, fmt, fp.scalings.TILE_1X128, **options)))
     for long, brief in zip(*found, strict=True):
