@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy.typing as npt
@@ -10,10 +9,15 @@ import numpy.typing as npt
 from fpsim.arithmetic.operands import Formats
 from fpsim.deprecation import warn_renamed
 from fpsim.formats.cast_options import FormatLike
+from fpsim.lazy import deferred
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import Schedule
 from fpsim.sums.accumulators import Accumulator
+
+# Modules that multiply, which import numba.
+short_way, long_way = deferred("fpsim.products.plain"), deferred("fpsim.products.pipeline")
+requests, backends = deferred("fpsim.products.request"), deferred("fpsim.products.cpu")
 
 
 def matmul(
@@ -94,19 +98,18 @@ def matmul(
       >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_fmt=fp.BF16)[0, 0])
       394.0
     """
-    plain_product, multiplied, request_of, backend = _loaded()
     sides = scale_a is None and scale_b is None and scale_order is None and bias is None
     follows = c is not None or alpha is not None or beta is not None or out_fmt is not None or out_format is not None
     if schedule is None and sides and not follows and strict is True:
-        plain: npt.NDArray[Any] | None = plain_product(a, b, accumulate, fmt, promote, out)
+        plain: npt.NDArray[Any] | None = short_way().plain_product(a, b, accumulate, fmt, promote, out)
         if plain is not None:
             return plain
     if out_format is not None:
         out_fmt = renamed_out_fmt(out_fmt, out_format)
-    request = request_of(
+    request = requests().Request(
         schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt, strict
     )  # fmt: skip
-    result: npt.NDArray[Any] = multiplied(a, b, c, accumulate, request, fmt, out, backend)
+    result: npt.NDArray[Any] = long_way().multiplied(a, b, c, accumulate, request, fmt, out, backends().Cpu())
     return result
 
 
@@ -120,14 +123,3 @@ def renamed_out_fmt(out_fmt: FormatLike | None, out_format: FormatLike) -> Forma
         raise TypeError("out_fmt and its old name out_format must not both be given. Leave out out_format.")
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)  # shown where matmul is called
     return out_format
-
-
-@cache
-def _loaded() -> tuple[Any, Any, Any, Any]:
-    """Return what multiplies, which loads numba: an import statement takes longer than the check of an operand."""
-    from fpsim.products.cpu import Cpu
-    from fpsim.products.pipeline import multiplied
-    from fpsim.products.plain import plain_product
-    from fpsim.products.request import Request
-
-    return plain_product, multiplied, Request, Cpu()
