@@ -2,9 +2,9 @@
 # # Does it matter how a value is rounded?
 #
 # Hardware that drops the low bits instead of rounding is smaller, and for one value the difference is half a unit in the
-# last place. This notebook shows what it comes to over a whole tensor: how much noise each rounding makes, which part of
-# it is a shrinking of the signal, and what averaging makes of the rest. `fp.analysis.error` measures one way to round,
-# `fp.analysis.compare` several of them in one pass; [docs/measures.md](../docs/measures.md) says what the figures mean.
+# last place. This notebook shows the effect on a whole tensor: how much noise each rounding makes, how much of it is a
+# shrinking of the signal, and whether averaging removes the rest. `fp.analysis.error` measures one rounding,
+# `fp.analysis.compare` several in one pass; [docs/measures.md](../docs/measures.md) defines the metrics.
 
 # %%
 import numpy as np
@@ -18,14 +18,14 @@ ROUNDINGS = ["nearest_even", "toward_zero", "up", "stochastic", "odd"]
 # ## One pass over a million normal values
 
 # %%
-found = fp.analysis.compare(x, "e4m3", ROUNDINGS, scalings=None, seed=0)
-found.to_frame()[["rounding", "sqnr_db", "gain", "bias", "mean_ulp", "max_ulp", "underflow_rate"]].round(4)
+comparison = fp.analysis.compare(x, "e4m3", ROUNDINGS, scalings=None, seed=0)
+comparison.to_frame()[["rounding", "sqnr_db", "gain", "bias", "mean_ulp", "max_ulp", "underflow_rate"]].round(4)
 
 # %% [markdown]
 # Truncation leaves twice the error of rounding to nearest in ulps, and 5.7 dB less SQNR. The `bias`, the mean error,
-# does not tell them apart: truncation toward zero pulls negative values up as much as positive ones down. The `gain`
-# does. It is the factor by which the result follows the signal, sum of x times result over sum of x squared: 0.956 for
-# truncation, and nearly 1 for the others.
+# does not show it, because truncation toward zero moves negative values up as much as positive ones down. The `gain`
+# does: the factor by which the signal is scaled, sum of x times result over sum of x squared, is 0.956 for truncation and
+# nearly 1 for the others.
 #
 # A gain of 0.956 does not average out. It multiplies weights, activations and gradients alike, and two truncated
 # operands lose it twice.
@@ -39,7 +39,7 @@ for rounding in ("nearest_even", "toward_zero", "stochastic"):
 # %% [markdown]
 # ## By precision
 #
-# Each bit more halves what truncation takes: 1 - gain is about 0.7 ulp of relative size, 2^-precision times a constant.
+# Each additional bit halves the loss by truncation: 1 - gain is 2^-precision times a constant, about 0.7 ulp.
 
 # %%
 for fmt in ("e2m1", "e5m2", "e4m3", "bf16", "fp16"):
@@ -51,9 +51,9 @@ for fmt in ("e2m1", "e5m2", "e4m3", "bf16", "fp16"):
 # %% [markdown]
 # ## Where the noise comes from
 #
-# The report splits the noise by what became of a value: a normal one of the format, a subnormal one, zero, or the
-# largest one from beyond the range. On data that fits, rounding of normal values is all of it. On data that is 2^10
-# times smaller E4M3 has few normal values left.
+# The report splits the noise by the result of a value: a normal value of the format, a subnormal one, zero (underflow), or
+# the largest value (saturation). On data in the format's range all noise comes from normal values. On data that is 2^10
+# times smaller few values are normal in E4M3.
 
 # %%
 for shift in (0, -6, -10, 10):
@@ -64,8 +64,8 @@ for shift in (0, -6, -10, 10):
 # %% [markdown]
 # ## What stochastic rounding is for
 #
-# It makes twice the squared noise of rounding to nearest, and is right on average: the mean of n roundings with
-# different seeds gains half a bit for each doubling of n. Rounding to nearest gives the same answer every time.
+# It has twice the squared noise of rounding to nearest, but is right on average: the mean of n roundings with different
+# seeds gains half a bit for each doubling of n. Rounding to nearest gives the same result every time.
 
 # %%
 y = x[: 1 << 14].astype(float)
@@ -79,4 +79,4 @@ for n in (1, 4, 16, 64):
 #
 # Yes. Rounding to nearest and truncation differ by 5 to 6 dB at any precision, and much of that is not noise but a gain
 # below 1 (0.956 in E4M3), which neither averaging nor longer sums remove. Stochastic rounding costs 3 dB against nearest
-# on one value, and keeps the mean; it earns that back where roundings of the same quantity are added up.
+# on one value, but keeps the mean: it pays where many roundings of the same quantity are summed.

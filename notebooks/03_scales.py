@@ -3,9 +3,9 @@
 #
 # A scale moves values into the range of a small format. There may be one for a tensor, one for each row, for tiles of
 # 1x128 or 128x128 values, or for blocks of 32 or 16 as in MX and NVFP4. Finer scales cost bits. This notebook measures
-# what they buy: on normal data, on data whose rows differ in size, and on data with an outlier channel.
-# [docs/scaling.md](../docs/scaling.md) says how each recipe finds its scales, [docs/measures.md](../docs/measures.md) what
-# the figures mean.
+# what they gain: on normal data, on data whose rows differ in size, and on data with an outlier channel.
+# [docs/scaling.md](../docs/scaling.md) says how each scaling finds its scales, [docs/measures.md](../docs/measures.md)
+# defines the metrics.
 
 # %%
 import numpy as np
@@ -20,16 +20,16 @@ GRANULARITIES = ["amax", S.BLOCK_128X128, S.ROW, S.TILE_1X128, S.MX]
 # %% [markdown]
 # ## Normal data: granularity hardly helps FP8
 #
-# E4M3 keeps about 31.5 dB over a range of 2^15, so that it does not matter where in this range the values lie. Integers
-# have no range: their step is set by the largest value that shares a scale, and every outlier in reach costs precision.
+# E4M3 keeps about 31.5 dB over a range of 2^15, so it does not matter where in this range the values are. Integers have
+# no such range: the largest value of a tile sets their step, so every outlier in the tile costs precision.
 
 # %%
-found = fp.analysis.compare(plain, ["e4m3", "int8"], scalings=[S.TENSOR, *GRANULARITIES[1:]])
-found.to_frame()[["format", "scaling", "bits_per_value", "sqnr_db", "lost_energy"]].round(4)
+comparison = fp.analysis.compare(plain, ["e4m3", "int8"], scalings=[S.TENSOR, *GRANULARITIES[1:]])
+comparison.to_frame()[["format", "scaling", "bits_per_value", "sqnr_db", "lost_energy"]].round(4)
 
 # %% [markdown]
-# In 4 bits scales are what makes a format usable: NVFP4's 16 values share a scale with a mantissa, MX's 32 share a power
-# of two, whose rounding down cuts the largest value of some blocks off.
+# 4-bit formats need scales: 16 values of NVFP4 share a scale with a mantissa, 32 values of MX share a power of two. MX
+# rounds it down, so that the largest values of some blocks saturate.
 
 # %%
 four = fp.analysis.compare(plain, ["e2m1", "int4"], scalings=[S.TENSOR, S.TILE_1X128, S.MX, S.NVFP4])
@@ -42,8 +42,8 @@ both.plot()
 # %% [markdown]
 # ## Rows of different size: gradients of tokens
 #
-# Here the rows differ by powers of two, as the gradients of tokens do whose loss is small or large. One scale for all
-# loses what is smallest. The worst row says so; the SQNR of the whole tensor, which the largest rows rule, does not.
+# Here the rows differ by powers of two, like the gradients of tokens with small and large losses. One scale for all loses
+# the smallest rows. The rows' own SQNRs show it; that of the whole tensor doesn't, because the largest rows dominate it.
 
 # %%
 tokens = plain * np.float32(2.0) ** (6 * rng.standard_normal((512, 1))).astype(np.float32)
@@ -59,7 +59,7 @@ for scaling in (S.TENSOR, S.BLOCK_128X128, S.ROW, S.TILE_1X128):
 # ## An outlier channel
 #
 # One column is 3000 times larger, as some channels of transformers' activations are. It has nearly all of the energy, so
-# that the SQNR of the whole is high whatever becomes of the other 1023 columns.
+# the SQNR of the whole is high even if the other 1023 columns are lost.
 
 # %%
 outlier = plain.copy()
@@ -73,7 +73,7 @@ for fmt, scaling in (("e4m3", S.TENSOR), ("e4m3", S.TILE_1X128), ("int8", S.ROW)
 # %% [markdown]
 # ## The answer
 #
-# Scales buy range, not precision. For FP8 one scale is enough wherever the values that share it lie within 2^15 of each
-# other: 31.5 dB with one scale, 31.8 with 1x128 tiles. Rows that differ more need scales of their own, along the axis on
-# which they differ. Integers and 4-bit floats have little range, so that each step finer is worth decibels, and an
-# outlier destroys what shares its scale: look at the worst channels, not at the SQNR of the whole.
+# Scales extend the range, not the precision. For FP8 one scale is enough if the values that share it are within 2^15 of
+# each other: 31.5 dB with one scale, 31.8 with 1x128 tiles. Rows that differ more need separate scales. Integers and 4-bit
+# floats have little range, so finer scales gain decibels, and an outlier destroys the values that share its scale: look at
+# the worst channels, not at the SQNR of the whole.

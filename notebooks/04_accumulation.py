@@ -3,8 +3,8 @@
 #
 # Hopper multiplies FP8 matrices with `wgmma`, which adds 32 products at a time to a float32 register. DeepSeek-V3 found
 # that the sums are far less exact than float32 ("about 14 bits", "nearly 2 % at K = 4096") and adds every 128 terms to
-# a second register. This notebook shows what is lost, where, and how much of it comes back. `fp.dot_add` gives the bits
-# of one step, `fp.analysis.drift` the error of whole sums against their length;
+# a second register. This notebook shows what is lost, where, and how much promotion recovers. `fp.dot_add` computes the bits
+# of one step, `fp.analysis.drift` the error of whole sums by their length;
 # [docs/matrix-units.md](../docs/matrix-units.md) states the rules of the unit, [docs/drift.md](../docs/drift.md) those of
 # the measure.
 
@@ -19,12 +19,12 @@ print(fp.unit(UNIT))
 # %% [markdown]
 # ## What one step keeps
 #
-# A step lines up its 32 products and the accumulator to the largest exponent among them, 2^M, and cuts each to a
-# multiple of 2^(M - 13), toward zero. Then it adds, and rounds toward zero to 13 mantissa bits again. So 14 bits count:
-# the one at 2^M and 13 behind it. What lies further right is gone before the sum begins, however many such terms there
-# are.
+# A step aligns its 32 products and the accumulator to the largest exponent among them, M, and cuts each toward zero to a
+# multiple of 2^(M - 13). Then it adds them, and rounds the sum toward zero to 13 mantissa bits. So 14 bits count: the one at
+# 2^M and 13 below it. Lower bits are lost before the sum begins, however many terms have them.
 #
-# Below, 31 equal products stand beside a single 1. What each has beyond 2^-13 is lost, and below 2^-13 that is all of it.
+# Below, 31 equal products are added to a single 1. The part of each product below 2^-13 is lost; of products smaller than
+# 2^-13 that is everything.
 
 # %%
 small = 2.0**-13 * np.array([128, 3, 1.5, 1, 0.75])
@@ -32,12 +32,11 @@ a, b = np.ones((5, 32), np.float32), np.ones((5, 32), np.float32)
 a[:, 1:], b[:, 1:] = 2.0**-6, small[:, None] * 2.0**6  # all of them are E4M3 values
 sums = fp.dot_add(fp.cast(a, "e4m3"), fp.cast(b, "e4m3"), None, UNIT).view(np.float32)
 for product, kept in zip(small, (sums - 1) / (31 * small)):
-    print(f"31 products of {product * 2**13:6.2f} * 2^-13: {kept:6.1%} of what they add is kept")
+    print(f"31 products of {product * 2**13:6.2f} * 2^-13: {kept:6.1%} of their sum is kept")
 
 # %% [markdown]
-# The accumulator takes part in the alignment. As it grows, the grid grows with it: at 2^10 its spacing is 1/8, and
-# whatever 32 new products have beyond that is cut off one by one. Here they are products of uniform numbers from [0, 1),
-# whose mean is 1/4.
+# The accumulator takes part in the alignment. As it grows, the grid becomes coarser: at 2^10 its spacing is 1/8, and each of
+# the 32 new products is cut to a multiple of that. Here they are products of uniform numbers from [0, 1), with mean 1/4.
 
 # %%
 generator = np.random.default_rng(0)
@@ -45,7 +44,7 @@ x, y = (fp.cast(generator.random((64, 32), np.float32), "e4m3") for _ in range(2
 exact = np.sum(x.astype(float) * y.astype(float), axis=1)
 for start in 2.0 ** np.arange(0, 15, 2):
     added = fp.dot_add(x, y, np.full(64, start, np.float32), UNIT).view(np.float32) - start
-    print(f"beside {start:6.0f} a step keeps {np.mean(added / exact):6.1%} of what it should add")
+    print(f"added to {start:6.0f}, a step keeps {np.mean(added / exact):6.1%} of its products' sum")
 
 # %% [markdown]
 # A sum of positive terms thus loses a growing part of every step, always in one direction. Terms of both signs keep the
@@ -79,16 +78,16 @@ for report in (uniform, normal):
     print((errors / errors.shift(-1)).iloc[1:-1].round(1).to_string(header=False), "\n")
 
 # %% [markdown]
-# With promotion the error does not depend on K any more: it is that of one interval, since the float32 total adds next
-# to nothing. Halving the interval (the column above) gains a factor of 3 to 4 for positive terms, about 1.6 for terms of
-# both signs. It costs one float32 addition per output and interval, so 128 spends 1/128 of the multiply-adds there, 32
+# With promotion the error no longer depends on K: it is that of one interval, since the float32 total adds almost no error.
+# Halving the interval (the column above) reduces it by a factor of 3 to 4 for positive terms, of about 1.6 for terms of both
+# signs. The cost is one float32 addition for each output and interval: with 128 that is 1/128 of the multiply-adds, with 32
 # four times as much.
 #
 # ## What theory allows
 #
-# Cuts toward zero are biased, so there is no bound with a square root of K for positive terms, and the figure says NaN.
-# The signs of normal terms make them random, and both bounds hold. An accumulator that rounds to nearest in as many bits
-# would not save long sums: it stagnates, where the sum grows until an addition changes nothing. Stochastic rounding does not.
+# Cuts toward zero are biased, so for positive terms there is no bound with a square root of K, and the table says NaN. For
+# normal terms the cuts have random signs, and both bounds hold. An accumulator of as many bits that rounds to nearest would
+# not help long sums: they stagnate when a term no longer changes the sum. With stochastic rounding they don't.
 
 # %%
 normal.to_frame().query("length == 4096")[
@@ -109,7 +108,7 @@ print(report)
 # %% [markdown]
 # ## Is 128 enough?
 #
-# What matters is whether the accumulator shows beside the error that rounding the operands to E4M3 leaves in the product.
+# What matters is whether the accumulator's error is visible next to the error from rounding the operands to E4M3.
 
 # %%
 k = 4096
@@ -130,13 +129,13 @@ for name, (x, y) in samples.items():
     print(f"{name:12} {quantised:12.1e}             ", "".join(f"{row.norm_relative:9.1e}" for row in rows))
 
 # %% [markdown]
-# For N(0, 1) quantisation costs 3.5 %, and the accumulator never comes near it. For positive terms quantisation averages
-# out to 0.07 to 0.2 %, and there an interval of 128 is the longest that stays at or below that: 256 and more show.
+# For N(0, 1) quantisation has an error of 3.5 %, and the accumulator's is always far below it. For positive terms
+# quantisation averages out to 0.07 to 0.2 %, and 128 is the longest interval whose error is no larger.
 #
 # ## What "nearly 2 %" depends on
 #
 # DeepSeek-V3 (3.3.2) gives a maximum relative error of nearly 2 % for "two random matrices" at K = 4096, without a
-# distribution or a metric. Neither is a detail:
+# distribution or a metric. Both matter:
 
 # %%
 for name, row in never.items():
@@ -147,13 +146,12 @@ for name, row in never.items():
 # %% [markdown]
 # ## The answer
 #
-# One `wgmma` step keeps 14 bits, counted from the largest of its 32 products and the accumulator, and cuts the rest of
-# each term off. A sum that grows loses ever more of what is added: positive terms end 6 to 7 % too small at K = 4096,
-# terms of both signs about 0.1 % off (rms). Adding the partial sums to a float32 total every 128 terms makes the error
-# independent of K: 5e-4 to 6e-4 for positive terms, as much as quantising to E4M3 leaves in such a product, and 1e-4 for
-# terms of both signs, a three-hundredth of it. Longer intervals would show for positive terms; shorter ones cost more
-# additions and gain what nobody sees.
+# One `wgmma` step keeps 14 bits, counted from the largest of its 32 products and the accumulator, and cuts the rest of each
+# term off. A growing sum loses ever more of each addition: at K = 4096 sums of positive terms are 6 to 7 % too small, those
+# of both signs have an rms error of about 0.1 %. Adding the partial sums to a float32 total every 128 terms makes the error
+# independent of K: 5e-4 to 6e-4 for positive terms, as much as quantising to E4M3 causes in such a product, and 1e-4 for
+# terms of both signs, a three-hundredth of it. Longer intervals would be visible for positive terms; shorter ones cost more
+# additions for a gain that is invisible.
 #
-# "Nearly 2 %" is no number that can be checked without saying which values and which error: for N(0, 1) it is the 98th
-# percentile of the relative error, whose maximum has no bound, since sums may come near 0; for positive terms the typical
-# error is three times as large.
+# "Nearly 2 %" can only be checked if values and metric are known: for N(0, 1) it is the 98th percentile of the relative
+# error, whose maximum has no bound, since sums may be near 0; for positive terms the typical error is three times as large.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Which of my model's layers can go to FP8?
 #
-# A colleague's tables say that E4M3 holds every tensor at 31 dB, and still one layer ruins the training. `fp.analysis.diagnose`
-# multiplies every product of a model as the recipe and the chip do, bit for bit, finds out which are too far off and from which cause,
-# measures what they do to the gradients, and recommends ([docs/diagnose.md](../docs/diagnose.md)).
+# A colleague's tables say that E4M3 stores every tensor at 31 dB, but one layer ruins the training. `fp.analysis.diagnose` computes
+# every product of a model with the bits of the recipe and the chip, finds those with too large an error and its cause, measures
+# their effect on the gradients, and recommends what to do ([docs/diagnose.md](../docs/diagnose.md)).
 #
 # The model is the small transformer of `fp.train` after a few steps; its own batches and its own loss.
 
@@ -26,22 +26,22 @@ print(f"loss {losses[0]:.2f} before, {losses[-1]:.2f} after 20 steps")
 # The recipe is FP8_TENSOR, E4M3 with a scale from the largest value of each operand. What does not fit it stays in BF16.
 
 # %%
-found = fp.analysis.diagnose(model, batches, pair_loss, recipes="FP8_TENSOR")
-print(found)
+diagnosis = fp.analysis.diagnose(model, batches, pair_loss, recipes="FP8_TENSOR")
+print(diagnosis)
 
 # %% [markdown]
-# All layers but one fit. The weight gradient of `blocks.1.attn.qkv` looks as good as the others in its norm, but its gradients
-# of queries and keys are thousands of times as small as those of values, which one scale does not hold: single rows of it are lost.
-# In the bars, which are cut by cause, all products lose what the rounding of their two operands costs; scales, sums and the
-# cast of the result add next to nothing. The marks are what a product inherits from other layers.
+# All layers but one fit. The weight gradient of `blocks.1.attn.qkv` is as good as others in its norm, but its gradients of queries
+# and keys are thousands of times smaller than those of values. One scale cannot hold both, and single rows are lost.
+# The bars show the error by cause: nearly all of it comes from rounding the two operands, very little from scales, sums and
+# the cast of the result. The marks are the error that a product inherits from other layers.
 
 # %%
-axes = found.plot()
+axes = diagnosis.plot()
 
 # %% [markdown]
 # ## Without scales
 #
-# The same format, and the values as they are:
+# The same format without any scale:
 
 # %%
 raw = fp.analysis.diagnose(model, batches[:1], pair_loss, recipes="FP8_RAW", layers="blocks.0.mlp.*")
@@ -56,7 +56,7 @@ for sentence in raw.sentences:
 # ## One bad layer
 #
 # Now one channel of what the first MLP reads is 3000 times as large, and its weights as small, so that the model computes what it
-# did before. Large models grow such channels by themselves. In INT8 with one scale there is nothing left for the other channels:
+# did before. Large models develop such channels in training. In INT8 with one scale the other channels are lost:
 
 # %%
 with torch.no_grad():
@@ -76,8 +76,8 @@ int8_rows = bad.to_frame().query("recipe == 'INT8'")
 int8_rows[["layer", "product", "error", "lines", "gradient_error", "fits"]].round(3)
 
 # %% [markdown]
-# The weight gradient of that layer looks well in its norm, which the large channel fills. Its single columns are lost, and
-# that is what `lines` is for.
+# The weight gradient of that layer has a small error in its norm, which the large channel dominates. Single columns are lost,
+# which `lines` shows.
 #
 # ## What to do with it
 #
@@ -89,7 +89,7 @@ print(bad.plan.to_toml())
 # %% [markdown]
 # ## The answer
 #
-# In FP8 with one scale for each tensor all layers of this model can go but one, of which a product stays in BF16: no product loses
-# more than its two roundings cost, unless values thousands of times apart share a scale. Without scales no layer can, because
-# gradients fall below the range. A table of tensors shows neither that nor the layer with an outlier channel, whose tensors are
-# stored well and whose products lose in INT8 what the other channels had to say. FP8 keeps them, since its steps shrink with the numbers.
+# In FP8 with one scale for each tensor all layers of this model fit except one, of which one product stays in BF16: no product loses
+# more than its two roundings cost, unless values that differ by a factor of thousands share a scale. Without scales no layer fits,
+# because gradients are below the range. A table of tensors shows neither that nor the layer with an outlier channel: its tensors
+# are stored well, but in INT8 its products lose all other channels. FP8 keeps them, since its steps shrink with the values.

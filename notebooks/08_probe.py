@@ -2,9 +2,9 @@
 # # Why does this kernel give other bits?
 #
 # A kernel multiplies FP8 matrices on Hopper, and its results should be those of CUTLASS's 2xAcc, which adds the unit's
-# partial sums to float32 every 128 terms. Some are not. Nothing is known of the kernel but that it can be called: below it
-# is a function of two matrices. `fp.probe` asks it for its order of additions and its arithmetic
-# ([docs/probe.md](../docs/probe.md)), finds its name, and proves it on operands that nobody has seen.
+# partial sums to float32 every 128 terms. Some are not. The kernel is known only as a function of two matrices. `fp.probe`
+# finds its order of additions and its arithmetic from calls ([docs/probe.md](../docs/probe.md)), gives them a name, and checks
+# that on fresh operands.
 
 # %%
 from functools import partial
@@ -32,8 +32,8 @@ for name in ("normal", "cancelling"):
 # %% [markdown]
 # ## Probe it
 #
-# One call per sixteen questions: M and -M at two terms, small numbers at the others. What joins M or -M before they cancel
-# is lost, and the result counts the rest.
+# A call answers sixteen questions. In each, two terms are M and -M, and all others are small numbers. Small terms that are
+# added to M or -M before these cancel are lost, and the result counts the rest.
 
 # %%
 model = fp.probe.matmul(kernel, K, a="e4m3")
@@ -49,7 +49,7 @@ model.plot();
 # %% [markdown]
 # ## Name it
 #
-# The kernel promotes twice as often as it should. Where the two orders first part:
+# The kernel promotes twice as often as it should. This is where the two orders first differ:
 
 # %%
 print(fp.schedules.compare(model.schedule, fp.schedules.cutlass_2xacc(128), K, accumulate=model.unit))
@@ -57,7 +57,7 @@ print(fp.schedules.compare(model.schedule, fp.schedules.cutlass_2xacc(128), K, a
 # %% [markdown]
 # ## Prove it
 #
-# The model runs, so that it can be held against the kernel on fresh operands of every kind.
+# The model can be run, and so compared with the kernel on fresh operands of every kind.
 
 # %%
 for name in fp.testing.OPERAND_SETS:
@@ -68,8 +68,8 @@ print(f"{len(fp.testing.OPERAND_SETS)} kinds of operands: every bit is the kerne
 # %% [markdown]
 # ## What has no name
 #
-# NumPy's sum is no schedule of a GPU. Its order comes out all the same: eight strided chains, joined by pairs, blocks of
-# up to 128 terms, and halves above.
+# NumPy's sum is no schedule of a GPU. Its order is found all the same: blocks of up to 128 terms, each summed in eight strided
+# chains that are added in pairs; longer sums are halved.
 
 # %%
 of_numpy = fp.probe.sum(np.sum, 300)
@@ -77,7 +77,7 @@ print(of_numpy)
 of_numpy.plot();
 
 # %% [markdown]
-# A mean is no plain sum, and nothing is guessed.
+# A mean is a sum with a factor:
 
 # %%
 print(fp.probe.sum(np.mean, 300))
@@ -86,5 +86,5 @@ print(fp.probe.sum(np.mean, 300))
 # ## The answer
 #
 # The kernel promotes its partial sums every 64 terms, as a Triton loop with `max_num_imprecise_acc=64` does, and CUTLASS's
-# 2xAcc every 128. Everything else is the same: the unit, 32 terms a step, 13 fraction bits. A callable is enough to find
-# that out, to name it, and to prove it bit for bit.
+# 2xAcc every 128. Everything else is the same: the unit, 32 terms a step, 13 fraction bits. Calling the function is enough to
+# find that out, and to confirm it bit for bit.

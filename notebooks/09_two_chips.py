@@ -1,11 +1,11 @@
 # %% [markdown]
-# # One model on two chips: where do the bits part?
+# # One model on two chips: where do the bits first differ?
 #
 # A model is trained on one chip and served on another, and its outputs differ. `fp.analysis.diff` runs it under both
-# arithmetics, product by product, and says which bit was the first and whose fault it is: two chips, two schedules of a
-# library, two recipes, or torch itself. [docs/diff.md](../docs/diff.md) has the words for all of them.
+# arithmetics, product by product, and finds the first bit that differs and its cause. An arithmetic is a chip, a schedule of a
+# library, a recipe, or torch itself; [docs/diff.md](../docs/diff.md) lists their names.
 #
-# The model here is the small transformer of `fp.train`, trained for a few steps so that its numbers are not random ones.
+# The model here is the small transformer of `fp.train`, trained for a few steps so that its weights are not random.
 
 # %%
 import matplotlib.pyplot as plt
@@ -23,14 +23,14 @@ print(f"loss {losses[0]:.2f} before, {losses[-1]:.2f} after 20 steps")
 # %% [markdown]
 # ## In BF16
 #
-# Hopper and Blackwell add 16 products of a step alike: both keep 25 fraction bits, so every bit of every product of the
-# model is the same.
+# Hopper and Blackwell add the 16 products of a step in the same way: both keep 25 fraction bits, so every bit of every product
+# of the model is the same.
 
 # %%
 print(fp.analysis.diff(model, tokens, "H100", "B200", recipe="BF16"))
 
 # %% [markdown]
-# An A100 adds 8 at a time and keeps one bit fewer. Rounded to BF16 most sums do not show it, and some do.
+# An A100 adds 8 products at a time and keeps one bit fewer. After rounding to BF16 most sums are equal, and some differ.
 
 # %%
 older = fp.analysis.diff(model, tokens, "H100", "A100", recipe="BF16")
@@ -40,33 +40,32 @@ print(older)
 # ## In FP8
 #
 # E4M3 with one scale for each tensor, and BF16 results. Now the tensor cores themselves differ: 13 fraction bits on
-# Hopper, 25 on Blackwell. The operands of the first product are the same on both, so the difference below is one of
-# the sums alone. With what follows that is no longer so, and `growth` says how far results are apart, given what arrives.
+# Hopper, 25 on Blackwell. The operands of the first product are the same on both, so the difference below comes from
+# the sums alone. Operands of later products differ too; `growth` says how far operands and results are apart.
 
 # %%
-found = fp.analysis.diff(model, tokens, "H100", "B200")
-found
+divergence = fp.analysis.diff(model, tokens, "H100", "B200")
+divergence
 
 # %%
-axes = found.plot()
+axes = divergence.plot()
 
 # %% [markdown]
-# A difference of the last bit of BF16 moves some values of the next layer over the edge of an E4M3 cast, which makes it
-# a whole step of a 3-bit mantissa there. That is how 1 part in 1,000 becomes 1 in 100 within a few layers.
+# A difference in the last bit of BF16 makes some values of the next layer round to another E4M3 value, which is a whole step of
+# a 3-bit mantissa. So a relative difference of 1 in 1,000 becomes 1 in 100 within a few layers.
 #
 # These are the additions behind the first element that differs, the same terms in the same order on both:
 
 # %%
 figure, pair = plt.subplots(2, 1, figsize=(6.5, 4.6), layout="constrained")
-trees = found.plot_trees(pair)
+trees = divergence.plot_trees(pair)
 
 # %% [markdown]
 # ## The same chip, another schedule
 #
-# Not chips only: the order in which a library adds differs too. On Hopper, cuBLAS adds FP8 sums up anew every 128 terms
-# unless fast accumulation is asked for. A dict gives some layers an arithmetic of their own and leaves the others to
-# torch: here the head, whose 103 outputs cuBLAS refuses in FP8, since they are no multiple of 16. So one layer alone can
-# be suspected:
+# Libraries on the same chip may add in different orders. On Hopper, cuBLAS starts a new FP8 sum every 128 terms unless fast
+# accumulation is requested. A dict gives some layers an arithmetic and leaves the others to torch: here the head, whose 103
+# outputs cuBLAS refuses in FP8, since they are no multiple of 16. So a single layer can be examined:
 
 # %%
 exact = {"blocks.*": fp.schedules.cublas("sm_90")}
@@ -77,8 +76,8 @@ print(one_layer)
 # %% [markdown]
 # ## Does it matter?
 #
-# Beside these stand the differences that everybody accepts: between FP8 and float32, and between two orders of
-# float32 sums. KL is that of the next token's distribution.
+# For comparison, differences that everybody accepts: between FP8 and float32, and between two orders of float32 sums. KL is the
+# divergence of the next token's distribution.
 
 # %%
 pairs = {
@@ -101,8 +100,8 @@ for name, (first, second, recipe) in pairs.items():
 # %% [markdown]
 # ## The answer
 #
-# In BF16 an H100 and a B200 give the same bits, all of them, and an A100 differs in a few elements of a thousand. In FP8
-# the bits part in the very first product, because Hopper's tensor cores keep 13 fraction bits where Blackwell's keep 25,
-# and the casts of the next layers make that grow: a few blocks later two thirds of all elements differ, and the logits by
-# nearly half of what FP8 costs anyway. To a user that is noise. To a test that compares bits, or to whoever has to repeat
-# a training, it is another model.
+# In BF16 an H100 and a B200 give the same bits, and an A100 differs in a few elements of a thousand. In FP8 the first product
+# already differs, because Hopper's tensor cores keep 13 fraction bits and Blackwell's 25, and the casts of the next layers
+# make the difference grow: a few blocks later two thirds of all elements differ, and the logits by nearly half of the error
+# of FP8 itself. For a user that is noise. For a test that compares bits, or for somebody who has to repeat a training, it
+# is another model.
