@@ -250,5 +250,5 @@ def test_recipes_take_chips_as_they_are_sold() -> None:
 
 def test_the_page_that_an_unknown_chip_is_referred_to_lists_them() -> None:
     page = " ".join((ROOT / "docs" / "matrix-units.md").read_text().split())
-    line = page.partition("Chips are called what they are sold as: ")[2].partition(".")[0]
+    line = page.partition("Chips have the names under which they are sold: ")[2].partition(".")[0]
     assert line.split(", ") == [name for chip in CHIPS.values() for name in sold_as(chip)]
