@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from fpsim.analysis.systems.accumulation.accumulation import accumulation as accumulation
     from fpsim.analysis.systems.accumulation.report import AccumulationReport as AccumulationReport
     from fpsim.analysis.systems.attention.attention import attention as attention
-    from fpsim.analysis.systems.attention.attention import attention_underflow as attention_underflow
-    from fpsim.analysis.systems.attention.attention import kv_caches as kv_caches
+    from fpsim.analysis.systems.attention.caches import kv_caches as kv_caches
     from fpsim.analysis.systems.attention.recipe import AttentionRecipe as AttentionRecipe
     from fpsim.analysis.systems.attention.recipe import KVCache as KVCache
     from fpsim.analysis.systems.attention.results import AttentionReport as AttentionReport
     from fpsim.analysis.systems.attention.results import CacheReport as CacheReport
     from fpsim.analysis.systems.attention.results import WeightUnderflow as WeightUnderflow
+    from fpsim.analysis.systems.attention.underflow import attention_underflow as attention_underflow
     from fpsim.analysis.systems.claims.claims import claims as claims
     from fpsim.analysis.systems.claims.report import ClaimsReport as ClaimsReport
     from fpsim.analysis.systems.invariance.batches import batch_invariance as batch_invariance
@@ -134,8 +134,10 @@ __getattr__, __dir__, __all__ = attach(
         "systems.memory.report": ["Ledger"],
         "systems.memory.saved": ["SavedTensors", "saved_tensors"],
         "systems": ["collectives"],
-        "systems.attention.attention": ["attention", "attention_underflow", "kv_caches"],
+        "systems.attention.attention": ["attention"],
+        "systems.attention.caches": ["kv_caches"],
         "systems.attention.recipe": ["AttentionRecipe", "KVCache"],
+        "systems.attention.underflow": ["attention_underflow"],
         "systems.attention.results": ["AttentionReport", "CacheReport", "WeightUnderflow"],
         "systems.invariance.batches": ["batch_invariance"],
         "systems.invariance.decoding": ["RandomDecoder", "decoding"],

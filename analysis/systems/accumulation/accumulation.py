@@ -1,4 +1,4 @@
-"""Gradients of micro-batches added in chosen formats, compared with float64 and the gradient of the large batch."""
+"""Sums of the gradients of micro-batches in chosen formats, compared with float64 and the large batch's gradient."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fpsim.formats.named import format as find_format
 from fpsim.products.reduce import sum as sum_of
 from fpsim.sums.accumulators import Accumulator, Sequential
 
-# Name -> the format of a micro-batch's gradient (None is float32), and the format of the sums or what adds them.
+# Name -> the format of a micro-batch's gradient (None is float32), and the format or the accumulator of the sums.
 WAYS: dict[str, tuple[Any, Any]] = {
     "float32": (None, "fp32"),
     "BF16, float32 sums": ("bf16", "fp32"),
@@ -34,20 +34,20 @@ def accumulation(
     gradients: Gradients, batches: Any = None, loss: Any = None, *, ways: Mapping[str, tuple[Any, Any]] | None = None,
     weights: Sequence[float] | None = None, divide: str = "after",
 ) -> AccumulationReport:  # fmt: skip
-    """Add gradients of micro-batches in several ways, and measure how far each is from their float64 mean.
+    """Add the gradients of micro-batches in several ways, and measure the error of each against the float64 mean.
 
-    A micro-batch's gradient is rounded into a format, to nearest even, and added to the sum, which is rounded after
-    each addition: float32 sums beside BF16 gradients are "master sums", BF16 sums are what `.grad` of a BF16 weight
-    does. The mean is the sum divided by the number of micro-batches, in float32.
+    A micro-batch's gradient is rounded to a format, to nearest even, and added to the sum, which is rounded after each
+    addition. Float32 sums of BF16 gradients are known as master gradients; BF16 sums are those of `.grad` of a BF16
+    weight. The mean is the sum divided by the number of micro-batches, in float32.
 
     Args:
-      gradients: array (micro-batches, ...) of floats, or a torch.nn.Module, of whose parameters gradients are taken.
+      gradients: array (micro-batches, ...) of floats, or a torch.nn.Module whose parameters have the gradients.
       batches: with a module, the micro-batches: each a tensor, or a tuple or dict of tensors whose first axis is the
-        batch. The gradient of all of them as one large batch is a way too, "large batch".
+        batch. The gradient of all of them as one batch is added to the report as the way "large batch".
       loss: with a module, a function of (model, batch) that returns a mean over the batch, or a criterion of torch.
       ways: name -> (format of a micro-batch's gradient or None, format of the sums or an accumulator such as
         `fp.Sequential("bf16", rounding="stochastic", seed=0)`); None is float32, BF16 with float32 sums, and BF16.
-      weights: of the micro-batches, for a weighted mean; None is 1 each, and with a module the size of each.
+      weights: a weight for each micro-batch, for a weighted mean; None is 1 each, or with a module the size of each.
       divide: "after" divides the sum; "before" multiplies each gradient by its share before it is rounded and added,
         as `(loss / n).backward()` does, which keeps FP16 sums from overflowing.
 
@@ -55,18 +55,18 @@ def accumulation(
       An AccumulationReport, with rows for 1, 2, 4, ... and all micro-batches.
 
     Raises:
-      TypeError, ValueError: no gradients, batches or loss where they are needed, unknown formats or words, weights of
-        another number or not above 0.
+      TypeError, ValueError: gradients, batches or loss are missing, a format or name is unknown, or weights are not a
+        number > 0 for each micro-batch.
 
     Example:
-      >>> found = fp.analysis.accumulation(np.float32([[256.0], [1.0]]))
-      >>> {way: float(values[0] * 2) for way, values in found.values.items()}  # 257 lies between 256 and 258 in BF16
+      >>> report = fp.analysis.accumulation(np.float32([[256.0], [1.0]]))
+      >>> {way: float(values[0] * 2) for way, values in report.values.items()}  # BF16 has 256 and 258
       {'float32': 257.0, 'BF16, float32 sums': 257.0, 'BF16 sums': 256.0}
     """
     require_word("divide", divide, DIVIDE)
     chosen = _checked_ways(WAYS if ways is None else ways)
     large, shares = None, weights
-    if _is_module(gradients):
+    if hasattr(gradients, "named_parameters") and hasattr(gradients, "zero_grad"):  # a module, without importing torch
         terms, large, sizes = _of_model(gradients, batches, loss)
         shares = list(map(float, sizes)) if weights is None else weights
     elif batches is not None or loss is not None:
@@ -85,11 +85,11 @@ def accumulation(
     values: dict[str, Array] = {}
     exact = _exact_means(flat, factors)
     for name, way in chosen.items():
-        found, mean = _rows_of(name, way, flat, factors, divide, exact)
-        rows += found
+        way_rows, mean = _rows_of(name, way, flat, factors, divide, exact)
+        rows += way_rows
         values[name] = mean.reshape(terms.shape[1:])
     if large is not None:
-        rows = [_beside_large(row, values[row.way], large, len(terms)) for row in rows]
+        rows = [_with_large(row, values[row.way], large, len(terms)) for row in rows]
         rows.append(accumulation_row(LARGE, len(terms), large, None, (exact[len(terms)], flat[-1])))
         values[LARGE] = large
     return AccumulationReport(tuple(rows), flat.shape[1], divide, values)
@@ -115,7 +115,7 @@ def _rows_of(
 
 
 def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
-    """Yield numbers of terms, their sums, and the sums before the last one was added; None before the first."""
+    """Yield numbers of terms, their sums, and the sums before the last addition; None for one term."""
     wanted = list(_counts(len(terms)))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
         for count in wanted:
@@ -130,7 +130,7 @@ def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, 
 
 
 def _added(total: Array, term: Array, fmt: Any, sums: Format) -> Array:
-    """Return the sum of a total, values of `sums`, and a term, values of `fmt`, rounded into `sums`; float32."""
+    """Return total + term rounded to `sums`, as float32; total has values of `sums`, term of `fmt`."""
     if sums == FP32:
         with np.errstate(all="ignore"):
             return np.asarray(total + term)
@@ -152,13 +152,13 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
     """Return the weighted means of the first terms in float64, by their number."""
-    wanted, found = list(_counts(len(terms))), {}
+    wanted, means = list(_counts(len(terms))), {}
     total = np.zeros(terms.shape[1:], np.float64)
     for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):
         total += weight * term.astype(np.float64)
         if count in wanted:
-            found[count] = total / weights[:count].sum()
-    return found
+            means[count] = total / weights[:count].sum()
+    return means
 
 
 def _counts(most: int) -> Iterator[int]:
@@ -170,8 +170,8 @@ def _counts(most: int) -> Iterator[int]:
     yield most
 
 
-def _beside_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
-    """Return a row of all micro-batches with how far it is from the large batch's gradient."""
+def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
+    """Return a row of all micro-batches with its difference from the large batch's gradient; other rows as they are."""
     if row.micro_batches != count:
         return row
     same = mean.view(np.uint32) == large.view(np.uint32)
@@ -184,14 +184,14 @@ def _beside_large(row: AccumulationRow, mean: Array, large: Array, count: int) -
 
 
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
-    """Return ways as formats and accumulators.
+    """Return the ways as formats and accumulators.
 
     Raises:
-      TypeError, ValueError: they are none.
+      TypeError, ValueError: `ways` is not a dict of pairs, or has a reserved name.
     """
     if not isinstance(ways, Mapping) or not ways or not all(isinstance(name, str) for name in ways):
         raise TypeError(f"ways must be a dict of name -> (format, sums), such as the default; got {shown(ways)}.")
-    found = {}
+    checked = {}
     for name, way in ways.items():
         if not isinstance(way, (tuple, list)) or len(way) != 2:
             raise TypeError(
@@ -200,10 +200,10 @@ def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
             )
         fmt, sums = way
         adds = sums if isinstance(sums, Accumulator) else Sequential(sums)
-        found[name] = (None if fmt is None else find_format(fmt), adds)
-    if LARGE in found:
-        raise ValueError(f"ways must not be called {LARGE!r}, which a report has of its own. Name it otherwise.")
-    return found
+        checked[name] = (None if fmt is None else find_format(fmt), adds)
+    if LARGE in checked:
+        raise ValueError(f"ways must not have the name {LARGE!r}, which is reserved for the gradient of all batches.")
+    return checked
 
 
 def _checked_weights(weights: Any, count: int) -> Array:
@@ -216,17 +216,12 @@ def _checked_weights(weights: Any, count: int) -> Array:
         array = np.empty(0)
     if array.shape != (count,) or not np.isfinite(array).all() or not (array > 0).all():
         raise ValueError(
-            f"weights must be one finite number > 0 for each of {count} micro-batches; got {shown(weights)}."
+            f"weights must have one finite number > 0 for each of {count} micro-batches; got {shown(weights)}."
         )
     return array
 
 
 # ---- models
-
-
-def _is_module(value: Any) -> bool:
-    """Return whether a value is a torch.nn.Module, without importing torch."""
-    return hasattr(value, "named_parameters") and hasattr(value, "zero_grad")
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
@@ -235,26 +230,27 @@ def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]
 
     refuse_swapped(model, batches, loss)
     if batches is None or loss is None:
-        raise TypeError("a torch.nn.Module needs batches and a loss; got none of one. Pass batches=[...], loss=....")
+        missing = " and ".join(name for name, x in (("batches", batches), ("loss", loss)) if x is None)
+        raise TypeError(f"a torch.nn.Module needs batches and a loss; got no {missing}. Pass batches=[...], loss=....")
     function, listed = loss_of(loss), list(batches)
     if not listed:
-        raise ValueError("batches must hold a micro-batch at least; got none.")
+        raise ValueError("batches must hold at least one micro-batch; got none.")
     grads = [_gradient(model, batch, function) for batch in listed]
     sizes = np.array([_size(batch) for batch in listed], np.float64)
     return np.stack(grads), _gradient(model, _joined(listed), function), sizes
 
 
 def _gradient(model: Any, batch: Any, function: Any) -> Array:
-    """Return the gradient of all parameters, flat float32; the model's own .grad stay as they are."""
+    """Return the gradient of all parameters, flat float32, without changing the model's .grad."""
     import torch
 
     parameters = [x for x in model.parameters() if x.requires_grad]
     if not parameters:
         raise ValueError("the model must have parameters that require a gradient; got none.")
-    found = torch.autograd.grad(function(model, batch), parameters, allow_unused=True)
+    gradients = torch.autograd.grad(function(model, batch), parameters, allow_unused=True)
     flat = [
         (torch.zeros_like(x) if gradient is None else gradient).detach().float().reshape(-1)
-        for x, gradient in zip(parameters, found, strict=True)
+        for x, gradient in zip(parameters, gradients, strict=True)
     ]  # fmt: skip
     joined: Array = torch.cat(flat).cpu().numpy()
     return joined
@@ -270,10 +266,10 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def _size(batch: Any) -> int:
-    """Return the length of the first axis of a batch.
+    """Return the size of the first axis of a batch.
 
     Raises:
-      TypeError: it holds no tensors with one.
+      TypeError: it holds no tensor with an axis.
     """
     leaves = _leaves(batch)
     if not leaves:
@@ -289,5 +285,5 @@ def _joined(batches: Sequence[Any]) -> Any:
     if isinstance(first, Mapping):
         return {name: _joined([batch[name] for batch in batches]) for name in first}
     if isinstance(first, (tuple, list)):
-        return tuple(_joined(each) for each in zip(*batches, strict=True))
-    return torch.cat([torch.as_tensor(each) for each in batches]) if hasattr(first, "shape") else first
+        return tuple(_joined(parts) for parts in zip(*batches, strict=True))
+    return torch.cat([torch.as_tensor(batch) for batch in batches]) if hasattr(first, "shape") else first

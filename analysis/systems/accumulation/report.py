@@ -21,20 +21,20 @@ LARGE = "large batch"
 
 @dataclass(frozen=True)
 class AccumulationRow:
-    """The mean gradient of the first micro-batches, added in one way, beside their float64 mean.
+    """The mean gradient of the first micro-batches, added in one way, compared with their float64 mean.
 
     Attributes:
-      way: how they were added: the format of a micro-batch's gradient, and what adds.
-      micro_batches: how many.
-      relative_error: norm of the difference from the float64 mean, over the norm of that; NaN where it is 0 or where
-        elements overflowed.
-      bias: sum of the differences in the direction of the float64 mean, over the sum of its magnitudes: -0.5 is half
-        of the gradient lost.
-      unchanged: share of the elements that the last micro-batch, not 0 there, left as they were.
+      way: name of the way in which they were added: the format of a micro-batch's gradient, and that of the sums.
+      micro_batches: number of micro-batches.
+      relative_error: norm of the difference from the float64 mean / norm of the float64 mean; NaN where this norm is 0
+        or elements overflowed.
+      bias: sum of the differences in the direction of the float64 mean / sum of its magnitudes: -0.5 says that half of
+        the gradient is lost.
+      unchanged: share of the elements that the last micro-batch did not change, although its gradient is not 0 there.
       overflowed: share of the elements that are Inf or NaN.
-      equal: share of the elements whose bits are those of the large batch's gradient; NaN without one, or with fewer
-        than all micro-batches.
-      drift: norm of the difference from the large batch's gradient, over the norm of that; NaN as `equal`.
+      equal: share of the elements with the bits of the large batch's gradient; NaN without one, or with fewer than all
+        micro-batches.
+      drift: norm of the difference from the large batch's gradient / norm of that gradient; NaN as `equal`.
     """
 
     way: str
@@ -101,7 +101,7 @@ class AccumulationReport(SavedReport):
         return accumulation_axes(self, ax)
 
     def _saved(self) -> dict[str, Any]:
-        """Return the fields that are saved: all but `values`, which may be large."""
+        """Return the fields that are saved: all except `values`, which may be large."""
         rows = [dataclasses.asdict(row) for row in self.rows]
         return {"elements": self.elements, "divide": self.divide, "rows": rows}
 
@@ -118,7 +118,7 @@ class AccumulationReport(SavedReport):
         return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])
 
     def _repr_html_(self) -> str:
-        """Return the same as a table."""
+        """Return the same as a table in HTML."""
         cells = "".join(
             f"<tr><td>{html.escape(way)}</td><td>{html.escape(_words(self.final(way)))}</td></tr>" for way in self.ways
         )
@@ -126,14 +126,15 @@ class AccumulationReport(SavedReport):
 
 
 def _words(row: AccumulationRow) -> str:
-    """Return a row in words."""
+    """Return a row as a clause."""
     if row.overflowed:
         return f"{percent(row.overflowed)} of the elements overflowed"
     said = f"relative error {row.relative_error:.2g}"
     if row.unchanged:
-        said += f", the last micro-batch changed nothing in {percent(row.unchanged)} of the elements"
+        said += f"; the last micro-batch left {percent(row.unchanged)} of the elements unchanged"
     if not math.isnan(row.equal):
-        said += f", {row.drift:.2g} from the large batch ({percent(row.equal)} of the bits equal)"
+        said += f"; relative difference from the large batch {row.drift:.2g}"
+        said += f", equal bits in {percent(row.equal)} of the elements"
     return said
 
 
@@ -141,10 +142,10 @@ def accumulation_row(way: str, count: int, mean: Array, before: Array | None, te
     """Return the row of a mean gradient.
 
     Args:
-      way, count: its name, and how many micro-batches were added.
-      mean: of these micro-batches, float32.
-      before: the same before the last one was added, times the ratio of the divisors; None for a way that adds none.
-      terms: float64 mean, and the last micro-batch's gradient.
+      way, count: name of the way, and number of micro-batches.
+      mean: mean of these micro-batches, float32.
+      before: the sum before the last addition, over the same divisor; None where nothing was added.
+      terms: the float64 mean, and the last micro-batch's gradient.
     """
     exact, last = terms
     finite = np.isfinite(mean)

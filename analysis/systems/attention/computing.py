@@ -1,4 +1,4 @@
-"""Computes the attention of one head in the formats of a recipe, and what its parts show."""
+"""The attention of one head in the formats of a recipe, with intermediate arrays for the report."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Head(NamedTuple):
 
     Attributes:
       q, k, v: (queries, d), (keys, d), (keys, dv).
-      mask: (queries, keys), 0 or what is added to scores, -Inf where they do not count; None for all.
-      scale: what q.k is multiplied by.
+      mask: (queries, keys), numbers that are added to the scores, -Inf for masked keys; None for no mask.
+      scale: factor of q.k.
     """
 
     q: Doubles
@@ -40,14 +40,14 @@ class Head(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """The result of one head, and its parts that figures are made of.
+    """The result of one head, with the intermediate arrays that the metrics need.
 
     Attributes:
       output: (queries, dv), float32 values of the output format.
       scores: (queries, keys), after the scale and the mask.
       overflowed: (queries, keys), whether a score that is finite in float64 is not.
       weights: (queries, keys), the rounded operand of the product with v, without probability_scale.
-      sums: (queries,), what outputs were divided by; 1 in the plain order.
+      sums: (queries,), divisors of the outputs; 1 in the plain order.
       largest: the largest |q.k| before the scale, in float64.
     """
 
@@ -70,6 +70,7 @@ class Float:
         return decode(encode(x, self.fmt), self.fmt, np.float32)
 
     def _apply(self, operation: Any, a: Array, b: Array) -> Array:
+        """Return the result of an operation on the broadcast operands."""
         shape = np.broadcast_shapes(a.shape, b.shape)
         left, right = (encode(np.ascontiguousarray(np.broadcast_to(x, shape)), FP32) for x in (a, b))
         return decode(operation(left, right, fmt=FP32, out_fmt=self.fmt), self.fmt, np.float32)
@@ -91,12 +92,12 @@ class Float:
         return self._apply(divide, a, b)
 
     def exp(self, x: Array) -> Array:
-        """Return the exponentials: float64's, rounded."""
+        """Return the exponentials, computed in float64 and rounded."""
         with np.errstate(under="ignore", over="ignore", invalid="ignore"):
             return self.round(np.exp(x.astype(np.float64)))
 
     def sum(self, x: Array) -> Array:
-        """Return sums along the last axis in ascending order, every addition rounded."""
+        """Return sums along the last axis in ascending order, with every addition rounded."""
         sums = sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1)
         return (
             decode(np.asarray(sums), self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
@@ -104,7 +105,7 @@ class Float:
 
 
 def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
-    """Return keys or values (tokens, channels) as a cache gives them back, float32 or as they came without a cache."""
+    """Return keys or values (tokens, channels) after storage in a cache, float32; without a cache unchanged."""
     if cache is None:
         return x
     scaling = cache.scaling(scales)
@@ -122,7 +123,7 @@ class AttentionOperand(NamedTuple):
 
 
 def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand]:
-    """Return q, k and v after the cache, rounded to the input format, of the whole head with one scale or none."""
+    """Return q, k and v after the cache, rounded to the input format, each with one scale for the head or none."""
     keys, values = head.k, head.v
     if recipe.cache is not None:
         keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)
@@ -132,6 +133,7 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, Att
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
+    """Return one of q, k and v rounded to the input format."""
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:
         return AttentionOperand(np.asarray(quantize(x, recipe.inputs)), np.float32(1))
@@ -161,7 +163,7 @@ def attend(head: Head, recipe: AttentionRecipe) -> Traced:
 
 
 def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe) -> Array:
-    """Return a @ b of values that are rounded to two formats first, summed as the recipe says, as float32."""
+    """Return a @ b as float32: both are rounded to their formats first, and summed as the recipe says."""
     codes = encode(np.ascontiguousarray(a), left), encode(np.ascontiguousarray(b), right)
     formats = None if isinstance(recipe.accumulate, MatrixUnit) else (left, right)
     product = matmul(*codes, accumulate=recipe.accumulate, fmt=formats, strict=False)
@@ -200,7 +202,7 @@ def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
         decay = softmax.exp(softmax.subtract(top, _finite(higher)))
         exponentials = softmax.exp(softmax.subtract(scores[:, part], _finite(higher)))
         sums = softmax.add(softmax.multiply(sums, decay), softmax.sum(exponentials)[:, None])
-        weights[:, :start] *= decay  # what the earlier ones count for now
+        weights[:, :start] *= decay  # earlier weights become relative to the new maximum
         block = rounded.round(exponentials * scale)
         weights[:, part] = block / scale
         product = running.round(_product(block, v.values[part], recipe.probabilities, recipe.inputs, recipe))
@@ -211,9 +213,9 @@ def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
     return output, weights, sums[:, 0]
 
 
-def _finite(maximum: Array) -> Array:
-    """Return maxima with 0 for rows in which nothing counts, whose differences are then -Inf and not NaN."""
-    return np.where(np.isneginf(maximum), np.float32(0), maximum)
+def _finite(maximum: Any) -> Any:
+    """Return maxima with 0 for rows whose keys are all masked, so that differences are -Inf and not NaN."""
+    return np.where(np.isneginf(maximum), maximum.dtype.type(0), maximum)
 
 
 def exact_attention(head: Head) -> tuple[Doubles, Doubles]:
@@ -222,10 +224,6 @@ def exact_attention(head: Head) -> tuple[Doubles, Doubles]:
     if head.mask is not None:
         scores = scores + head.mask
     with np.errstate(under="ignore", invalid="ignore", divide="ignore"):
-        weights = np.exp(scores - _finite64(scores.max(axis=-1, keepdims=True)))
+        weights: Doubles = np.exp(scores - _finite(scores.max(axis=-1, keepdims=True)))
         weights /= weights.sum(axis=-1, keepdims=True)
         return weights @ head.v, weights
-
-
-def _finite64(maximum: Doubles) -> Doubles:
-    return np.where(np.isneginf(maximum), 0.0, maximum)

@@ -1,4 +1,4 @@
-"""Figures of attention: errors by row, weights that vanish, errors of caches against their bits."""
+"""Figures of attention: errors of rows, weights rounded to 0, and errors of caches."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def underflow_axes(report: DrawnUnderflow, ax: Any = None) -> Any:
     with figure_style():
         ax = axes_of(ax, 2.7)
         ax.plot(spreads, [row.law for row in rows], color=QUIET, linewidth=1.2, label="law")
-        ax.plot(spreads, [row.below for row in rows], "o", color=INK, markersize=4, label="weights that vanish")
+        ax.plot(spreads, [row.below for row in rows], "o", color=INK, markersize=4, label="weights rounded to 0")
         ax.plot(spreads, [row.lost_mass for row in rows], color=SHADES[1], linewidth=1.4, marker="s", markersize=3,
                 label="their share of the sum")  # fmt: skip
         ax.set_ylim(-0.03, 1.03)

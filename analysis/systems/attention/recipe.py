@@ -1,4 +1,4 @@
-"""Recipes of attention as data: in which format each part is computed, in which order, from which cache."""
+"""Recipes of attention as data: the format of each part, the order, and the cache."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PARTS = ("inputs", "scores", "softmax", "probabilities", "unnormalised", "output
 
 @dataclass(frozen=True)
 class KVCache:
-    """A way to store keys and values: a format, and which elements share a scale.
+    """A way to store keys and values: a format, and the elements that share a scale.
 
     Attributes:
-      fmt: a float format, or "int8", "int4" and kin, symmetric.
+      fmt: a float format, or a symmetric integer format such as "int8" and "int4".
       scales: "token": one scale for each token of a head; "head": one for all tokens of a head; "channel": one for each
         channel of a head; "block": one for each tile of `block`; "none": no scale.
       block: (tokens, channels) of a tile.
       keys: the scales of keys where they differ from those of values, such as "channel" (KIVI).
-      scale_format: of the scales.
+      scale_format: the format of the scales.
 
     Example:
       >>> from fpsim.analysis.systems.attention.recipe import KVCache
@@ -59,7 +59,7 @@ class KVCache:
             raise ValueError(f"{self.fmt.name} needs scales; got 'none'. Take scales='token', for example.")
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return which elements of an array (tokens, channels) share a scale; None for no scale."""
+        """Return the scaling of an array (tokens, channels); None for no scale."""
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 
@@ -77,31 +77,33 @@ class KVCache:
 
     @property
     def name(self) -> str:
-        """The cache in a few words."""
+        """Name of the cache: format, scales, and the scales of keys if they differ."""
         values = f"{self.scales} {self.block[0]}x{self.block[1]}" if self.scales == "block" else self.scales
         return f"{self.fmt.name}, {values}" + (f", keys by {self.keys}" if self.keys else "")
 
 
 @dataclass(frozen=True)
 class AttentionRecipe:
-    """The formats of an attention, and its order.
+    """The formats of an attention, and the order of its steps.
 
     Attributes:
-      inputs: of q, k and v.
-      scaled_inputs: whether q, k and v of each head are divided by a scale first, so that the largest is the largest of
-        the format, as FP8 needs it (formats of up to 8 bits); scores and outputs are multiplied by the scales in
-        float32.
-      scores: of q.k, which is rounded to it before and after it is multiplied by the scale.
-      softmax: of differences to the maximum, exponentials, their sum, and quotients.
-      probabilities: of the operand of the product with v.
-      unnormalised: of that product, and in flash order of the running output.
-      output: of the result.
-      accumulate: how products are summed: a unit or its name, or an accumulator, such as fp.FusedMultiplyAdd("fp32").
-      probability_scale: a power of two that probabilities are multiplied by before they are rounded, and outputs are
-        divided by.
-      block: keys of a block in flash order, where exponentials are relative to the running maximum and the sum divides
-        last; None for the plain order, where probabilities are divided by their sum before they are rounded.
-      cache: a KVCache, or None where keys and values are not stored otherwise.
+      inputs: format of q, k and v.
+      scaled_inputs: whether q, k and v of each head are divided by a scale first, so that their largest magnitude
+        becomes the largest value of the format, as FP8 needs it (formats of up to 8 bits only); scores and outputs are
+        multiplied by the scales in float32.
+      scores: format of q.k, which is rounded before and after the multiplication by the scale.
+      softmax: format of the differences from the maximum, the exponentials, their sum, and the quotients.
+      probabilities: format of the left operand of the product with v.
+      unnormalised: format of that product, and in flash order of the running output.
+      output: format of the result.
+      accumulate: the arithmetic of products: a unit or its name, or an accumulator, such as
+        fp.FusedMultiplyAdd("fp32").
+      probability_scale: a power of two by which probabilities are multiplied before they are rounded, and outputs are
+        divided.
+      block: number of keys of a block in flash order, where exponentials are relative to the running maximum and the
+        division by their sum comes last; None for the plain order, where probabilities are divided by their sum before
+        they are rounded.
+      cache: a KVCache, or None for keys and values that are not cached.
 
     Example:
       >>> from fpsim.analysis.systems.attention.recipe import RECIPES
@@ -131,7 +133,8 @@ class AttentionRecipe:
         if self.block is not None:
             require_integer("block", self.block, 1)
         scale = self.probability_scale
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not scale > 0 or _fraction(scale) != 0.5:
+        number = not isinstance(scale, bool) and isinstance(scale, (int, float)) and 0 < scale < math.inf
+        if not number or math.frexp(scale)[0] != 0.5:
             raise ValueError(f"probability_scale must be a power of two, such as 256.0; got {shown(scale)}.")
         if not isinstance(self.scaled_inputs, bool):
             raise TypeError(f"scaled_inputs must be True or False; got {shown(self.scaled_inputs)}.")
@@ -139,12 +142,12 @@ class AttentionRecipe:
             raise TypeError(f"cache must be a fp.analysis.KVCache or None; got {shown(self.cache)}.")
 
     def replace(self, **changes: Any) -> AttentionRecipe:
-        """Return the recipe with other fields.
+        """Return the recipe with other values of some fields.
 
         Raises:
           ValueError: an unknown field.
         """
-        names = [each.name for each in fields(self)]
+        names = [field.name for field in fields(self)]
         for name in changes:
             if name not in names:
                 raise unknown("a field", name, names)
@@ -152,16 +155,12 @@ class AttentionRecipe:
 
     @property
     def order(self) -> str:
-        """The order in words."""
+        """The order of the steps: "plain", or "flash" with the size of a block."""
         return "plain" if self.block is None else f"flash, blocks of {self.block}"
 
 
-def _fraction(value: float) -> float:
-    return math.frexp(value)[0] if math.isfinite(value) else 0.0
-
-
 def _accumulate(value: Any) -> MatrixUnit | Accumulator:
-    """Return a unit or an accumulator; a format's name is a chain of fused multiply-adds in it."""
+    """Return a unit or an accumulator; the name of a format stands for fused multiply-adds in it."""
     if isinstance(value, (MatrixUnit, Accumulator)):
         return value
     if isinstance(value, Format):
@@ -188,7 +187,7 @@ RECIPES = {
 
 
 def recipe_of(value: Any) -> AttentionRecipe:
-    """Return a recipe from its name or the object.
+    """Return a recipe by its name; a recipe is returned as it is.
 
     Raises:
       ValueError: another name.

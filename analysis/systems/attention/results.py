@@ -1,4 +1,4 @@
-"""Reports on attention: one computation against float64, shares of weights that vanish, and caches side by side."""
+"""Reports on attention: errors against float64, underflow of weights, and a comparison of caches."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ KIND = "a report on attention"
 
 @dataclass(frozen=True)
 class AttentionFigures:
-    """The figures of an attention in the formats of a recipe, compared with float64; means are over rows of all heads.
+    """The metrics of an attention in the formats of a recipe, against float64; means are over the rows of all heads.
 
     Attributes:
-      relative_error: norm of the error of outputs / their norm.
-      input_error: the same where q, k and v alone are rounded (and cached), and all else is float64.
+      relative_error: norm of the error of the outputs / norm of the outputs.
+      input_error: the relative error if only q, k and v are rounded (and cached), and all else is float64.
       max_error: the largest |error| of an output element.
       bias: sum of errors away from zero / sum of |outputs|.
       score_max: the largest |q.k| before the scale.
-      score_overflow: share of scores that are Inf or NaN, and finite in float64.
-      score_resolution: the spacing of the score format at a row's largest score, in nats: the median over rows. A
-        probability is uncertain by half of it.
+      score_overflow: share of scores that are Inf or NaN although they are finite in float64.
+      score_resolution: the spacing of the score format at a row's largest score, in nats, the median over rows. The
+        relative error of a probability is up to half of it.
       kl: mean KL(computed || exact) of the weights, normalised, in nats.
       total_variation: mean of half the sum of |computed - exact| weights.
       lost_weights: share of exact weights other than 0 that are rounded to 0.
       lost_mass: mean sum of the exact weights that are rounded to 0.
-      weight_sum: mean of the sum of the rounded weights / what outputs are divided by, minus 1: a bias of outputs.
+      weight_sum: mean of (sum of the rounded weights / divisor of the outputs) - 1: a bias of the outputs.
       repeated_rows: share of rows whose largest rounded score occurs more than once.
       bias_repeated, bias_single: mean error of outputs away from zero, in the output format's ulps, of rows whose
         largest score repeats and of the others; NaN where there are none.
@@ -67,7 +67,7 @@ class AttentionReport:
 
     Attributes:
       figures: an AttentionFigures.
-      recipe: its fields as texts.
+      recipe: the fields of the recipe as strings.
       heads, queries, keys, channels: sizes; heads are those of q over all batches.
       output: float32 array of q's shape, with v's channels.
       row_errors: float64 array (heads, queries): norm of the error of a row / its norm.
@@ -83,13 +83,14 @@ class AttentionReport:
     row_errors: Array = field(repr=False)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a figure by its name."""
+        """Return a metric by its name."""
         if name in AttentionFigures.__dataclass_fields__:
             return getattr(self.figures, name)
-        raise AttributeError(f"an AttentionReport has no {name!r}; its figures are {', '.join(_names())}.")
+        names = ", ".join(AttentionFigures.__dataclass_fields__)
+        raise AttributeError(f"an AttentionReport has no {name!r}; its metrics are {names}.")
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two reports have equal figures and outputs."""
+        """Return whether two reports have equal metrics and outputs."""
         if not isinstance(other, AttentionReport):
             return NotImplemented
         mine, others = (to_json([*asdict(x.figures).values(), x.recipe]) for x in (self, other))
@@ -98,7 +99,7 @@ class AttentionReport:
     __hash__ = None  # type: ignore[assignment]
 
     def to_frame(self, by: str = "report") -> Any:
-        """Return a pandas DataFrame: one row with every figure, or with by="head" a row for each head and its error.
+        """Return a pandas DataFrame: one row with every metric, or with by="head" a row for each head and its error.
 
         Raises:
           ValueError: another word.
@@ -141,37 +142,33 @@ class AttentionReport:
         return AttentionReport(figures, **{**header, **arrays})
 
     def __str__(self) -> str:
-        """Return the error, and what stands out, in a sentence."""
+        """Return a sentence with the errors, and overflow and underflow if there is any."""
         x = self.figures
         text = (
             f"{self.heads} heads of {self.queries} queries and {self.keys} keys: relative error {x.relative_error:.2g}"
         )
-        text += f", {x.input_error:.2g} of it by rounding q, k and v"
+        text += f" ({x.input_error:.2g} from rounding q, k and v alone)"
         if x.score_overflow:
             text += f"; {percent(x.score_overflow)} of the scores overflow"
         if x.lost_weights:
-            text += f"; {percent(x.lost_weights)} of the weights become 0, {percent(x.lost_mass)} of their sum"
+            text += f"; {percent(x.lost_weights)} of the weights, {percent(x.lost_mass)} of their sum, become 0"
         return text + "."
 
     def _repr_html_(self) -> str:
-        rows = [{"figure": name, "value": value} for name, value in asdict(self.figures).items()]
-        return f"<p>{html.escape(str(self))}</p>{table(['figure', 'value'], rows)}"
-
-
-def _names() -> list[str]:
-    return [each.name for each in fields(AttentionFigures)]
+        rows = [{"metric": name, "value": value} for name, value in asdict(self.figures).items()]
+        return f"<p>{html.escape(str(self))}</p>{table(['metric', 'value'], rows)}"
 
 
 @dataclass(frozen=True)
 class WeightUnderflowRow:
-    """Weights of softmax in a format, at one spread of scores.
+    """The underflow of softmax weights in a format, at one spread of scores.
 
     Attributes:
       spread: standard deviation of the scores, in nats.
       below: share of weights that are less than half the smallest value of the format, measured.
       law: the share that the normal law predicts.
       lost: share of weights other than 0 that are rounded to 0.
-      lost_mass: the sum of those, of 1: the mean over rows.
+      lost_mass: their share of the sum of all weights, the mean over rows.
     """
 
     spread: float
@@ -183,11 +180,11 @@ class WeightUnderflowRow:
 
 @dataclass(frozen=True)
 class WeightUnderflow(SavedReport):
-    """Shares of attention weights that a format cannot hold, against the spread of scores.
+    """The shares of attention weights that a format rounds to 0, against the spread of scores.
 
     Attributes:
       rows: a WeightUnderflowRow for each spread.
-      format, scale, keys, trials, normalised, seed: as they were given.
+      format, scale, keys, trials, normalised, seed: the arguments of `fp.analysis.attention_underflow`.
       threshold: the weight below which the format rounds to 0.
       sink: the score of one more key, or None.
     """
@@ -220,11 +217,12 @@ class WeightUnderflow(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """Return the figures of the largest spread in a sentence."""
+        """Return a sentence on the largest spread."""
         last = self.rows[-1]
         return (
-            f"weights of {self.keys:,} keys in {self.format}: {percent(last.below)} vanish at a spread of "
-            f"{last.spread:g} nats ({percent(last.law)} by the law), {percent(last.lost_mass)} of their sum."
+            f"weights of {self.keys:,} keys in {self.format} at a spread of {last.spread:g} nats: "
+            f"{percent(last.below)} are below half the smallest value (the law predicts {percent(last.law)}), and "
+            f"{percent(last.lost_mass)} of their sum is lost."
         )
 
     def _repr_html_(self) -> str:
@@ -234,10 +232,10 @@ class WeightUnderflow(SavedReport):
 
 @dataclass(frozen=True)
 class CacheRow:
-    """One way to store keys and values.
+    """The errors of one way to store keys and values.
 
     Attributes:
-      cache: its name.
+      cache: name of the cache.
       bits_per_value: bits of a stored value, its share of the scales included.
       key_error, value_error: norm of the error / norm.
       score_error: norm of the error of q.k / norm.
@@ -262,7 +260,7 @@ class CacheRow:
 
 @dataclass(frozen=True)
 class CacheReport(SavedReport):
-    """Caches of keys and values side by side.
+    """A comparison of caches of keys and values.
 
     Attributes:
       rows: a CacheRow for each cache.
@@ -295,9 +293,9 @@ class CacheReport(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """Return the best cache in a sentence."""
+        """Return a sentence that names the best cache."""
         best = min(self.rows, key=lambda row: row.output_error)
-        return f"of {len(self.rows)} caches, {best.cache} has the smallest error of outputs, {best.output_error:.2g}."
+        return f"of {len(self.rows)} caches, {best.cache} has the smallest output error, {best.output_error:.2g}."
 
     def _repr_html_(self) -> str:
         names = [each.name for each in fields(CacheRow)]

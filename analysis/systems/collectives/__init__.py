@@ -1,4 +1,4 @@
-"""Collectives as arithmetic: which sums ranks hold after an all-reduce, rounding by rounding (docs/collectives.md)."""
+"""Collectives as arithmetic: the sums of ranks after an all-reduce, with every rounding (docs/collectives.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms of an all-reduce as data: which ranks add in which order, for each part of the buffer."""
+"""Algorithms of an all-reduce as data: the order in which ranks add, for each part of the buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fpsim.analysis.systems.collectives.orders import (
 )
 from fpsim.errors import is_integer, require_integer, require_word, shown, unknown
 
-NODE = 8  # ranks of a node that two_level takes: the GPUs of one server
+NODE = 8  # ranks of a node in two_level: the GPUs of one server
 
 
 class BufferSpan(NamedTuple):
@@ -29,10 +29,10 @@ class BufferSpan(NamedTuple):
 
 
 class RingBuffer(NamedTuple):
-    """A part of the buffer that goes around a ring in as many chunks as there are ranks.
+    """A part of the buffer that travels around a ring, in one chunk for each rank.
 
     Attributes:
-      edges: where chunks begin, and where the last one ends: ranks + 1 places.
+      edges: the first element of each chunk, then the end of the last one: ranks + 1 numbers.
       ranks: the ring.
       first: the sum of chunk c begins with the rank at position c + first of the ring.
     """
@@ -43,7 +43,7 @@ class RingBuffer(NamedTuple):
 
 
 def split(span: BufferSpan, parts: int) -> list[BufferSpan]:
-    """Return parts of a span whose sizes differ by one at most, the longer ones first, as numpy.array_split has them.
+    """Return parts of a span whose sizes differ by at most one, the longer ones first, as in numpy.array_split.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import BufferSpan, split
@@ -60,7 +60,7 @@ class Ring:
     """The ring: a chunk's sum travels from rank to rank, and each adds its own contribution.
 
     Attributes:
-      channels: contiguous parts of the buffer that go around a ring of their own.
+      channels: number of contiguous parts of the buffer, each of which has a separate ring.
       chunk: elements of a chunk; a channel then takes several turns of ranks * chunk elements. None: one turn.
       first: the sum of chunk c begins with the rank at position c + first of the ring: 0 in textbooks, 1 in NCCL.
       rings: the ranks in the order of the ring, one permutation for each channel; () for ascending ranks in all.
@@ -88,7 +88,7 @@ class Ring:
             )
 
     def check(self, ranks: int) -> None:
-        """Raise a ValueError unless the rings are permutations of that many ranks."""
+        """Raise ValueError unless the rings are permutations of that number of ranks."""
         for ring in self.rings:
             if not all(map(is_integer, ring)) or sorted(ring) != list(range(ranks)):
                 raise ValueError(
@@ -96,7 +96,7 @@ class Ring:
                 )
 
     def buffers(self, span: BufferSpan, ranks: int) -> list[RingBuffer]:
-        """Return the parts of a span that go around a ring, one for each channel and turn."""
+        """Return the parts of a span that travel around a ring, one for each channel and turn."""
         buffers = []
         for number, channel in enumerate(split(span, self.channels)):
             ring = tuple(self.rings[number]) if self.rings else tuple(range(ranks))
@@ -120,7 +120,7 @@ class Ring:
         Args:
           element: its index in the buffer.
           size: elements of the buffer.
-          ranks: how many.
+          ranks: number of ranks.
         """
         return self.order_within(element, BufferSpan(0, size), ranks)
 
@@ -135,7 +135,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class ReductionTree:
-    """A tree: sums travel towards a root, in as many steps as the logarithm of the ranks.
+    """A tree: sums travel toward a root, in a number of steps that grows as the logarithm of the ranks.
 
     Attributes:
       shape: "binomial": neighbours first, then sums of neighbours, one addition before each rounding;
@@ -178,10 +178,10 @@ class ReductionTree:
 
 @dataclass(frozen=True)
 class RecursiveHalving:
-    """Recursive halving: ranks half of the world apart exchange halves of the buffer, then those a quarter apart.
+    """Recursive halving: ranks half of the world apart exchange halves of the buffer, then ranks a quarter apart.
 
     Attributes:
-      fold: for worlds that are no power of two: neighbours among the first ranks add up before (as MPICH does).
+      fold: for a number of ranks that is not a power of two: neighbours among the first ranks add first (as in MPICH).
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import RecursiveHalving
@@ -192,11 +192,11 @@ class RecursiveHalving:
     fold: bool = False
 
     def check(self, ranks: int) -> None:
-        """Raise a ValueError for a number of ranks that cannot be halved."""
+        """Raise ValueError for a number of ranks that is not a power of two, unless it is folded."""
         if ranks & (ranks - 1) and not self.fold:
             raise ValueError(
-                f"recursive_halving needs a power of two of ranks; got {ranks}. Take algorithm='ring' or 'tree', or "
-                "collectives.RecursiveHalving(fold=True), where neighbours add up first."
+                f"recursive_halving needs a power of two as the number of ranks; got {ranks}. Take algorithm='ring' or "
+                "'tree', or collectives.RecursiveHalving(fold=True), where neighbours add first."
             )
 
     def owned(self, chunk: int, ranks: int) -> Order:
@@ -221,9 +221,9 @@ class RecursiveHalving:
 
 @dataclass(frozen=True)
 class Direct:
-    """One-shot: all contributions come to the rank that owns a chunk, which adds them and rounds once.
+    """One-shot: every contribution is sent to the rank that owns a chunk, which adds them and rounds once.
 
-    The sum is exact, or in ascending order of ranks in the accumulation format where there is one.
+    The sum is exact; with an accumulation format it is added in ascending order of ranks in this format.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import Direct
@@ -262,14 +262,14 @@ FLAT: dict[str, Flat] = {
 
 @dataclass(frozen=True)
 class TwoLevel:
-    """Two levels: each node reduces and scatters inside, equal shards are reduced between nodes, and gathered inside.
+    """Two levels: each node reduces and scatters inside, equal shards are reduced between nodes, then gathered inside.
 
-    With rows of a grid as nodes this is the right two-dimensional all-reduce.
+    With the rows of a grid as nodes this is the correct two-dimensional all-reduce.
 
     Attributes:
-      ranks_per_node: neighbours that are a node; None: 8, or all ranks where there are fewer.
-      inside, between: how a node and how the nodes add: "ring", "tree", "recursive_halving" or "direct", or a Ring,
-        ReductionTree, RecursiveHalving or Direct.
+      ranks_per_node: number of neighbours that form a node; None: 8, or all ranks if there are fewer.
+      inside, between: the algorithm inside a node, and between nodes: "ring", "tree", "recursive_halving" or "direct",
+        or a Ring, ReductionTree, RecursiveHalving or Direct.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import TwoLevel
@@ -288,16 +288,16 @@ class TwoLevel:
             object.__setattr__(self, name, _flat(name, getattr(self, name)))
 
     def node(self, ranks: int) -> int:
-        """Return the ranks of a node in a world of that many."""
+        """Return the number of ranks of a node, given the number of all ranks."""
         return min(NODE, ranks) if self.ranks_per_node is None else int(self.ranks_per_node)
 
     def check(self, ranks: int) -> None:
-        """Raise a ValueError for a number of ranks that nodes do not divide."""
+        """Raise ValueError for a number of ranks that the size of a node does not divide."""
         size = self.node(ranks)
         if ranks % size:
             best = max(n for n in range(1, NODE + 1) if ranks % n == 0)
             raise ValueError(
-                f"two_level needs nodes of equal size; got {ranks} ranks, which nodes of {size} do not divide. Take "
+                f"two_level needs nodes of equal size; got {ranks} ranks, which is no multiple of {size}. Take "
                 f"collectives.TwoLevel(ranks_per_node={best}), for example."
             )
         for part, count in ((self.inside, size), (self.between, ranks // size)):
@@ -321,7 +321,7 @@ NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 
 def _flat(name: str, value: Any) -> Flat:
-    """Return an algorithm of one level, from its name or the object."""
+    """Return an algorithm of one level, by its name or as it is."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return value
     if not isinstance(value, str) or value not in FLAT:
@@ -330,7 +330,7 @@ def _flat(name: str, value: Any) -> Flat:
 
 
 def algorithm_of(value: Any) -> Algorithm:
-    """Return an algorithm from its name or the object.
+    """Return an algorithm by its name; an algorithm is returned as it is.
 
     Raises:
       ValueError: another name.
@@ -340,11 +340,9 @@ def algorithm_of(value: Any) -> Algorithm:
       >>> algorithm_of("tree")
       ReductionTree(shape='binomial')
     """
-    if isinstance(value, TwoLevel):
-        return value
     if isinstance(value, str) and value == "two_level":
         return TwoLevel()
-    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
+    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct, TwoLevel)):
         return value
     if not isinstance(value, str) or value not in FLAT:
         raise unknown("algorithm", value, NAMES, others="or an object such as collectives.Ring(channels=2)")
@@ -352,7 +350,7 @@ def algorithm_of(value: Any) -> Algorithm:
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """Return an algorithm's name, with what differs from the plain one.
+    """Return an algorithm's name, with the fields that differ from the default.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import Ring, name_of
@@ -377,6 +375,7 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def _brief(value: Any) -> str:
+    """Return a field's value as a short text."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return name_of(value)
     text = repr(value)
@@ -384,5 +383,5 @@ def _brief(value: Any) -> str:
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return how many ranks' contributions are read again and again before others are: those of a node."""
+    """Return the number of ranks whose contributions are read repeatedly before others are: those of a node."""
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

@@ -23,42 +23,42 @@ class CodeRows(Protocol):
 
     @property
     def count(self) -> int:
-        """The number of rows."""
+        """Number of rows."""
         ...
 
     @property
     def size(self) -> int:
-        """The elements of each row."""
+        """Number of elements of each row."""
         ...
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return codes of elements start .. stop of a row; the array is the reader's to read, not to write."""
+        """Return the codes of elements start .. stop of a row; the caller must not change the array."""
         ...
 
 
 class Source:
-    """The values of every rank's contribution, as they came.
+    """The contribution of every rank, before it is rounded.
 
     Args:
       x: an array (ranks, n), a sequence of arrays (n,), a function of the rank that returns one, or an iterator.
-      ranks: how many; a function needs it, others know it.
+      ranks: number of ranks; needed for a function, and checked for the others.
     Raises:
-      ValueError: no ranks or no elements, rows of different sizes, fewer or more than `ranks`.
-      TypeError: rows that hold no floats, or something else than the above.
+      ValueError: there are no ranks or no elements, rows have different sizes, or their number is not `ranks`.
+      TypeError: rows do not hold floats, or x is of another type.
     """
 
     def __init__(self, x: Any, ranks: int | None) -> None:
         if ranks is not None:
             require_integer("ranks", ranks, 1)
         self._kept: OrderedDict[int, Array] = OrderedDict()
-        self.keep = 1  # rows of a function that are kept for the next reads
+        self.keep = 1  # number of a function's rows that are kept for later reads
         self._read: Callable[[int], Any]
         self.is_function = False
         x = without_gradient(x) if is_torch(x) else x
         several = isinstance(x, (list, tuple)) and len(x) > 0 and hasattr(x[0], "shape")
         if callable(x) and not hasattr(x, "shape"):
             if ranks is None:
-                raise ValueError("ranks must say how many contributions a function gives; got None. Pass ranks=8.")
+                raise ValueError("ranks must be the number of contributions of a function; got None. Pass ranks=8.")
             self.count, self._read, self.is_function = int(ranks), x, True
         elif several:
             self.count, self._read = len(x), x.__getitem__
@@ -81,7 +81,7 @@ class Source:
         if ranks is not None and self.count != ranks:
             raise ValueError(f"x must have a row for each of {ranks} ranks; got {self.count}. Leave ranks out.")
         if not 1 <= self.count <= MOST_RANKS:
-            raise ValueError(f"an all-reduce needs 1 to {MOST_RANKS} ranks; got {self.count}.")
+            raise ValueError(f"x must have 1 to {MOST_RANKS:,} ranks; got {self.count:,}.")
         self.size: int = -1
         self.size = self.values(0).size
         if not self.size:
@@ -110,7 +110,7 @@ class Source:
 
 
 class _Spilled(Sequence[Any]):
-    """Rows in a temporary file, which is removed when nothing reads it any more."""
+    """Rows in a temporary file, which is removed when it is no longer read."""
 
     def __init__(self, rows: list[Array], more: Iterator[Array], dtype: np.dtype[Any], size: int) -> None:
         with tempfile.TemporaryFile(prefix="fpsim-ranks-") as file:
@@ -153,11 +153,11 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
 
 
 class Contributions:
-    """Contributions as codes of the format that travels: rounded to it, and multiplied or divided first for a mean.
+    """Contributions as codes of the travelling format: rounded to it, and for a mean multiplied or divided first.
 
     Args:
       source: the values.
-      adder: how values are rounded.
+      adder: the rounding of the values.
       average: None, "multiply_before", "divide_before" or "divide_after".
     """
 
@@ -180,6 +180,7 @@ class Contributions:
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
+        """Return the codes of a rank's values, scaled for the mean where that comes before the sum."""
         adder = self._adder
         values = np.ascontiguousarray(values)
         codes = words(values) if exact else adder.rounded(values, rank, CAST)
@@ -187,7 +188,7 @@ class Contributions:
 
 
 class Permuted:
-    """Rows in another order."""
+    """The same rows in another order."""
 
     def __init__(self, rows: CodeRows, order: Sequence[int]) -> None:
         self._rows, self._order = rows, [int(i) for i in order]

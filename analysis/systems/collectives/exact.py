@@ -17,15 +17,15 @@ from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Exact
 
 AT_ONCE = 8  # rows that a loop adds to a sum while it is in registers
-MOST_CELLS = 1 << 24  # of a matrix (elements, ranks) whose rows are summed by fp.sum
+MOST_CELLS = 1 << 24  # entries of a matrix (elements, ranks) whose rows are summed by fp.sum
 
 
 class Sums:
-    """Sums high + low of float64 numbers; `lost` is 0 where these two are exact, and NaN where terms are infinite.
+    """Sums, each as two float64 numbers high + low; `lost` is 0 where these are exact, and NaN for infinite terms.
 
     Args:
-      size: how many.
-      dtype: of the terms, float32 or float64.
+      size: number of sums.
+      dtype: dtype of the terms, float32 or float64.
     """
 
     def __init__(self, size: int, dtype: Any = np.float32) -> None:
@@ -33,7 +33,7 @@ class Sums:
         self._rows, self._waiting = np.empty((AT_ONCE, size), dtype), 0
 
     def next_row(self) -> Array:
-        """Return a row to fill with terms before anything else is called."""
+        """Return a row, which must be filled with terms before any other call."""
         if self._waiting == AT_ONCE:
             self.flush()
         self._waiting += 1
@@ -41,7 +41,7 @@ class Sums:
         return row
 
     def flush(self) -> None:
-        """Add the rows that wait."""
+        """Add the rows that were filled since the last call."""
         rows, self._waiting = self._rows[: self._waiting], 0
         add_rows = add_rows_kernel()
 
@@ -54,7 +54,7 @@ class Sums:
             over_spans(self.high.size, work, weight=len(rows))
 
     def to_odd(self) -> Array:
-        """Return the sums as float64, rounded to odd: any later rounding is as if it were the first."""
+        """Return the sums as float64, rounded to odd, so that a later rounding has the result of the exact sums."""
         self.flush()
         bits = np.empty(self.high.size, np.uint64)
         round_to_odd_kernel()(self.high, self.low, bits)
@@ -65,9 +65,9 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
     """Return the codes of exact sums of rows, rounded once.
 
     Args:
-      rows, members: the rows, and which of them are added.
-      adder: the format and the rounding; where that is stochastic, rounding to FP32 compares 29 random bits.
-      start, stop: elements.
+      rows, members: the rows, and the indices of those that are added.
+      adder: the format and the rounding; if that is stochastic, rounding to FP32 compares 29 random bits.
+      start, stop: the range of elements.
     """
     if adder.fmt == FP64:
         return _by_columns(rows, adder, members, np.arange(start, stop), Exact(FP64, **adder.options(0, SEND)))
@@ -75,13 +75,13 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
     for member in members:
         decode(rows.row(member, start, stop), adder.fmt, np.float32, out=sums.next_row())
     values = sums.to_odd()
-    rough = np.flatnonzero(~(sums.lost == 0) | (values == 0))  # a zero's sign is a rule of its own
+    rough = np.flatnonzero(~(sums.lost == 0) | (values == 0))  # the sign of a zero needs the accumulator's rule
     options = adder.options(members[0], SEND)
     if adder.is_stochastic:
         if rough.size:
             codes = _by_columns(rows, adder, members, start + rough, Exact(FP64, rounding="odd"))
             values[rough] = codes.view(np.float64)
-        whole = np.zeros(rows.size)  # random bits are those of places in the whole buffer
+        whole = np.zeros(rows.size)  # random bits depend on the index in the whole buffer
         whole[start:stop] = values
         return adder.rounded(whole, members[0], SEND)[start:stop]
     codes = adder.rounded(values, members[0], SEND)
@@ -104,7 +104,7 @@ def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array,
 
 
 def exact_values(source: Source) -> tuple[Array, Array]:
-    """Return the sums of the contributions as they came, high + low, both float64."""
+    """Return the sums of the unrounded contributions as two float64 arrays, high + low."""
     sums = Sums(source.size, np.float64 if source.values(0).dtype == np.float64 else np.float32)
     for rank in range(source.count):
         sums.next_row()[...] = source.values(rank)

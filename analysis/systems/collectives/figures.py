@@ -1,4 +1,4 @@
-"""Errors of collectives: by algorithm, and against the number of ranks."""
+"""Figures of collectives: errors by algorithm, and against the number of ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnCollective(Protocol):
-    """The parts of one algorithm that a figure shows."""
+    """The attributes of an algorithm's row that a figure reads."""
 
     algorithm: str
     relative_error: float

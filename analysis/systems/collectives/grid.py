@@ -1,4 +1,4 @@
-"""All-reduces on a grid of ranks: the right one in three steps, and a faulty one in two that circulates."""
+"""All-reduces on a grid of ranks: a correct one in three steps, and a faulty one in two that is often published."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def grid_all_reduce(
     x: Any, fmt: FormatLike, grid: tuple[int, int], *, scheme: str = "three_steps", accumulate: Any = None,
     rounding: str | Rounding = "nearest_even", seed: int | None = None, ranks: int | None = None,
 ) -> Array:  # fmt: skip
-    """Return what every rank of a grid holds after an all-reduce along its rows and columns.
+    """Return the buffers of all ranks of a grid after an all-reduce along its rows and columns.
 
     Rank i * columns + j is in row i and column j. All steps are rings.
 
     Args:
-      x, fmt, accumulate, rounding, seed, ranks: as of `collectives.all_reduce`.
+      x, fmt, accumulate, rounding, seed, ranks: as for `collectives.all_reduce`.
       grid: (rows, columns).
-      scheme: "three_steps": reduce-scatter in rows, all-reduce in columns, all-gather in rows, which is right;
-        "two_steps": reduce-scatter in rows, all-gather in columns, which circulates and is no all-reduce: rank (i, j)
-        receives shard j of every row's sum, one after the other, and what does not fit is dropped, what is missing
-        stays its own contribution; "rows_only": the same with its gather mended, so that each rank has all shards of
-        its own row's sum, to which the other rows never added.
+      scheme: "three_steps", which is correct: reduce-scatter in rows, all-reduce in columns, all-gather in rows.
+        "two_steps", which is published but is no all-reduce: reduce-scatter in rows, all-gather in columns. Rank (i, j)
+        then receives shard j of every row's sum, one after the other; elements that do not fit are dropped, and missing
+        elements keep the rank's own contribution. "rows_only": the same with the gather in rows, so that each rank has
+        all shards of its own row's sum, without the other rows.
 
     Returns:
       Array (ranks, n) of `fmt`'s dtype, or of its codes.
 
     Raises:
-      ValueError: a grid that does not have as many places as there are ranks, and as of `collectives.all_reduce`.
+      ValueError: the grid does not have as many places as there are ranks, or as for `collectives.all_reduce`.
 
     Source: docs/collectives.md.
 
@@ -83,7 +83,7 @@ def grid_all_reduce(
 
 
 def _checked_grid(grid: Any) -> tuple[int, int]:
-    """Return (rows, columns)."""
+    """Return (rows, columns) as integers."""
     if not isinstance(grid, (tuple, list)) or len(grid) != 2 or not all(is_integer(n) and n >= 1 for n in grid):
         raise ValueError(f"grid must be (rows, columns), two integers >= 1; got {shown(grid)}.")
     return int(grid[0]), int(grid[1])

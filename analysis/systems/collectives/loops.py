@@ -1,4 +1,4 @@
-"""Loops of exact sums over ranks: two float64 numbers a sum, and where these two are not enough."""
+"""Loops of exact sums over ranks: two float64 numbers for each sum, and a mark where these are not enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ f64, u64 = np.float64, np.uint64
 
 @scalar
 def exact_pair(a: Any, b: Any) -> Any:
-    """(a + b, its error), exactly, where nothing overflows (Knuth's TwoSum)."""
+    """Return a + b and its error, both exact where nothing overflows (Knuth's TwoSum)."""
     total = f64(a + b)
     back = f64(total - a)
     return total, f64(f64(a - f64(total - back)) + f64(b - back))
@@ -36,7 +36,7 @@ def add_row(row: Any, high: Any, errors: Any) -> Any:
 
 @inner_loop
 def add_errors(errors: Any, low: Any, lost: Any) -> None:
-    """Add errors to the low parts, and what these cannot hold to `lost` as magnitudes."""
+    """Add errors to the low parts, and the magnitudes of the rounding errors to `lost`."""
     for i in range(low.size):
         rest, missing = exact_pair(low[i], errors[i])
         low[i] = rest
@@ -45,7 +45,7 @@ def add_errors(errors: Any, low: Any, lost: Any) -> None:
 
 @cache
 def add_rows_kernel() -> Any:
-    """The loop `(rows, high, low, lost)`: add rows of floats to high + low; lost is 0 where that is exact."""
+    """Return the loop `(rows, high, low, lost)` that adds rows of floats to high + low; lost is 0 if that is exact."""
 
     def add_rows(rows: Any, high: Any, low: Any, lost: Any) -> None:
         errors = np.empty(BLOCK, np.float64)
@@ -53,7 +53,7 @@ def add_rows_kernel() -> Any:
             stop = min(start + BLOCK, high.size)
             for j in range(rows.shape[0]):
                 rest = add_row(rows[j, start:stop], high[start:stop], errors[: stop - start])
-                if rest != u64(0):  # seldom of few bits, whose sums float64 holds
+                if rest != u64(0):  # rare for formats of few bits, whose sums float64 holds
                     add_errors(errors[: stop - start], low[start:stop], lost[start:stop])
 
     return kernel(add_rows)
@@ -61,7 +61,7 @@ def add_rows_kernel() -> Any:
 
 @cache
 def round_to_odd_kernel() -> Any:
-    """The loop `(high, low, result)`: high + low as one float64, its last bit set where that is inexact."""
+    """Return the loop `(high, low, result)`: high + low as one float64, with its last bit set where that is inexact."""
 
     def round_to_odd(high: Any, low: Any, bits: Any) -> None:
         for i in range(high.size):

@@ -1,34 +1,34 @@
-"""Orders of a reduction: which rank adds what, as nested tuples of ranks."""
+"""Orders of a reduction as nested tuples of ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# A rank's own contribution, or one of the three kinds of nodes below.
+# A rank, which stands for its own contribution, or one of the three kinds of nodes below.
 Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """Operands that join one after the other, each in a hop of its own: the sum is sent, and rounded, after each."""
+    """Operands that are added one after the other in separate hops: the sum is sent, and rounded, after each."""
 
     __slots__ = ()
 
 
 class OneRank(tuple[Any, ...]):
-    """Operands that one rank adds in this order, in the accumulation format, and rounds once when it sends the sum."""
+    """Operands that one rank adds in this order in the accumulation format, and rounds once when it sends the sum."""
 
     __slots__ = ()
 
 
 class ExactSum(tuple[Any, ...]):
-    """Operands whose sum is exact and rounded once."""
+    """Operands whose exact sum is rounded once."""
 
     __slots__ = ()
 
 
 def first_rank(order: Order) -> int:
-    """Return the rank whose contribution a sum begins with.
+    """Return the first rank of a sum's order.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
@@ -50,14 +50,14 @@ def ranks_in(order: Order) -> Iterator[int]:
 
 
 def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
-    """Return an order with another order in the place of each rank: that of a node of several ranks, for instance."""
+    """Return an order in which another order, such as that of a node of several ranks, replaces each rank."""
     if isinstance(order, int):
         return leaf(order)
     return type(order)(substituted(operand, leaf) for operand in order)
 
 
 def rotated(ranks: Sequence[int], first: int) -> Hops:
-    """Return the hops around a ring that begin at a position of it."""
+    """Return the hops around a ring, starting at a position of the ring."""
     return Hops([*ranks[first:], *ranks[:first]])
 
 
@@ -77,7 +77,7 @@ def halves(start: int, stop: int) -> Order:
 
 
 def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
-    """Return the order of recursive halving: first the ranks that are half of the world apart, neighbours last.
+    """Return the order of recursive halving: ranks half of the world apart add first, neighbours last.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import distances
@@ -90,13 +90,13 @@ def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
 
 
 def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
-    """Return the order of a binary tree of ranks, each of which adds what its children send to its own contribution.
+    """Return the order of a binary tree of ranks, each of which adds its children's sums to its own contribution.
 
-    The tree is that of NCCL's `ncclGetBtree` (src/graph/trees.cc): position 0 is the root, the parent of a position is
-    found from its lowest set bit.
+    The tree is that of NCCL's `ncclGetBtree` (src/graph/trees.cc): position 0 is the root, and the parent of a position
+    follows from its lowest set bit.
 
     Args:
-      ranks: how many.
+      ranks: number of ranks.
       place: the rank at a position.
     """
     children: list[list[int]] = [[] for _ in range(ranks)]
@@ -113,7 +113,7 @@ def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
 
 
 def text_of(order: Order) -> str:
-    """Return an order as a sum with brackets.
+    """Return an order as text: a sum with brackets.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import halves, text_of

@@ -1,4 +1,4 @@
-"""Finds where a reduction overflowed: which element, and which rank's contribution was one too many."""
+"""The place where a reduction overflowed: the element, and the rank whose contribution made the sum too large."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from fpsim.casts.cast import decode
 
 WAYS_OUT = (
     "Scale contributions down, pass average='multiply_before', or take a format with more range, such as BF16; "
-    "overflow='nonfinite' or 'saturate' goes on."
+    "overflow='nonfinite' or 'saturate' returns the overflowed sums."
 )
 
 
 class CollectiveOverflowError(OverflowError, ValueError):
-    """A sum went beyond the range of the format that travels; the message says where."""
+    """A sum exceeded the range of the travelling format; the message names the element and the addition."""
 
 
 class _Beyond(Exception):
-    """The sentence that says where a sum left the range."""
+    """Raised with the clause that names the addition whose sum left the range."""
 
 
 class _Elements(NamedTuple):
-    """One element of every contribution, as codes."""
+    """One element of every rank's contribution, as codes."""
 
     codes: Array
     ranks: list[int]
 
     def of(self, rank: int) -> Array:
-        """Return a rank's."""
+        """Return the code of a rank, an array (1,)."""
         return self.codes[rank : rank + 1]
 
 
@@ -45,19 +45,19 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
     Args:
       codes: the sums.
       source, rows: the contributions, as values and as codes.
-      algorithm, adder: how they were added.
+      algorithm, adder: the order and the rounding of the additions.
     """
     values = decode(codes, adder.fmt, np.float64)
     beyond = np.flatnonzero(~np.isfinite(values))
     if adder.overflowed:
-        beyond = np.argsort(-np.abs(values), kind="stable")  # the largest first, which is where it shows
+        beyond = np.argsort(-np.abs(values), kind="stable")  # the largest first, where an overflow is most likely
     if not beyond.size:
         return
     finite = np.ones(beyond.size, bool)
     for rank in range(source.count):
         finite &= np.isfinite(source.values(rank)[beyond].astype(np.float64))
     if not finite.any():
-        return  # infinities and NaN came in
+        return  # a contribution was infinite or NaN already
     if adder.overflowed:
         sentence = next(filter(None, (where(int(e), source, rows, algorithm, adder) for e in beyond[finite])), "")
         raise CollectiveOverflowError(f"{sentence or f'a sum overflowed {adder.fmt}.'} {WAYS_OUT}")
@@ -69,7 +69,7 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
 
 
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
-    """Return the sentence that says which addition took an element beyond the format, or "" where none did."""
+    """Return the sentence that names the addition by which an element left the format's range; "" if none did."""
     adder.overflowed = False
     column = np.zeros(source.count, adder.fmt.storage)
     for rank in range(source.count):
@@ -91,7 +91,7 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 
 
 def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return one element's sum, and raise where it is no longer finite."""
+    """Return the sum of one element, or raise where it is no longer finite."""
     if isinstance(order, int):
         return elements.of(order)
     if not isinstance(order, Hops):
@@ -106,13 +106,14 @@ def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
         if not _finite(total, adder):
             mine, others = (float(decode(x, adder.fmt, np.float64)[0]) for x in (before, codes))
             who = f"rank {rank}'s contribution" if joined == 1 else f"the sum of {joined} ranks from rank {rank} on"
-            raise _Beyond(f"when {who} ({others:g}) joined the sum of {count} ({mine:g})")
+            ranks = "1 rank" if count == 1 else f"{count} ranks"
+            raise _Beyond(f"when {who} ({others:g}) was added to the sum of {ranks} ({mine:g})")
         count += joined
     return total
 
 
 def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum that one rank makes of several operands, and raise where it is not finite."""
+    """Return the sum of several operands on one rank, or raise where it is not finite."""
     operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:
@@ -126,4 +127,5 @@ def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _finite(codes: Any, adder: Adder) -> bool:
+    """Return whether codes are finite and no overflow was seen."""
     return not adder.overflowed and bool(np.isfinite(decode(codes, adder.fmt, np.float64)).all())

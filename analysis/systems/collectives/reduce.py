@@ -1,4 +1,4 @@
-"""Runs a reduction: the codes that every rank holds in the end, row by row, in memory of a few buffers."""
+"""The reduction itself: the codes that every rank holds afterwards, row by row, in memory of a few buffers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
     """Return the codes of the sum that ranks hold after an all-reduce.
 
     Args:
-      algorithm: who adds what; the number of rows has been checked.
+      algorithm: the order of the additions; the number of rows has been checked.
       rows: the contributions.
       adder: formats and rounding.
     Returns:
@@ -47,7 +47,7 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 
 
 class NodeSums:
-    """Rows that are sums of nodes, each shard of them in the order of the rank that owns it."""
+    """Rows that are the sums of nodes, each shard added in the order of the rank that owns it."""
 
     def __init__(self, rows: CodeRows, algorithm: TwoLevel, adder: Adder) -> None:
         self._rows, self._adder = rows, adder
@@ -70,7 +70,7 @@ class NodeSums:
 
 
 def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
-    """Return the sums of rows, whose spans are reduced as buffers of their own; a row is a sum of `node` ranks."""
+    """Return the sums of rows, with each span reduced as a separate buffer; a row is a sum of `node` ranks."""
     sums = np.empty(rows.size, adder.fmt.storage)
     assert not isinstance(algorithm, TwoLevel)
     if isinstance(algorithm, Ring):
@@ -84,10 +84,10 @@ def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[Buf
 
 
 def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total: Array, node: int) -> None:
-    """Fill a total with the sums of rings, by two turns in the order of the rings' positions.
+    """Write the sums of rings into `total`, in two turns over the positions of the rings.
 
-    The sum of a chunk begins at one position; from there to the last one its hops belong to the first turn, and those
-    from position 0 on to the second. So each position adds a contiguous part (two, where `first` is not 0) at once.
+    The sum of a chunk begins at one position. Its hops from there to the last position belong to the first turn, and
+    those from position 0 on to the second. So each position adds one contiguous part at once (two if `first` is not 0).
     """
     for turn in (0, 1):
         for position in range(rows.count):
@@ -101,7 +101,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
 
 def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
-    """Return where the chunks lie whose sums begin at positions first .. last of the ring."""
+    """Return the spans of the chunks whose sums begin at positions first .. last of the ring."""
     ranks = len(buffer.ranks)
     low, high = first - buffer.first % ranks, last - buffer.first % ranks
     parts = [(low, high)] if low >= 0 else [(low + ranks, min(high, 0) + ranks), (0, max(high, 0))]
@@ -110,13 +110,13 @@ def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
 
 
 def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
-    """Return the codes of a sum in an order, over a span of the buffer; the array may be the rows' own.
+    """Return the codes of a sum in an order, over a span of the buffer; the array may belong to the rows.
 
     Args:
-      order: as of `Ring.order`, of rows.
-      rows, adder: what is added, and how.
-      span: the elements.
-      node: ranks whose sum a row is, which makes the keys of random bits those of ranks.
+      order: an order of rows, as `Ring.order` returns it.
+      rows, adder: the rows, and the rounding of their additions.
+      span: the range of elements.
+      node: number of ranks whose sum a row is; it gives the rank from which random bits are drawn.
     """
     if isinstance(order, int):
         return rows.row(order, span.start, span.stop)
@@ -135,7 +135,7 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
 
 
 def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
-    """Return the sum that one rank makes of all rows: exact, or in the accumulation format in ascending order."""
+    """Return the sum of all rows on one rank: exact, or in the accumulation format in ascending order."""
     if adder.accumulate is None:
         return exact_reduce(rows, adder, members, span.start, span.stop)
     total = rows.row(members[0], span.start, span.stop)

@@ -1,4 +1,4 @@
-"""`fp.analysis.collectives.all_reduce`: what every rank holds after an all-reduce, bit for bit."""
+"""`fp.analysis.collectives.all_reduce`: the buffers of all ranks after an all-reduce, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpsim.formats.policies import OVERFLOWS
 from fpsim.formats.rounding import Rounding
 
 AVERAGES = ("multiply_before", "divide_before", "divide_after")
-RAISE = "raise"  # what `overflow` is where a sum beyond the format is an error
+RAISE = "raise"  # the value of `overflow` with which a sum beyond the format is an error
 
 
 def all_reduce(
@@ -27,37 +27,38 @@ def all_reduce(
     average: str | None = None, rounding: str | Rounding = "nearest_even", seed: int | None = None,
     overflow: str = RAISE, ranks: int | None = None,
 ) -> Array:  # fmt: skip
-    """Return what every rank holds after an all-reduce of one buffer, with every rounding of the algorithm.
+    """Return the buffers of all ranks after an all-reduce, with every rounding of the algorithm.
 
     Contributions are rounded to `fmt`, in which everything travels. A rank that receives a sum adds its own
-    contribution in the accumulation format and rounds to `fmt` when it sends. Random bits of stochastic rounding are a
-    function of the seed, the rank that joins and the element.
+    contribution in the accumulation format and rounds to `fmt` when it sends. Random bits of stochastic rounding depend
+    on the seed, the rank whose contribution is added, and the element.
 
     Args:
       x: contributions, float16, bfloat16, any ml_dtypes float, float32 or float64 (float64 is rounded once): an array
         or a torch tensor (ranks, n), a sequence or an iterator of arrays (n,), or a function of the rank that returns
-        one. A function is called twice a rank for rings, once for trees; an iterator of more than 256 MiB is written
-        to a temporary file. Memory is that of a few buffers of n elements, whatever the number of ranks.
-      fmt: the format of contributions and of what travels (NCCL's datatype).
+        one. A function is called twice for each rank by rings, once by trees; an iterator of more than 256 MiB is
+        written to a temporary file. Memory is that of a few buffers of n elements, for any number of ranks.
+      fmt: the format of contributions and of all that travels (NCCL's datatype).
       algorithm: "ring", "tree", "recursive_halving", "two_level" (nodes of 8 ranks), "direct" (an exact sum, rounded
-        once), or `collectives.Ring`, `ReductionTree`, `RecursiveHalving`, `TwoLevel` or `Direct` with channels, chunks and kin.
+        once), or `collectives.Ring`, `ReductionTree`, `RecursiveHalving`, `TwoLevel` or `Direct` with other settings.
       accumulate: the format in which a rank adds, to nearest even; None for `fmt` itself, by `rounding`. With
-        "direct" a format takes the place of the exact sum: all contributions in ascending order of ranks.
+        "direct" the contributions are then added in it, in ascending order of ranks, instead of exactly.
       average: None for the sum; "multiply_before": each contribution times the rounded 1 / ranks, rounded;
         "divide_before": each divided by ranks, rounded; "divide_after": the sum divided.
-      rounding, seed: as for `fp.encode`, of everything that is rounded to `fmt`.
-      overflow: "raise": a sum beyond `fmt` is an error that says where; or as for `fp.encode`.
-      ranks: how many contributions a function has.
+      rounding, seed: as for `fp.encode`, of every rounding to `fmt`.
+      overflow: "raise": a sum beyond `fmt` is an error that names the place; or as for `fp.encode`.
+      ranks: number of contributions of a function.
 
     Returns:
-      Array (ranks, n) of `fmt`'s dtype, or of its codes where it has none. All rows are one, as all ranks hold the same
-      bits: the array is a read-only view of n elements; `.copy()` makes it a full one.
+      Array (ranks, n) of `fmt`'s dtype, or of its codes where it has none. All ranks hold the same bits, so the array is
+      a read-only view of one row; `.copy()` makes a full array.
 
     Raises:
-      ValueError: a number of ranks that the algorithm cannot divide, contributions of other shapes, unknown words.
+      ValueError: the algorithm cannot divide the number of ranks, contributions have other shapes, or a name is
+        unknown.
       collectives.CollectiveOverflowError: a sum of finite contributions left the range of `fmt`; an OverflowError and
         a ValueError.
-      TypeError: contributions that are no floats.
+      TypeError: contributions are not floats.
 
     Source: docs/collectives.md states every order.
 
@@ -72,21 +73,21 @@ def all_reduce(
       array([260, 4], dtype=bfloat16)
       >>> fp.analysis.collectives.all_reduce(np.float32([[3e4], [3e4], [3e4]]), fp.FP16)
       Traceback (most recent call last):
-      fpsim.analysis.systems.collectives.overflow.CollectiveOverflowError: element 0 overflowed FP16 when rank 2's contribution (30000) joined the sum of 2 (60000). Scale contributions down, pass average='multiply_before', or take a format with more range, such as BF16; overflow='nonfinite' or 'saturate' goes on.
+      fpsim.analysis.systems.collectives.overflow.CollectiveOverflowError: element 0 overflowed FP16 when rank 2's contribution (30000) was added to the sum of 2 ranks (60000). Scale contributions down, pass average='multiply_before', or take a format with more range, such as BF16; overflow='nonfinite' or 'saturate' returns the overflowed sums.
     """  # noqa: E501
-    how = algorithm_of(algorithm)
+    chosen = algorithm_of(algorithm)
     if overflow != RAISE and overflow not in OVERFLOWS:
         raise unknown("overflow", overflow, (RAISE, *OVERFLOWS))
     if average is not None:
         require_word("average", average, AVERAGES)
     adder = Adder(fmt, accumulate, rounding, seed, "nonfinite" if overflow == RAISE else overflow)
     source = Source(x, ranks)
-    how.check(source.count)
-    source.keep = largest_group(how, source.count)
+    chosen.check(source.count)
+    source.keep = largest_group(chosen, source.count)
     rows = Contributions(source, adder, average)
-    codes = reduce_rows(how, rows, adder)
+    codes = reduce_rows(chosen, rows, adder)
     if overflow == RAISE:
-        refuse_overflow(codes, source, rows, how, adder)
+        refuse_overflow(codes, source, rows, chosen, adder)
     if average == "divide_after":
         codes = adder.scaled(codes, average, source.count, 0, AVERAGE)
     return np.broadcast_to(codes.view(DTYPES.get(adder.fmt, codes.dtype)), (source.count, source.size))

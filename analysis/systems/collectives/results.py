@@ -1,4 +1,4 @@
-"""Reports on collectives: errors of algorithms on one buffer, and how they grow with the number of ranks."""
+"""Reports on collectives: errors of algorithms on one buffer, and their growth with the number of ranks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fpsim.errors import require_word
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One algorithm's sums compared with the exact ones.
+    """The error of one algorithm's sums, against the exact ones.
 
     Attributes:
-      algorithm: its name, with the accumulation format where it has one.
+      algorithm: name of the algorithm, with the accumulation format if it has one.
       relative_error: norm of the error / norm of the exact sums.
       max_relative: the largest |error| / |exact sum| of an element; NaN where every sum is 0.
-      bias: sum of errors away from zero / sum of |exact sum|: below 0 where sums come out too small.
-      exact_share: share of elements that are the exact sum, correctly rounded.
+      bias: sum of errors away from zero / sum of |exact sum|: negative where sums are too small.
+      exact_share: share of elements that equal the correctly rounded exact sum.
       order_changed: share of elements whose bits change in some permutation of the ranks; NaN without permutations.
       order_lowest, order_highest: the smallest and largest relative_error over the permutations.
       worst_rank: the rank whose shard of the buffer has the largest relative error; shards are those of ZeRO: n / ranks
         elements in ascending order. All ranks hold the same bits.
-      worst_rank_error: that error.
-      not_finite: share of sums that are Inf or NaN; figures above are those of the others.
+      worst_rank_error: the relative error of this shard.
+      not_finite: share of sums that are Inf or NaN; the metrics above are of the others.
     """
 
     algorithm: str
@@ -48,15 +48,15 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class CollectiveReport(SavedReport):
-    """The sums that several algorithms make of the same contributions.
+    """A comparison of the sums that several algorithms compute from the same contributions.
 
     Attributes:
       rows: a CollectiveRow for each algorithm.
-      differing: for each algorithm a tuple: share of elements whose bits differ from those of each other algorithm.
-      format: the format that travels.
-      ranks, size: how many ranks, and elements of a contribution.
-      permutations: orders of the ranks that were tried besides the given one.
-      average: None, or how the mean was taken.
+      differing: for each algorithm a tuple with the share of elements whose bits differ from each other algorithm's.
+      format: the travelling format.
+      ranks, size: number of ranks, and of elements of a contribution.
+      permutations: number of random orders of the ranks that were tried in addition to the given one.
+      average: None, or the way in which the mean was taken.
     """
 
     KIND = "a report on collectives"
@@ -115,7 +115,7 @@ class CollectiveReport(SavedReport):
         best, worst = self.best, self.worst
         if math.isnan(worst.relative_error):
             return (
-                f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: no algorithm has a relative error, as "
+                f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: no relative error is defined, as all "
                 "sums are 0 or not finite."
             )
         text = (
@@ -132,7 +132,7 @@ class CollectiveReport(SavedReport):
 
 
 def _or(value: float, instead: float) -> float:
-    """Return a value, or another one in the place of NaN."""
+    """Return a value, or `instead` where it is NaN."""
     return instead if math.isnan(value) else value
 
 
@@ -141,10 +141,11 @@ class CollectiveGrowth(SavedReport):
     """The error of algorithms against the number of ranks.
 
     Attributes:
-      algorithms: their names.
+      algorithms: names of the algorithms.
       ranks: numbers of ranks, ascending.
-      errors: for each algorithm a tuple: relative error (norm) for each number of ranks.
-      format, distribution, size, seed: what travels, what contributions are drawn from, elements, and the draw.
+      errors: for each algorithm a tuple with the relative error (of norms) for each number of ranks.
+      format, distribution, size, seed: the travelling format, the distribution of the contributions, their number of
+        elements, and the seed of the draws.
     """
 
     KIND = "a report on the growth of collectives' errors"
@@ -159,7 +160,7 @@ class CollectiveGrowth(SavedReport):
 
     @property
     def exponents(self) -> dict[str, float]:
-        """For each algorithm the exponent p of error ~ ranks ** p, by least squares; NaN where errors are 0."""
+        """Exponent p of error ~ ranks ** p for each algorithm, by least squares; NaN where errors are 0."""
         x = np.log(self.ranks)
         return {
             name: float(np.polyfit(x, np.log(errors), 1)[0]) if min(errors) > 0 and len(errors) > 1 else math.nan

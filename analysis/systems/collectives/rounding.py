@@ -1,4 +1,4 @@
-"""Additions of a reduction: which format a sum is added in, which it travels in, and which random bits round it."""
+"""Additions of a reduction: the formats of sums and of messages, and the random bits of each rounding."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ADD, SEND, CAST, AVERAGE = range(4)  # roundings of one rank
 
 
 def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
-    """Return the seed of one rounding of a reduction, whose random bits are then those of (this seed, element).
+    """Return the seed of one rounding of a reduction; its random bits depend on this seed and the element.
 
     Args:
-      seed: that of the reduction.
-      rank: the rank whose contribution joins, or the first rank of the sum that joins.
+      seed: seed of the reduction.
+      rank: the rank whose contribution is added, or the first rank of the sum that is added.
       rounding: ADD for the addition, SEND for rounding from the accumulation format, CAST for rounding the
         contribution itself, AVERAGE for its mean.
 
@@ -45,10 +45,10 @@ class Adder:
     Args:
       fmt: the format of contributions and of everything that travels.
       accumulate: the format in which a rank adds, to nearest even; None: the same, by `rounding`.
-      rounding, seed: of what is rounded to `fmt`.
-      overflow: what is beyond `fmt`, as in fp.encode.
+      rounding, seed: settings of each rounding to `fmt`.
+      overflow: the overflow mode of `fmt`, as in fp.encode.
     Raises:
-      ValueError: an unknown word or format, or formats that no sum can begin in.
+      ValueError: an unknown name or format, or a format without a sign or a zero.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class Adder:
         self.fmt: Format = self._options.fmt
         if isinstance(accumulate, Accumulator) and not isinstance(accumulate, Sequential):
             raise ValueError(
-                f"accumulate must be a format, in which each rank adds; got {accumulate!r}. The order of additions is "
-                "the algorithm's; algorithm='direct' alone is exact."
+                f"accumulate must be a format, in which each rank adds; got {accumulate!r}. The algorithm determines "
+                "the order of additions; only algorithm='direct' is exact."
             )
         if isinstance(accumulate, Sequential):
             accumulate = accumulate.fmt
         self.accumulate: Format | None = None if accumulate is None else find_format(accumulate)
         if not self.fmt.has_zero or not self.fmt.signed:
-            raise ValueError(f"an all-reduce needs a format with signs and a zero; got {self.fmt}. Use BF16 or FP32.")
+            raise ValueError(f"fmt must be a format with a sign and a zero; got {self.fmt}. Use BF16 or FP32.")
         self.wide: Format | None = self.accumulate if self.accumulate != self.fmt else None
         self.is_stochastic = self._options.rounding is Rounding.STOCHASTIC
-        self.overflowed = False  # of formats that have neither Inf nor NaN, which would show it
+        self.overflowed = False  # whether a sum overflowed, for formats without Inf and NaN
         self.watches = not (self.fmt.has_infinity or self.fmt.has_nan)
 
     def options(self, rank: int, rounding: int) -> dict[str, Any]:
@@ -77,12 +77,13 @@ class Adder:
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
 
     def add_into(self, total: Array, codes: Array, start: int, size: int, rank: int) -> None:
-        """Add codes to a total in place, one rounding (two with an accumulation format).
+        """Add codes to a total in place, with one rounding (two with an accumulation format).
 
         Args:
-          total, codes: elements start .. of the buffer.
-          size: elements of the whole buffer, whose places decide random bits.
-          rank: the rank that joins, or the first one of the sum that does.
+          total, codes: elements of the buffer from `start` on.
+          start: index of their first element in the buffer, which selects random bits.
+          size: elements of the whole buffer.
+          rank: the rank whose contribution is added, or the first one of the sum that is added.
         """
         if self.is_stochastic and (start or total.size != size):
             place = slice(start, start + total.size)
@@ -94,6 +95,7 @@ class Adder:
             self._add(total, codes, total, rank)
 
     def _add(self, a: Array, b: Array, out: Array, rank: int) -> None:
+        """Write a + b to `out`, with the roundings of one addition."""
         flags = Flags.NONE
         if self.wide is not None:
             wide = add(a, b, fmt=self.fmt, out_fmt=self.wide)
@@ -115,11 +117,12 @@ class Adder:
         return encode(values, self.fmt, **self.options(rank, rounding))
 
     def add_all(self, operands: list[tuple[int, Array]], start: int, size: int) -> Array:
-        """Return the sum of operands that one rank adds in their order, rounded once where it accumulates wider.
+        """Return the sum of operands that one rank adds in their order, rounded once if it accumulates in a wider
+        format.
 
         Args:
           operands: (first rank, codes) of each.
-          start, size: as of `add_into`.
+          start, size: as for `add_into`.
         """
         if self.wide is None or len(operands) < 3:
             total = operands[0][1].copy()
@@ -132,7 +135,7 @@ class Adder:
         return self.sent(wide, start, size, operands[-1][0])
 
     def widened(self, codes: Array) -> Array:
-        """Return codes of the accumulation format with the values of codes of `fmt`."""
+        """Return codes of `fmt` converted to the accumulation format."""
         assert self.wide is not None
         return convert(codes, self.wide, fmt=self.fmt)  # type: ignore[no-any-return]
 
@@ -147,7 +150,7 @@ class Adder:
             add(total, codes, fmt=(self.wide, self.fmt), out_fmt=self.wide, out=total)
 
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
-        """Return codes of the accumulation format rounded to the one that travels; every NaN is the canonical one."""
+        """Return codes of the accumulation format rounded to `fmt`; every NaN becomes the canonical one."""
         assert self.wide is not None
         if self.wide == FP32 and self.wide.nan_code is not None:
             wide[np.isnan(wide.view(np.float32))] = self.wide.nan_code
@@ -161,7 +164,7 @@ class Adder:
         return rounded[place] if self.is_stochastic else rounded
 
     def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
-        """Return codes times the rounded 1 / ranks, or divided by ranks: one rounding."""
+        """Return codes times the rounded 1 / ranks, or divided by ranks, with one rounding."""
         options = self.options(rank, rounding)
         if average == "multiply_before":
             factor = encode(np.array([1 / ranks]), self.fmt)

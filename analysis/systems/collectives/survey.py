@@ -1,4 +1,4 @@
-"""Compares collectives: errors against exact sums, dependence on the order of ranks, bits that differ."""
+"""Comparison of collectives: errors against exact sums, dependence on the order of ranks, differing bits."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def report(
     rounding: str | Rounding = "nearest_even", seed: int | None = None, permutations: int = 3,
     order_seed: int = 0, ranks: int | None = None,
 ) -> CollectiveReport:  # fmt: skip
-    """Compare what several algorithms make of the same contributions with their exact sums.
+    """Compare the sums that several algorithms compute from the same contributions with the exact sums.
 
     Args:
-      x, fmt, average, rounding, seed, ranks: as of `collectives.all_reduce`; sums beyond the format count as such.
-      algorithms: names or objects, or pairs (algorithm, accumulation format); None for all that divide the ranks, and
-        ("direct", "fp32"), which is a one-shot reduction in float32.
-      permutations: random orders of the ranks that are tried besides the given one; 0 for none.
-      order_seed: of these orders.
+      x, fmt, average, rounding, seed, ranks: as for `collectives.all_reduce`; sums beyond the format are Inf or NaN.
+      algorithms: names or objects, or pairs (algorithm, accumulation format); None for all that fit the number of
+        ranks, and ("direct", "fp32"), which is a one-shot reduction in float32.
+      permutations: number of random orders of the ranks that are tried in addition to the given one; 0 for none.
+      order_seed: seed of these orders.
 
     Returns:
-      A CollectiveReport; exact sums are those of the contributions as they came, before they are rounded to `fmt`.
+      A CollectiveReport; exact sums are those of the contributions before they are rounded to `fmt`.
 
     Raises:
-      ValueError, TypeError: as of `collectives.all_reduce`; no algorithm.
+      ValueError, TypeError: as for `collectives.all_reduce`, or there is no algorithm.
 
     Example:
       >>> import fpsim as fp
@@ -107,24 +107,24 @@ def growth(
     algorithms: Sequence[Choice] = ("ring", "tree", ONE_SHOT), *, distribution: str = "normal",
     size: int = 4096, seed: int = 0,
 ) -> CollectiveGrowth:  # fmt: skip
-    """Measure how the error of all-reduces grows with the number of ranks.
+    """Measure the growth of the error of all-reduces with the number of ranks.
 
-    Contributions are independent draws that are rounded to `fmt` first, so that all of the error is the reduction's.
-    A smaller world has the first contributions of the largest one.
+    Contributions are independent draws, rounded to `fmt` first, so that all of the error is the reduction's. Fewer
+    ranks have the first contributions of the largest number of ranks.
 
     Args:
-      fmt: the format that travels.
+      fmt: the travelling format.
       ranks: numbers of ranks.
-      algorithms: as of `collectives.report`.
+      algorithms: as for `collectives.report`.
       distribution: "normal" (N(0, 1)), "half_normal", "uniform" (U[0, 1)) or "lognormal".
       size: elements of the buffer.
-      seed: of the draws.
+      seed: seed of the draws.
 
     Returns:
       A CollectiveGrowth.
 
     Raises:
-      ValueError: unknown words; numbers out of range, or that an algorithm cannot divide.
+      ValueError: a name is unknown, or a number is out of range or does not fit an algorithm.
 
     Source: the law is that of Megatron-LM issue 6199 (docs/collectives.md).
 
@@ -159,6 +159,7 @@ def growth(
 
 
 def _integers(ranks: Any) -> list[Any]:
+    """Return numbers of ranks as a list."""
     numbers = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
     if not numbers:
         raise ValueError("ranks must hold one or more numbers of ranks; got none.")
@@ -168,13 +169,14 @@ def _integers(ranks: Any) -> list[Any]:
 
 
 def _mean(codes: Array, adder: Adder, average: str | None, ranks: int) -> Array:
+    """Return sums divided by the number of ranks where the mean is taken after the sum, else the sums."""
     return adder.scaled(codes, average, ranks, 0, AVERAGE) if average == "divide_after" else codes
 
 
 def _row(
     name: str, codes: Array, others: list[Array], exact: tuple[Array, Array], adder: Adder, ranks: int, rounded: Array
 ) -> CollectiveRow:
-    """Return the figures of one algorithm."""
+    """Return the metrics of one algorithm."""
     errors = [_error(one, exact, adder) for one in (codes, *others)]
     norms = [_relative(error, exact[0]) for error in errors]
     error, size = errors[0], np.abs(exact[0])
@@ -197,6 +199,7 @@ def _row(
 
 
 def _error(codes: Array, exact: tuple[Array, Array], adder: Adder) -> Array:
+    """Return the errors of sums in float64."""
     with np.errstate(invalid="ignore"):
         error: Array = (decode(codes, adder.fmt, np.float64) - exact[0]) - exact[1]
     return error

@@ -12,6 +12,7 @@ from fpsim.display.wording import bytes_in_words, short
 SHADES = {
     "parameters": "#0072B2", "copies": "#56B4E9", "gradients": "#D55E00", "masters": "#009E73", "moments": "#E69F00",
     "scales": "#222222", "activations": "#CC79A7",
+    "activation gradients": "#F0E442",
 }  # fmt: skip
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 WIDEST = 28  # characters of a label
@@ -41,20 +42,20 @@ class DrawnLedger(Protocol):
 
 def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Any = None) -> Any:
     """Draw the bytes of a rank of each ledger, the first one at the top, with the total at the end of a bar."""
-    largest = max(found.rank_bytes for found in ledgers)
+    largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)
-    kinds = [kind for kind in SHADES if any(kind in found.by_kind for found in ledgers)]
+    kinds = [kind for kind in SHADES if any(kind in ledger.by_kind for ledger in ledgers)]
     with figure_style():
         ax = axes_of(ax, 0.9 + 0.34 * len(ledgers))
         places = range(len(ledgers))
         starts = [0.0] * len(ledgers)
         for kind in kinds:
-            lengths = [found.by_kind.get(kind, 0) / size for found in ledgers]
+            lengths = [ledger.by_kind.get(kind, 0) / size for ledger in ledgers]
             ax.barh(places, lengths, left=starts, height=0.62, color=SHADES[kind], label=kind, zorder=2)
             starts = [start + length for start, length in zip(starts, lengths, strict=True)]
-        for place, found, end in zip(places, ledgers, starts, strict=True):
+        for place, ledger, end in zip(places, ledgers, starts, strict=True):
             ax.annotate(
-                bytes_in_words(found.rank_bytes), (end, place), xytext=(3, 0), textcoords="offset points", va="center",
+                bytes_in_words(ledger.rank_bytes), (end, place), xytext=(3, 0), textcoords="offset points", va="center",
                 fontsize=7, color=INK,
             )  # fmt: skip
         ax.set_yticks(list(places), _labels(ledgers))
@@ -75,12 +76,12 @@ def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Any = None) -> Any:
 def _labels(ledgers: Sequence[DrawnLedger]) -> list[str]:
     """Return labels: the recipe, and ranks, stage and share kept where ledgers differ in them."""
     words = {
-        "ranks": [f"{found.ranks} rank{'s' if found.ranks > 1 else ''}" for found in ledgers],
-        "zero": [f"ZeRO-{found.zero}" for found in ledgers],
-        "kept": [f"{found.checkpointing:.0%} kept" for found in ledgers],
+        "ranks": [f"{ledger.ranks} rank{'s' if ledger.ranks > 1 else ''}" for ledger in ledgers],
+        "zero": [f"ZeRO-{ledger.zero}" for ledger in ledgers],
+        "kept": [f"{ledger.checkpointing:.0%} kept" for ledger in ledgers],
     }
     differing = [labels for labels in words.values() if len(set(labels)) > 1]
-    names = [found.recipe or "a recipe" for found in ledgers]
+    names = [ledger.recipe or "a recipe" for ledger in ledgers]
     if len(set(names)) == 1 and differing:
         parts = differing
     else:

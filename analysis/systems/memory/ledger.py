@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import torch
 
-from fpsim.analysis.systems.memory.activations import (
-    Activation,
-    perceptron_activations,
-    transformer_activations,
-)
+from fpsim.analysis.systems.memory.model_activations import activations_of
 from fpsim.analysis.systems.memory.report import Ledger, LedgerRow
 from fpsim.analysis.systems.memory.saved import SavedTensors
-from fpsim.errors import is_integer, require_integer, require_kind, shown
+from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import FP32
 from fpsim.recipes.linear_recipe import LinearRecipe
@@ -25,14 +20,12 @@ from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.storage import WORD, bits_in_whole_tiles, stored_bits, tile_bits
-from fpsim.train.activations.recomputation import Recompute, forward_multiplications, recomputed_multiplications
-from fpsim.train.comparisons.memory import kept_input
-from fpsim.train.model import Config, Perceptron, Transformer
+from fpsim.train.activations.recomputation import Recompute
+from fpsim.train.model import Config
 from fpsim.train.setup.layers import name_of
 
 STAGES = (0, 1, 2, 3)
 FIRST_SHARDED = {"masters": 1, "moments": 1, "gradients": 2, "parameters": 3, "copies": 3, "scales": 3}
-BACKWARD = 2  # products of the backward pass of a layer for one of the forward pass
 
 
 def ledger(
@@ -99,10 +92,11 @@ def ledger(
         )
         for entry in entries if entry.bits
     ]  # fmt: skip
-    seen = _activations(model, chosen, (int(tokens), int(micro_batches)), again, saved)
+    kept = activations_of(model, chosen, (int(tokens), int(micro_batches)), again, saved)
+    rows += [*kept.rows, *kept.gradients]
     return Ledger(
-        tuple(rows) + seen.rows, chosen.name, weights.count, int(ranks), int(zero), int(tokens), int(micro_batches),
-        1 - again.share, seen.recomputed, seen.cost, seen.notes,
+        tuple(rows), chosen.name, weights.count, int(ranks), int(zero), int(tokens), int(micro_batches),
+        1 - again.share, kept.recomputed, kept.cost, kept.notes,
     )  # fmt: skip
 
 
@@ -260,135 +254,3 @@ def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEnt
         if delayed is not None:  # encode scale and history of input, weight and gradient
             add("scales", "of earlier steps", FP32, 3 * (1 + delayed.history), 3 * 32 * (1 + delayed.history))
     return [_StateEntry(*key, elements, Fraction(bits)) for key, (elements, bits) in sums.items()]
-
-
-# ---- activations
-
-
-@dataclass(frozen=True)
-class ModelActivations:
-    """Rows of activations, and what recomputation costs."""
-
-    rows: tuple[LedgerRow, ...] = ()
-    recomputed: int = 0
-    cost: float = 0.0
-    notes: tuple[str, ...] = ()
-
-
-def _activations(
-    model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
-) -> ModelActivations:
-    """Return the activations of a micro-batch.
-
-    Raises:
-      ValueError: a model whose activations the arguments do not say.
-    """
-    tokens, micro_batches = load
-    config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
-    if saved is not None:
-        if load != (0, 1) or again.share:
-            raise ValueError(
-                "saved is what one micro-batch left; got it with tokens, micro_batches or checkpointing. Leave these "
-                "out."
-            )
-        return _measured(recipe, saved)
-    if not tokens:
-        return ModelActivations()
-    if tokens % micro_batches:
-        raise ValueError(f"tokens must be a multiple of micro_batches; got {tokens} and {micro_batches}.")
-    if config is None and not isinstance(model, Perceptron):
-        words = (
-            "a number of parameters has none"
-            if isinstance(model, float) or is_integer(model)
-            else "this module's depend on its input"
-        )
-        raise ValueError(
-            f"tokens say the activations of the reference models alone, and {words}; got {tokens} tokens. Pass "
-            "saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."
-        )
-    if config is None:
-        if again.share:
-            raise ValueError(
-                "checkpointing is for models with blocks, which the perceptron has none of; got it with a perceptron. "
-                "Leave it out."
-            )
-        return ModelActivations(tuple(map(_row, perceptron_activations(recipe, tokens // micro_batches))))
-    return blockwise(config, recipe, tokens // micro_batches, again)
-
-
-def _row(kept: Activation) -> LedgerRow:
-    count = kept.bits.bytes
-    return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
-
-
-def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> ModelActivations:
-    """Return the activations of a transformer of which some are computed again, and what that costs."""
-    if tokens % config.context and tokens > config.context:
-        raise ValueError(
-            f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
-            f"multiple of {config.context}, or less than one sequence."
-        )
-    listed = transformer_activations(config, recipe, tokens, min(tokens, config.context))
-    blocks = again.blocks(config.layers)
-    if not blocks:
-        return ModelActivations(tuple(map(_row, listed)))
-    split = _without_blocks if again.by == "layer" else _without_hidden
-    rows = split(listed, config, tokens, again)
-    step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + _head(config, tokens))
-    return ModelActivations(tuple(rows), blocks, recomputed_multiplications(config, tokens, again) / step)
-
-
-def _head(config: Config, tokens: int) -> int:
-    """Return multiplications of the head in a forward pass."""
-    return tokens * config.width * config.vocabulary
-
-
-def _without_blocks(
-    listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
-) -> list[LedgerRow]:  # fmt: skip
-    """Return rows where the first blocks keep their inputs alone, and one of them at a time is there whole."""
-    blocks = again.blocks(config.layers)
-    rows = [_row(each) for each in listed if not 0 <= each.block < blocks]
-    freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
-    inputs = stored_bits(None, None, (tokens, config.width)).bytes
-    for block in range(blocks):
-        part = f"blocks.{block}: input"
-        rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, inputs, inputs))
-    return rows + _more("a block, computed again", [each for each in listed if each.block == 0], 1, freed)
-
-
-def _without_hidden(
-    listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
-) -> list[LedgerRow]:  # fmt: skip
-    """Return rows where SwiGLU of the first blocks keeps nothing, and a slice of its input is there at a time."""
-    last = again.blocks(config.layers) - 1
-    names = {f"blocks.{block}.mlp.act" for block in range(last + 1)}
-    sliced = [each for each in listed if each.name in names]
-    rows = [_row(each) for each in listed if each.name not in names]
-    gone = [each for each in listed if each.block > last or each.name in ("norm", "head", "loss")]
-    gone += [each for each in listed if each.name == f"blocks.{last}.mlp.down"]
-    whole = 1 if again.by == "k" else again.slices
-    return rows + _more("SwiGLU's input, computed again", sliced[:1], whole, sum(each.bits.bytes for each in gone))
-
-
-def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
-    """Return the row of what is computed again at a time, beyond what was freed before; none if nothing."""
-    more = math.ceil(sum(each.bits.bytes for each in tensors) / slices) - freed
-    elements = math.ceil(sum(each.elements for each in tensors) / slices)
-    return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
-
-
-def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
-    """Return the activations of any module, as a forward pass left them."""
-    require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
-    rows = []
-    for each in saved.rows:
-        part, fmt, size = f"{each.layer or 'the model'}: saved", each.dtype, each.bytes
-        elements = math.prod(each.shape)
-        if each.input_of and each.dtype == "float32":
-            element, scaling = kept_input(recipe, name_of(each.input_of))
-            if element is not None and elements:
-                columns = each.shape[-1]
-                fmt, size = str(element), stored_bits(element, scaling, (elements // columns, columns)).bytes
-        rows.append(LedgerRow("activations", part, fmt, elements, size, size))
-    return ModelActivations(tuple(rows))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fpsim.analysis.systems.memory.ledger import blockwise
+from fpsim.analysis.systems.memory.model_activations import blockwise
 from fpsim.display.wording import bytes_in_words, percent
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.recipes.linear_recipe import LinearRecipe

@@ -1,4 +1,4 @@
-"""A ledger: bytes of training by kind, whole and per rank, as a table, a picture and a file."""
+"""A ledger: bytes of training by kind, in all and on each rank, as a table, a figure and a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_word
 
-KINDS = ("parameters", "copies", "gradients", "masters", "moments", "scales", "activations")
+KINDS = ("parameters", "copies", "gradients", "masters", "moments", "scales", "activations", "activation gradients")
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class LedgerRow:
     """Bytes of one part of a kind.
 
     Attributes:
-      kind: one of parameters, copies, gradients, masters, moments, scales, activations.
+      kind: one of KINDS.
       part: its role, such as "first moment", or the module and tensor of an activation.
-      format: of the elements.
-      elements: number of values of the whole model (of a rank's micro-batch, for activations).
-      bytes: of all of them.
-      rank_bytes: of those that one rank holds.
+      format: format of the elements.
+      elements: number of values of the whole model; for activations and their gradients, of a rank's micro-batch.
+      bytes: bytes of all these values; for activation gradients, of the peak of the backward pass beyond activations.
+      rank_bytes: bytes of the values that one rank holds.
     """
 
     kind: str
@@ -45,10 +45,10 @@ class Ledger(SavedReport):
       rows: a LedgerRow for each part.
       recipe: name of the recipe.
       parameters: number of parameters.
-      ranks, zero: ranks that share the state, and the stage of ZeRO.
-      tokens, micro_batches: tokens of a rank's step, and micro-batches that it is cut into.
+      ranks, zero: number of ranks that share the state, and the stage of ZeRO.
+      tokens, micro_batches: tokens of a rank's step, and the number of micro-batches that they are cut into.
       checkpointing: share of the blocks whose activations are kept.
-      recomputed: blocks whose forward pass runs once more in the backward pass.
+      recomputed: number of blocks whose forward pass runs once more in the backward pass.
       recompute_cost: multiplications that run once more, over those of a step (forward and backward).
     """
 
@@ -117,7 +117,8 @@ class Ledger(SavedReport):
         head = f"{self.recipe or 'a recipe without a name'}, {plural(self.parameters, 'parameter')}: "
         head += f"{bytes_in_words(self.rank_bytes)} on each of {plural(self.ranks, 'rank')}"
         head += f" with ZeRO-{self.zero}" if self.zero else ""
-        lines = [head, *(f"  {kind:<12} {bytes_in_words(count):>10}" for kind, count in self.by_kind.items())]
+        width = max(12, *map(len, self.by_kind))
+        lines = [head, *(f"  {kind:<{width}} {bytes_in_words(count):>10}" for kind, count in self.by_kind.items())]
         return "\n".join([*lines, *self.notes])
 
     def _repr_html_(self) -> str:

@@ -369,7 +369,7 @@ def test_other_kinds_are_refused() -> None:
         A.attention(q, q, q, cache="int8")
     with pytest.raises(TypeError, match=r"a cache must be a fp\.analysis\.KVCache"):
         A.kv_caches(q, q, q, ["int8"])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="mask must be an array of truth values"):
+    with pytest.raises(TypeError, match="mask must be an array of bools"):
         A.attention(q, q, q, mask="causal")
     with pytest.raises(TypeError, match="accumulate must be a unit"):
         A.attention(q, q, q, accumulate=3)

@@ -470,7 +470,9 @@ def test_an_overflow_is_refused_with_the_place_where_it_happened() -> None:
         C.CollectiveOverflowError, match=r"element 7 overflowed FP16 when rank 0's contribution \(30000\)"
     ):
         C.all_reduce(x, "fp16")
-    with pytest.raises(ValueError, match=r"the sum of 2 ranks from rank 4 on \(30000\) joined the sum of 4 \(60000\)"):
+    with pytest.raises(
+        ValueError, match=r"the sum of 2 ranks from rank 4 on \(30000\) was added to the sum of 4 ranks \(60000\)"
+    ):
         C.all_reduce(x, "fp16", algorithm="tree")
     with pytest.raises(OverflowError, match=r"when one rank rounded the sum of 6 \(90003\)"):
         C.all_reduce(x, "fp16", algorithm="direct")
@@ -496,21 +498,24 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: C.all_reduce(np.ones((6, 4)), "bf16", algorithm="recursive_halving"), "power of two of ranks; got 6"),
-        (lambda: C.all_reduce(np.ones((12, 4)), "bf16", algorithm="two_level"), "nodes of 8 do not divide"),
+        (
+            lambda: C.all_reduce(np.ones((6, 4)), "bf16", algorithm="recursive_halving"),
+            "power of two .*; got 6",
+        ),
+        (lambda: C.all_reduce(np.ones((12, 4)), "bf16", algorithm="two_level"), "12 ranks, which is no multiple of 8"),
         (lambda: C.all_reduce(np.ones((12, 4)), "bf16", algorithm=C.TwoLevel(5)), r"TwoLevel\(ranks_per_node=6\)"),
         (lambda: C.all_reduce(np.ones(4), "bf16"), r"shape \(ranks, n\)"),
-        (lambda: C.all_reduce(np.ones((0, 4)), "bf16"), "1 to 1048576 ranks; got 0"),
+        (lambda: C.all_reduce(np.ones((0, 4)), "bf16"), "1 to 1,048,576 ranks; got 0"),
         (lambda: C.all_reduce(np.ones((4, 0)), "bf16"), "one or more elements"),
         (lambda: C.all_reduce([np.ones(3), np.ones(4)], "bf16"), "one size; got 3 elements for rank 0 and 4"),
         (lambda: C.all_reduce(iter([np.ones(3), np.ones(4)]), "bf16"), "one shape and dtype"),
         (lambda: C.all_reduce(iter([]), "bf16"), "one or more elements"),
-        (lambda: C.all_reduce(lambda r: np.ones(3), "bf16"), "ranks must say how many"),
+        (lambda: C.all_reduce(lambda r: np.ones(3), "bf16"), "ranks must be the number of contributions"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", ranks=5), "a row for each of 5 ranks; got 4"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", algorithm="rings"), "Did you mean 'ring'"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", average="mean"), "average must be one of multiply_before"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", accumulate=fp.Exact("fp32")), "accumulate must be a format"),
-        (lambda: C.all_reduce(np.ones((4, 2)), "e8m0"), "a format with signs and a zero"),
+        (lambda: C.all_reduce(np.ones((4, 2)), "e8m0"), "a format with a sign and a zero"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", rounding="SR"), "needs a seed"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", algorithm=C.Ring(rings=((0, 1, 2, 2),))), "0 .. 3 once"),
         (lambda: C.Ring(channels=2, rings=((0, 1),)), "permutation of the ranks for each of 2 channels"),
@@ -537,7 +542,7 @@ def test_integers_are_no_contributions() -> None:
 def test_sums_without_a_relative_error_are_said_to_be() -> None:
     for x in (np.zeros((4, 5)), np.full((64, 5), 448.0)):
         found = C.report(x, "e4m3", ["ring", "tree"])
-        assert "no algorithm has a relative error" in str(found)
+        assert "no relative error is defined" in str(found)
         assert math.isnan(found.best.relative_error)
 
 

@@ -16,7 +16,7 @@ import torch
 import fpsim as fp
 from fpsim.analysis.systems.memory.report import KINDS, Ledger
 from fpsim.scaling.storage import stored_bits
-from fpsim.train import Numerics, Recipe, Settings, Trainer, recipes
+from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
 from fpsim.train.model import Config, Perceptron, Transformer
 from tests.kit.sweeps import in_turn
 
@@ -74,8 +74,8 @@ def test_recomputing_three_quarters_of_a_forward_pass_is_a_quarter_of_a_step(sha
 
 def test_micro_batches_share_activations_alone() -> None:
     one, four = (fp.analysis.ledger(Config(96), "BF16", tokens=1024, micro_batches=n) for n in (1, 4))
-    state = one.bytes - one.of("activations")
-    assert four.bytes - four.of("activations") == state
+    state = one.bytes - one.of("activations") - one.of("activation gradients")
+    assert four.bytes - four.of("activations") - four.of("activation gradients") == state
     assert one.of("activations") / four.of("activations") == pytest.approx(4, rel=1e-2)  # masks are the same
 
 
@@ -152,9 +152,51 @@ def test_a_step_in_float32_is_within_2_percent_of_torchs_mem_tracker() -> None:
             tracker.reset_mod_stats()
         between = alive()
     found = fp.analysis.ledger(model, "FP32", tokens=codes.numel())
-    state = found.bytes - found.of("activations")
-    assert between == pytest.approx(state, rel=0.02)
-    assert after_forward == pytest.approx(found.bytes, rel=0.02)
+    kept = found.bytes - found.of("activation gradients")
+    assert between == pytest.approx(kept - found.of("activations"), rel=0.02)
+    assert after_forward == pytest.approx(kept, rel=0.02)
+
+
+@in_turn("vocabulary, less", [(4096, 0.001), (96, 0.1)])
+def test_the_peak_of_a_backward_pass_is_that_of_torchs_mem_tracker_but_for_temporaries(
+    vocabulary: int, less: float
+) -> None:
+    tracked = pytest.importorskip("torch.distributed._tools.mem_tracker")
+    model = Transformer(Config(vocabulary, context=32, layers=3), seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    codes = torch.from_numpy(np.random.default_rng(0).integers(0, vocabulary, (8, 32)))
+    tracker = tracked.MemTracker()
+    tracker.track_external(model, optimizer)
+    with tracker:
+        for _ in range(2):  # moments are there from the second step on
+            optimizer.zero_grad(set_to_none=False)
+            loss = torch.nn.functional.cross_entropy(model(codes).reshape(-1, vocabulary), codes.reshape(-1))
+            loss.backward()  # type: ignore[no-untyped-call]
+            peak = int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
+            del loss
+            optimizer.step()
+            tracker.reset_mod_stats()
+    found = fp.analysis.ledger(model, "FP32", tokens=codes.numel())
+    assert found.of("activation gradients") > 0
+    assert (1 - less) * peak <= found.bytes <= 1.001 * peak
+
+
+def test_gradients_of_activations_are_counted_only_with_tokens() -> None:
+    assert "activation gradients" not in fp.analysis.ledger(7.5e9, "FP16_MASTERS").by_kind
+    perceptron = fp.analysis.ledger(Perceptron(0), "FP32", tokens=128)
+    row = perceptron.rows[-1]
+    assert row.kind == "activation gradients"
+    assert row.part == "at the peak, in head"
+    assert row.elements == 128 * (10 + 256)  # gradients of the result and of the input
+
+
+@in_turn("again", [0.5, Recompute(1.0, "m", 4), Recompute(0.5, "k", 2)])
+def test_recomputation_lowers_the_peak(again: Any) -> None:
+    deep = Config(96, layers=8)
+    whole = fp.analysis.ledger(deep, "BF16", tokens=512)
+    found = fp.analysis.ledger(deep, "BF16", tokens=512, checkpointing=again)
+    assert 0 < found.bytes < whole.bytes
+    assert found.of("activation gradients") > 0
 
 
 def test_another_module_counts_what_autograd_saves() -> None:

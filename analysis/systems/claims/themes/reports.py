@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.systems.attention.attention import attention_underflow
+from fpsim.analysis.systems.attention.underflow import attention_underflow
 from fpsim.analysis.systems.claims.claim import (
     CONDITIONAL,
     OPEN,

@@ -1,0 +1,89 @@
+"""`fp.analysis.kv_caches`: errors of scores and outputs for several caches of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.attention.computing import cached, exact_attention
+from fpsim.analysis.systems.attention.heads import heads_of
+from fpsim.analysis.systems.attention.recipe import KVCache
+from fpsim.analysis.systems.attention.results import CacheReport, CacheRow
+from fpsim.analysis.systems.attention.sums import mean_of
+from fpsim.errors import require_kind
+
+# Caches that `kv_caches` compares by default.
+CACHES = (
+    KVCache("bf16", "none"),
+    KVCache("e4m3", "none"),
+    KVCache("e4m3", "head"), KVCache("e4m3", "token"), KVCache("e4m3", "block"),
+    KVCache("e5m2", "head"), KVCache("e5m2", "block"),
+    KVCache("int8", "head"), KVCache("int8", "token"), KVCache("int8", "block"),
+    KVCache("int4", "head"), KVCache("int4", "token"), KVCache("int4", "block"),
+    KVCache("int4", "token", keys="channel"),
+)  # fmt: skip
+
+
+def kv_caches(
+    q: Any,
+    k: Any,
+    v: Any,
+    caches: KVCache | Sequence[KVCache] = CACHES,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+) -> CacheReport:
+    """Measure the errors of scores and outputs for several caches of keys and values, with all else in float64.
+
+    Args:
+      q, k, v, scale, causal: as for `fp.analysis.attention`.
+      caches: `fp.analysis.KVCache` objects; by default BF16, FP8, INT8 and INT4 with scales for each token, head and
+        1 x 32 block, and INT4 with keys by channel.
+
+    Returns:
+      A CacheReport.
+
+    Raises:
+      ValueError: as for `fp.analysis.attention`, or there is no cache.
+      TypeError: a cache is not a KVCache.
+
+    Example:
+      >>> import fpsim as fp
+      >>> draws = np.random.default_rng(0)
+      >>> q, k, v = (draws.standard_normal((4, 128, 64)) for _ in range(3))
+      >>> k[..., 3] *= 20  # a channel of outliers
+      >>> caches = [fp.analysis.KVCache("int4"), fp.analysis.KVCache("int4", keys="channel")]
+      >>> for row in fp.analysis.kv_caches(q, k, v, caches).rows:
+      ...     print(row.cache, f"{row.bits_per_value:.3f} bits, errors {row.key_error:.2f}, {row.output_error:.2f}")
+      INT4, token 4.250 bits, errors 0.24, 0.44
+      INT4, token, keys by channel 4.188 bits, errors 0.13, 0.24
+    """
+    chosen = [caches] if isinstance(caches, KVCache) else list(caches)
+    for cache in chosen:
+        require_kind("a cache", cache, KVCache, "a fp.analysis.KVCache")
+    if not chosen:
+        raise ValueError("caches must have one or more fp.analysis.KVCache objects; got none.")
+    heads, _ = heads_of(q, k, v, None, causal, scale)
+    exact = [exact_attention(head) for head in heads]
+    rows = []
+    for cache in chosen:
+        sums = np.zeros((4, 2))  # of squares of keys, values, scores and outputs: errors and exact ones
+        divergences = []
+        for head, (output, weights) in zip(heads, exact, strict=True):
+            keys = cached(head.k, cache, cache.keys or cache.scales).astype(np.float64)
+            values = cached(head.v, cache, cache.scales).astype(np.float64)
+            stored = exact_attention(head._replace(k=keys, v=values))
+            pairs = ((keys, head.k), (values, head.v), (head.q @ keys.T, head.q @ head.k.T), (stored[0], output))
+            sums += [[((a - b) ** 2).sum(), (b**2).sum()] for a, b in pairs]
+            both = (stored[1] > 0) & (weights > 0)
+            ratio = np.where(both, stored[1], 1.0) / np.where(both, weights, 1.0)
+            divergences.append((stored[1] * np.log(ratio)).sum(axis=-1))
+        errors = np.sqrt(sums[:, 0] / np.where(sums[:, 1] > 0, sums[:, 1], np.nan))
+        bits = cache.bits(*heads[0].k.shape)
+        kl = mean_of(np.concatenate(divergences))
+        key, value, score, result = (float(x) for x in errors)
+        rows.append(CacheRow(cache.name, bits, key, value, score, result, kl))
+    queries, channels = heads[0].q.shape
+    return CacheReport(tuple(rows), len(heads), queries, len(heads[0].k), channels)

@@ -1,0 +1,77 @@
+"""The heads of q, k and v arrays, checked, each with its mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.systems.attention.computing import Head
+from fpsim.arrays import Array, float_array, format_of, without_gradient
+from fpsim.errors import shown
+
+
+def heads_of(
+    q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None
+) -> tuple[list[Head], tuple[int, ...]]:
+    """Return the heads of q, each with its keys and values, and the shape of the axes before (queries, d)."""
+    names = dict(zip("qkv", (q, k, v), strict=True))
+    arrays = {name: float_array(without_gradient(x), name)[0].astype(np.float64) for name, x in names.items()}
+    for name, x in arrays.items():
+        if x.ndim < 2 or not x.size:
+            raise ValueError(f"{name} must be of shape (..., heads, tokens, channels) with elements; got {x.shape}.")
+    shapes = {name: x.shape for name, x in arrays.items()}
+    (queries, d), (keys, d_keys), (values, _) = (x.shape[-2:] for x in arrays.values())
+    if d != d_keys or keys != values or shapes["k"][:-2] != shapes["v"][:-2]:
+        raise ValueError(
+            f"q and k must have the same channels, k and v the same heads and tokens; got {shapes['q']}, {shapes['k']} "
+            f"and {shapes['v']}."
+        )
+    before, served = shapes["q"][:-2], shapes["k"][:-2]
+    many, few = (before[-1] if before else 1), (served[-1] if served else 1)
+    if len(before) != len(served) or before[:-1] != served[:-1] or many % few:
+        raise ValueError(
+            f"the heads of k and v must divide those of q, on the same axes before them; got {shapes['q']} and "
+            f"{shapes['k']}."
+        )
+    factor = 1 / math.sqrt(d) if scale is None else checked_scale(scale)
+    masks = _masks(mask, causal, before, queries, keys)
+    flat = {name: x.reshape(-1, *x.shape[-2:]) for name, x in arrays.items()}
+    group = many // few
+    heads = [
+        Head(flat["q"][i], flat["k"][i // group], flat["v"][i // group], one, factor)
+        for i, one in zip(range(len(flat["q"])), masks, strict=False)
+    ]
+    return heads, before
+
+
+def checked_scale(scale: Any) -> float:
+    """Return a scale as a positive float, rounded to float32."""
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
+        raise ValueError(f"scale must be a positive number, such as 0.125; got {shown(scale)}.")
+    return float(np.float32(scale))
+
+
+def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
+    """Yield the mask of each head as numbers to add to the scores; None for no mask."""
+    hidden = None
+    if causal:
+        hidden = np.where(np.tri(queries, keys, keys - queries, dtype=bool), 0.0, -np.inf)
+    if mask is not None:
+        mask_array = np.asarray(without_gradient(mask))
+        if mask_array.dtype.kind not in "bfiu" and format_of(mask_array.dtype) is None:
+            raise TypeError(f"mask must be an array of bools or floats; got {shown(mask)}. Or pass causal=True.")
+        added = np.where(mask_array, 0.0, -np.inf) if mask_array.dtype == bool else mask_array.astype(np.float64)
+        try:
+            added = np.broadcast_to(added, (*before, queries, keys))
+        except ValueError:
+            raise ValueError(
+                f"mask must broadcast to the scores, {(*before, queries, keys)}; got {mask_array.shape}."
+            ) from None
+        for one in added.reshape(-1, queries, keys):
+            yield one if hidden is None else one + hidden
+        return
+    while True:
+        yield hidden

@@ -1,0 +1,99 @@
+"""Sums over the heads of an attention, from which the metrics of a report are computed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fpsim.analysis.systems.attention.computing import Head, Traced, exact_attention, operands
+from fpsim.analysis.systems.attention.recipe import AttentionRecipe
+from fpsim.analysis.systems.attention.results import AttentionFigures
+from fpsim.arrays import Array
+from fpsim.formats.named import Format
+
+
+class HeadSums:
+    """Sums over heads behind the figures of a report."""
+
+    def __init__(self, recipe: AttentionRecipe) -> None:
+        self.recipe = recipe
+        self.squares, self.errors, self.input_errors, self.largest = 0.0, 0.0, 0.0, 0.0
+        self.signed, self.magnitudes, self.score_max = 0.0, 0.0, 0.0
+        self.overflowed, self.scores = 0, 0
+        self.resolutions: list[Array] = []
+        self.kl: list[Array] = []
+        self.variation: list[Array] = []
+        self.lost, self.counted = 0, 0
+        self.mass: list[Array] = []
+        self.weight_sums: list[Array] = []
+        self.repeated: list[Array] = []
+        self.ulps: list[Array] = []
+
+    def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
+        """Add one head."""
+        recipe, (exact, weights) = self.recipe, reference
+        error = result.output.astype(np.float64) - exact
+        rounded = [x.values.astype(np.float64) * x.scale for x in operands(head, recipe)]
+        by_inputs = exact_attention(head._replace(q=rounded[0], k=rounded[1], v=rounded[2]))[0]
+        known = np.isfinite(error)
+        self.squares += float((exact[known] ** 2).sum())
+        self.errors += float((error[known] ** 2).sum())
+        self.input_errors += float(((by_inputs - exact)[known] ** 2).sum())
+        self.largest = max(self.largest, float(np.abs(error[known]).max(initial=0.0)))
+        self.signed += float((error[known] * np.sign(exact[known])).sum())
+        self.magnitudes += float(np.abs(exact[known]).sum())
+        self.score_max = max(self.score_max, result.largest)
+        counts = weights > 0
+        self.overflowed += int(result.overflowed.sum())
+        self.scores += result.overflowed.size
+        top = result.scores.max(axis=-1)
+        finite = np.isfinite(top)
+        fmt = recipe.scores
+        assert isinstance(fmt, Format)
+        assert isinstance(recipe.output, Format)
+        self.resolutions.append(np.asarray(fmt.ulp(top[finite].astype(np.float64)), np.float64).reshape(-1))
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            computed = result.weights / result.weights.sum(axis=-1, keepdims=True, dtype=np.float64)
+            both = (computed > 0) & counts
+            ratios = np.where(both, computed, 1.0) / np.where(both, weights, 1.0)
+            self.kl.append(np.where(both, computed * np.log(ratios), 0.0).sum(axis=-1))
+            self.variation.append(np.abs(computed - weights).sum(axis=-1) / 2)
+            self.weight_sums.append(result.weights.sum(axis=-1, dtype=np.float64) / result.sums - 1)
+            spacing = np.asarray(recipe.output.ulp(np.clip(np.abs(exact), 0, recipe.output.max)), np.float64)
+            ulps = np.sign(exact) * error / spacing
+        gone = counts & (result.weights == 0)
+        self.lost += int(gone.sum())
+        self.counted += int(counts.sum())
+        self.mass.append(np.where(gone, weights, 0.0).sum(axis=-1))
+        self.repeated.append((result.scores == top[:, None]).sum(axis=-1) > 1)
+        self.ulps.append(ulps.mean(axis=-1))
+
+    def figures(self) -> AttentionFigures:
+        """Return the figures of all heads."""
+        norm = math.sqrt(self.squares)
+        repeated, ulps = np.concatenate(self.repeated), np.concatenate(self.ulps)
+        resolutions = np.concatenate(self.resolutions)
+        return AttentionFigures(
+            relative_error=math.sqrt(self.errors) / norm if norm else math.nan,
+            input_error=math.sqrt(self.input_errors) / norm if norm else math.nan,
+            max_error=self.largest,
+            bias=self.signed / self.magnitudes if self.magnitudes else math.nan,
+            score_max=self.score_max,
+            score_overflow=self.overflowed / self.scores,
+            score_resolution=float(np.median(resolutions)) if resolutions.size else math.nan,
+            kl=mean_of(np.concatenate(self.kl)),
+            total_variation=mean_of(np.concatenate(self.variation)),
+            lost_weights=self.lost / self.counted if self.counted else math.nan,
+            lost_mass=mean_of(np.concatenate(self.mass)),
+            weight_sum=mean_of(np.concatenate(self.weight_sums)),
+            repeated_rows=float(repeated.mean()),
+            bias_repeated=mean_of(ulps[repeated]),
+            bias_single=mean_of(ulps[~repeated]),
+        )
+
+
+def mean_of(x: Array) -> float:
+    """Return the mean of the finite values; NaN where there are none."""
+    known = x[np.isfinite(x)]
+    return float(known.mean()) if known.size else math.nan

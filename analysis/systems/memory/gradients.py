@@ -1,0 +1,121 @@
+"""Gradients of activations: the peak of the backward pass of the reference models, module by module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fpsim.analysis.systems.memory.activations import Activation
+from fpsim.formats.element import element_format
+from fpsim.formats.named import FP32
+from fpsim.recipes.training_recipe import Recipe
+from fpsim.train.activations.recomputation import Recompute
+from fpsim.train.model import Config
+
+LINEAR = ("qkv", "proj", "gate_up", "down", "head")
+
+
+class Peak(NamedTuple):
+    """The moment of the backward pass with the most bytes of activations and their gradients.
+
+    Attributes:
+      bytes: kept activations and gradients together.
+      elements: number of gradients of activations at that moment.
+      module: the module whose backward pass runs.
+    """
+
+    bytes: int
+    elements: int
+    module: str
+
+
+class Moment(NamedTuple):
+    """The backward pass of one module: bytes of activations that are still kept, and sizes of gradients."""
+
+    module: str
+    kept: int
+    result: int  # elements of the gradient of its result
+    input: int  # elements of the gradient of its input
+    inner: int = 0  # elements of gradients inside the module, and of the residual stream beside it
+    input_bits: int = FP32.bits
+
+    @property
+    def elements(self) -> int:
+        """Number of gradients."""
+        return self.result + self.input + self.inner
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of activations and gradients."""
+        bits = FP32.bits * (self.result + self.inner) + self.input_bits * self.input
+        return self.kept + math.ceil(bits / 8)
+
+
+def _peak(moments: Sequence[Moment]) -> Peak:
+    """Return the largest moment, the first in the backward pass if several are as large."""
+    most = max(reversed(moments), key=lambda moment: moment.bytes)
+    return Peak(most.bytes, most.elements, most.module)
+
+
+def perceptron_peak(listed: Sequence[Activation], tokens: int) -> Peak:
+    """Return the peak of the backward pass of the reference perceptron."""
+    sizes = {"first": (256, 0), "second": (256, 256), "head": (10, 256), "loss": (10, 10)}
+    kept, moments = 0, []
+    for name, (result, features) in sizes.items():
+        kept += sum(row.bits.bytes for row in listed if row.name == name)
+        moments.append(Moment(name, kept, tokens * result, tokens * features))
+    return _peak(moments)
+
+
+def transformer_peak(
+    listed: Sequence[Activation], config: Config, recipe: Recipe, tokens: int, again: Recompute
+) -> Peak:
+    """Return the peak of the backward pass of the reference transformer.
+
+    A gradient of an activation exists from the backward pass of its consumer to that of its producer, and a kept
+    activation until the backward pass of the module that kept it, as torch's autograd frees both. Gradients are in
+    float32, except those of inputs of linear layers, which are in the format of the dgrad product's result. A block
+    that is recomputed is kept whole while its backward pass runs; a slice of SwiGLU's input, while that of SwiGLU runs.
+
+    Args:
+      listed: the activations of a micro-batch, in the order of the forward pass.
+      config: shape of the model.
+      recipe: formats.
+      tokens: tokens of the micro-batch.
+      again: the activations that are computed again.
+
+    Source: the order of torch.autograd; compared with torch's MemTracker in docs/systems.md.
+    """
+    width, hidden, classes = config.width, config.hidden, config.vocabulary
+    scores = tokens * config.heads * min(tokens, config.context)
+    stream = tokens * width
+    sizes = {  # elements of the gradients of result and input, and of others that exist at the same time
+        "tokens": (stream, 0, 0), "norm1": (stream, stream, stream), "qkv": (3 * stream, stream, stream),
+        "core": (stream, 3 * stream, stream + 2 * scores), "proj": (stream, stream, stream),
+        "norm2": (stream, stream, stream), "gate_up": (2 * tokens * hidden, stream, stream),
+        "act": (tokens * hidden, 2 * tokens * hidden, stream), "down": (stream, tokens * hidden, stream),
+        "norm": (stream, stream, 0), "head": (tokens * classes, stream, 0),
+        "loss": (tokens * classes, tokens * classes, 0),
+    }  # fmt: skip
+    recomputed = again.blocks(config.layers)
+    block_input = math.ceil(stream * FP32.bits / 8)
+    slices = 1 if again.by == "k" else again.slices
+    kept, inside, block, moments = 0, 0, -1, []
+    for name in dict.fromkeys(row.name for row in listed):
+        rows = [row for row in listed if row.name == name]
+        size, kind = sum(row.bits.bytes for row in rows), name.rpartition(".")[2]
+        is_again = 0 <= rows[0].block < recomputed
+        if rows[0].block != block:
+            block, inside = rows[0].block, 0
+            kept += block_input if is_again and again.by == "layer" else 0
+        if is_again and again.by == "layer":
+            inside += size
+        elif is_again and kind == "act":
+            inside = math.ceil(size / slices)
+        else:
+            inside, kept = 0, kept + size
+        out_fmt = recipe.linear_of(name, "dgrad", 0, 1).dgrad.out_fmt if kind in LINEAR else None
+        bits = FP32.bits if out_fmt is None else element_format(out_fmt).bits
+        moments.append(Moment(name, kept + inside, *sizes[kind], bits))
+    return _peak(moments)

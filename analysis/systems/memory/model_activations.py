@@ -1,0 +1,179 @@
+"""Activations of a model in a ledger: kept, computed again or measured, and their gradients at the peak."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fpsim.analysis.systems.memory.activations import (
+    Activation,
+    perceptron_activations,
+    transformer_activations,
+)
+from fpsim.analysis.systems.memory.gradients import Peak, perceptron_peak, transformer_peak
+from fpsim.analysis.systems.memory.report import LedgerRow
+from fpsim.analysis.systems.memory.saved import SavedTensors
+from fpsim.errors import is_integer, require_kind
+from fpsim.formats.named import FP32
+from fpsim.recipes.training_recipe import Recipe
+from fpsim.scaling.storage import stored_bits
+from fpsim.train.activations.recomputation import Recompute, forward_multiplications, recomputed_multiplications
+from fpsim.train.comparisons.memory import kept_input
+from fpsim.train.model import Config, Perceptron, Transformer
+from fpsim.train.setup.layers import name_of
+
+BACKWARD = 2  # products of the backward pass of a layer for each one of the forward pass
+
+
+@dataclass(frozen=True)
+class ModelActivations:
+    """Rows of activations, the gradients at the peak of the backward pass, and the cost of recomputation.
+
+    Attributes:
+      rows: a LedgerRow for each tensor that waits for the backward pass.
+      gradients: a LedgerRow for gradients of activations, or none.
+      recomputed: number of blocks whose forward pass runs once more.
+      cost: multiplications that run once more, over those of a step.
+      notes: sentences for the report.
+    """
+
+    rows: tuple[LedgerRow, ...] = ()
+    gradients: tuple[LedgerRow, ...] = ()
+    recomputed: int = 0
+    cost: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def activations_of(
+    model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
+) -> ModelActivations:
+    """Return the activations of a micro-batch.
+
+    Raises:
+      ValueError: a model whose activations the arguments do not say.
+    """
+    tokens, micro_batches = load
+    config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
+    if saved is not None:
+        if load != (0, 1) or again.share:
+            raise ValueError(
+                "saved is what one micro-batch left; got it with tokens, micro_batches or checkpointing. Leave these "
+                "out."
+            )
+        return _measured(recipe, saved)
+    if not tokens:
+        return ModelActivations()
+    if tokens % micro_batches:
+        raise ValueError(f"tokens must be a multiple of micro_batches; got {tokens} and {micro_batches}.")
+    if config is None and not isinstance(model, Perceptron):
+        words = (
+            "a number of parameters has none"
+            if isinstance(model, float) or is_integer(model)
+            else "this module's depend on its input"
+        )
+        raise ValueError(
+            f"tokens say the activations of the reference models alone, and {words}; got {tokens} tokens. Pass "
+            "saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."
+        )
+    if config is None:
+        if again.share:
+            raise ValueError(
+                "checkpointing is for models with blocks, which the perceptron has none of; got it with a perceptron. "
+                "Leave it out."
+            )
+        listed = perceptron_activations(recipe, tokens // micro_batches)
+        rows = tuple(map(_row, listed))
+        peak = perceptron_peak(listed, tokens // micro_batches)
+        return ModelActivations(rows, _beyond(peak, rows))
+    return blockwise(config, recipe, tokens // micro_batches, again)
+
+
+def _row(kept: Activation) -> LedgerRow:
+    count = kept.bits.bytes
+    return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
+
+
+def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> ModelActivations:
+    """Return the activations of a transformer of which some are computed again, and what that costs."""
+    if tokens % config.context and tokens > config.context:
+        raise ValueError(
+            f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
+            f"multiple of {config.context}, or less than one sequence."
+        )
+    listed = transformer_activations(config, recipe, tokens, min(tokens, config.context))
+    blocks = again.blocks(config.layers)
+    peak = transformer_peak(listed, config, recipe, tokens, again)
+    if not blocks:
+        rows = list(map(_row, listed))
+        return ModelActivations(tuple(rows), _beyond(peak, rows))
+    split = _without_blocks if again.by == "layer" else _without_hidden
+    rows = split(listed, config, tokens, again)
+    step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + _head(config, tokens))
+    return ModelActivations(
+        tuple(rows), _beyond(peak, rows), blocks, recomputed_multiplications(config, tokens, again) / step
+    )
+
+
+def _beyond(peak: Peak, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
+    """Return the row of the bytes by which the peak of the backward pass exceeds the kept activations; none for 0."""
+    more = peak.bytes - sum(row.bytes for row in rows)
+    part = f"at the peak, in {peak.module}"
+    return (LedgerRow("activation gradients", part, str(FP32), peak.elements, more, more),) if more > 0 else ()
+
+
+def _head(config: Config, tokens: int) -> int:
+    """Return multiplications of the head in a forward pass."""
+    return tokens * config.width * config.vocabulary
+
+
+def _without_blocks(
+    listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
+) -> list[LedgerRow]:  # fmt: skip
+    """Return rows where the first blocks keep their inputs alone, and one of them at a time is there whole."""
+    blocks = again.blocks(config.layers)
+    rows = [_row(each) for each in listed if not 0 <= each.block < blocks]
+    freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
+    inputs = stored_bits(None, None, (tokens, config.width)).bytes
+    for block in range(blocks):
+        part = f"blocks.{block}: input"
+        rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, inputs, inputs))
+    return rows + _more("a block, computed again", [each for each in listed if each.block == 0], 1, freed)
+
+
+def _without_hidden(
+    listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
+) -> list[LedgerRow]:  # fmt: skip
+    """Return rows where SwiGLU of the first blocks keeps nothing, and a slice of its input is there at a time."""
+    last = again.blocks(config.layers) - 1
+    names = {f"blocks.{block}.mlp.act" for block in range(last + 1)}
+    sliced = [each for each in listed if each.name in names]
+    rows = [_row(each) for each in listed if each.name not in names]
+    gone = [each for each in listed if each.block > last or each.name in ("norm", "head", "loss")]
+    gone += [each for each in listed if each.name == f"blocks.{last}.mlp.down"]
+    whole = 1 if again.by == "k" else again.slices
+    return rows + _more("SwiGLU's input, computed again", sliced[:1], whole, sum(each.bits.bytes for each in gone))
+
+
+def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
+    """Return the row of what is computed again at a time, beyond what was freed before; none if nothing."""
+    more = math.ceil(sum(each.bits.bytes for each in tensors) / slices) - freed
+    elements = math.ceil(sum(each.elements for each in tensors) / slices)
+    return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
+
+
+def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
+    """Return the activations of any module, as a forward pass left them."""
+    require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
+    rows = []
+    for each in saved.rows:
+        part, fmt, size = f"{each.layer or 'the model'}: saved", each.dtype, each.bytes
+        elements = math.prod(each.shape)
+        if each.input_of and each.dtype == "float32":
+            element, scaling = kept_input(recipe, name_of(each.input_of))
+            if element is not None and elements:
+                columns = each.shape[-1]
+                fmt, size = str(element), stored_bits(element, scaling, (elements // columns, columns)).bytes
+        rows.append(LedgerRow("activations", part, fmt, elements, size, size))
+    return ModelActivations(tuple(rows))
