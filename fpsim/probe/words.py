@@ -111,16 +111,18 @@ def _arithmetic(model: Described) -> Iterator[str]:
         return
     if traits.accumulator is None or traits.rounding is None:
         return
-    takes = "An addition takes two numbers"
+    takes = "An addition takes two numbers and"
     if traits.terms_per_step != 1:
         count = "several terms" if traits.terms_per_step is None else plural(traits.terms_per_step, "term")
         towards = TOWARDS.get(traits.alignment or "")
         cut = "adds them exactly" if towards is None else f"cuts them at {traits.fraction_bits} fraction bits{towards}"
-        takes = f"An addition takes {count} at once, {cut},"
+        takes = f"An addition takes {count} at once, {cut}, and"
+        if "sums" in (traits.flushes or ()):  # units whose step is a tree or chains of additions that round
+            takes = f"A step takes {count}; each of its additions"
     flush = f"; subnormal {listed(traits.flushes)} become zero" if traits.flushes else ""
     flush += "; sums beyond the largest number stay there" if traits.saturates else ""
     rounding = traits.rounding.replace("_", " ")
-    yield f"{takes} and rounds {rounding} to {in_words(traits.accumulator)}{flush}."
+    yield f"{takes} rounds {rounding} to {in_words(traits.accumulator)}{flush}."
     if program is not None:
         yield from _products(model, program)
     if traits.accumulator != model.out:

@@ -98,3 +98,25 @@ def test_products_near_the_smallest_normal_value_are_chains_of_dot_add(unit: Mat
     assert_bits_equal(fp.matmul(left.a, right.b.T, start, accumulate=unit), want.view(np.float32))
     turned = fp.matmul(right.b, left.a.T, np.ascontiguousarray(start.T), accumulate=unit)
     assert_bits_equal(np.ascontiguousarray(turned.T), want.view(np.float32))
+
+
+@every_unit
+def test_the_probe_names_a_unit_and_says_how_it_adds(unit: MatrixUnit) -> None:
+    model = fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate=unit), 40, a=unit.a.fmt, b=unit.b.fmt)
+    assert unit.name == model.unit
+    assert model.flushes == ("inputs", "sums")
+    terms = f"A step takes {unit.terms} terms; each of its additions rounds nearest even to float32"
+    assert f"{terms}; subnormal inputs and sums become zero." in str(model)
+
+
+@every_unit
+def test_check_kernel_holds_a_kernel_to_a_unit(unit: MatrixUnit) -> None:
+    formats = {"a": unit.a.fmt, "b": unit.b.fmt}
+    assert fp.testing.check_kernel(
+        lambda a, b: fp.matmul(a, b, accumulate=unit), **formats, accumulate=unit, raises=False
+    ).ok
+    other = "cdna2_f16_f32" if unit.a.fmt == fp.FP16 else "cdna2_bf16_f32"
+    report = fp.testing.check_kernel(
+        lambda a, b: fp.matmul(a, b, accumulate=other), **formats, accumulate=unit, raises=False
+    )
+    assert f"it adds as {other} in one chain" in str(report.explanation)
