@@ -6,7 +6,7 @@ STUDY_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
 
-.PHONY: help setup study claims test test-ptx test-isa test-slow test-targets test-numba soak fuzz bench scoreboard check format clean
+.PHONY: help setup study claims test test-ptx test-ranks test-isa test-slow test-targets test-numba soak fuzz bench scoreboard check format clean
 
 help:
 	@echo "make setup      create $(VENV) with everything that the targets below need"
@@ -14,6 +14,7 @@ help:
 	@echo "make claims     settle claims about low precision by experiment -> docs/claims.md (minutes; resumes)"
 	@echo "make test       run the tests"
 	@echo "make test-ptx   compile the GPU's kernels to PTX (minutes)"
+	@echo "make test-ranks processes of torch that train together, with some killed (a minute)"
 	@echo "make test-slow  run everything, the complete sweeps and PTX as well (many minutes)"
 	@echo "make test-isa   the tests that meet other libraries' arithmetic, with fewer of this processor's instructions"
 	@echo "make test-targets  the same results on other processors (minutes)"
@@ -57,6 +58,10 @@ test: setup
 # Every module compiles in a process of its own, so that these may go to any worker.
 test-ptx: setup
 	$(RUN) -m pytest $(WORKERS) -m ptx tests/gpu
+
+# Processes wait for each other as they start, so that two of these tests run at once.
+test-ranks: setup
+	$(PYTEST) -m "ranks and not slow"
 
 test-slow: setup
 	$(PYTEST) -m ""

@@ -111,12 +111,15 @@ def test_the_probe_names_a_unit_and_says_how_it_adds(unit: MatrixUnit) -> None:
 
 @every_unit
 def test_check_kernel_holds_a_kernel_to_a_unit(unit: MatrixUnit) -> None:
-    formats = {"a": unit.a.fmt, "b": unit.b.fmt}
-    assert fp.testing.check_kernel(
-        lambda a, b: fp.matmul(a, b, accumulate=unit), **formats, accumulate=unit, raises=False
-    ).ok
+    fmt = unit.a.fmt
+
+    def right(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=unit)
+
+    def wrong(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=other)
+
+    assert fp.testing.check_kernel(right, a=fmt, b=fmt, accumulate=unit, raises=False).ok
     other = "cdna2_f16_f32" if unit.a.fmt == fp.FP16 else "cdna2_bf16_f32"
-    report = fp.testing.check_kernel(
-        lambda a, b: fp.matmul(a, b, accumulate=other), **formats, accumulate=unit, raises=False
-    )
+    report = fp.testing.check_kernel(wrong, a=fmt, b=fmt, accumulate=unit, raises=False)
     assert f"it adds as {other} in one chain" in str(report.explanation)

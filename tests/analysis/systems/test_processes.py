@@ -91,6 +91,7 @@ def test_a_row_counts_bits_and_not_payloads_of_nan() -> None:
     assert (row.differing, row.largest) == (2, 0.5)
 
 
+@pytest.mark.ranks
 def test_torchs_ways_are_compared_on_two_and_four_processes() -> None:
     pytest.importorskip("torch")
     import torch

@@ -83,6 +83,7 @@ def test_a_killed_rank_ends_all_with_one_sentence_and_the_same_call_goes_on(
         assert_bits_equal(got[name], want)
 
 
+@pytest.mark.ranks
 def test_torchrun_restarts_ranks_which_go_on_with_the_same_bits(unbroken: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
