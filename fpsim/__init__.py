@@ -109,7 +109,7 @@ _PACKAGES = ("analysis", "gpu", "probe", "recipes", "testing", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:
-    """Packages load when they are first used, and P3109 formats are found by name: `fp.p3109_k8p4se`."""
+    """Load a package when it is first used, and find P3109 formats by name: `fp.p3109_k8p4se`."""
     if name in _PACKAGES:
         return importlib.import_module(f"fpsim.{name}")
     if name == "chips":

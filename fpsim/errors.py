@@ -12,7 +12,7 @@ LONGEST = 100  # characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """A value in a message: its repr where that is short, what kind of array it is, or the beginning.
+    """Return a value as messages show it: its repr if that is short, else its array's kind or its beginning.
 
     Example:
       >>> from fpsim.errors import shown
@@ -33,7 +33,7 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The word that resembles another one most, of equally near ones that with the longest beginning in common.
+    """Return the word most similar to another one, or None; ties go to the longest common beginning.
 
     Example:
       >>> from fpsim.errors import nearest
@@ -57,7 +57,7 @@ def is_integer(value: object) -> bool:
 
 
 def require_integer(name: str, value: object, lowest: int | None = None) -> None:
-    """A TypeError or ValueError unless a value is an integer, of at least `lowest`."""
+    """Raise a TypeError or ValueError unless a value is an integer, of at least `lowest`."""
     if isinstance(value, bool) or not isinstance(value, Integral):  # as is_integer, in words that type checkers read
         raise TypeError(f"{name} must be an integer; got {shown(value)}.")
     if lowest is not None and int(value) < lowest:
@@ -65,13 +65,13 @@ def require_integer(name: str, value: object, lowest: int | None = None) -> None
 
 
 def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """A TypeError unless a value is of a type; `wanted` says which one."""
+    """Raise a TypeError unless a value is of a type; `wanted` describes the type."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
 
 
 def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:
-    """A ValueError unless a value is one of some words; `listing` says what lists them where they are too many."""
+    """Raise a ValueError unless a value is one of some words; `listing` says where to find a long list of them."""
     if not isinstance(value, str) or value not in words:
         raise unknown(name, value, words, listing=listing)
 
@@ -80,7 +80,7 @@ def unknown(
     argument: str, got: object, valid: Sequence[str], aliases: Mapping[str, str] | None = None, *, listing: str = "",
     others: str = "", meant: Sequence[str] = (),
 ) -> ValueError:  # fmt: skip
-    """A ValueError that lists the valid words, or of very many the nearest ones, and says which one may be meant.
+    """Return a ValueError that lists the valid words, or the nearest of very many, and suggests one.
 
     Args:
       argument: its name.

@@ -12,7 +12,7 @@ FLOAT = "float64"  # the key of a pattern
 
 
 def to_json(value: Any, name: str = "value") -> Any:
-    """A value as `json.dumps` takes it and `from_json` gives it back: the shortest decimal of a finite float is exact.
+    """Return a value as `json.dumps` takes it and `from_json` restores it: every float exactly.
 
     Args:
       value: None, a truth value, an integer, a float, a text, or lists and dicts of these with texts as keys.
@@ -45,7 +45,7 @@ def to_json(value: Any, name: str = "value") -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """What `to_json` was given."""
+    """Return the value that was passed to `to_json`."""
     if isinstance(value, list):
         return [from_json(each) for each in value]
     if not isinstance(value, dict):

@@ -23,7 +23,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls th
 
 
 def path_of(path: object, name: str = "path") -> Path:
-    """A path as it was passed.
+    """Return a path as a pathlib.Path.
 
     Raises:
       TypeError: it is neither text nor a path.
@@ -41,7 +41,7 @@ def path_of(path: object, name: str = "path") -> Path:
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to write; whoever reads it sees the old one or the new one, also where this process dies."""
+    """Open a file to write; readers see the old one or the whole new one, even if this process is killed."""
     target = path_of(path)
     sweep(target.parent, f".{glob.escape(target.name)}-????????")
     handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
@@ -62,7 +62,7 @@ def write_whole(path: str | Path, text: str) -> None:
 
 
 def require_folder(path: str | Path) -> Path:
-    """A folder that files can be written to, made where it is missing.
+    """Return a folder that files can be written to, and make it if it is missing.
 
     Raises:
       ValueError: it cannot be made or written to, or is a file; better now than after minutes of work.
@@ -120,7 +120,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
-    """A folder to write files to, which take the place of those of an earlier run together, or vanish if that fails.
+    """Yield a folder whose files replace those of an earlier run together, or vanish if the block fails.
 
     Whoever reads `folder` sees all old files or all new ones, also where this process is killed, on systems that can
     exchange two folders in one step (Linux, macOS), unless it is where the process stands, a mount point, or in a
@@ -168,7 +168,7 @@ def sweep(folder: Path, pattern: str) -> None:
 
 
 def _old(folder: Path, pattern: str) -> list[Path]:
-    """What is older than a day and has a name of that pattern."""
+    """Return the paths of a pattern that are older than a day."""
     found = []
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):  # another process removed it

@@ -29,7 +29,7 @@ def deferred(module: str) -> Callable[[], Any]:
 def attach(
     package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
+    """Return the `__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
 
     Args:
       package: its `__name__`.
@@ -63,7 +63,7 @@ def attach(
 def no_attribute(
     module: str, name: str, names: Iterable[str], meant: Mapping[str, str] | None = None, more: str = ""
 ) -> AttributeError:
-    """The AttributeError for a name that a module does not have, with the name that may be meant.
+    """Return the AttributeError for a name that a module does not have, with a suggestion.
 
     Args:
       module: the module's name.
@@ -88,7 +88,7 @@ def no_attribute(
 def face(
     module: str, names: Sequence[str], meant: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a module that shows its public names only, and suggests one for another.
+    """Return the `__getattr__` and `__dir__` of a module that lists its public names only and suggests one of them.
 
     Example:
       >>> from fpsim.lazy import face
@@ -104,7 +104,7 @@ def face(
 
 
 def public(package: str = "fpsim") -> Any:
-    """The public package, for code inside it that calls functions as users do: experiments and benchmarks.
+    """Return the public package, for code inside it that calls functions as users do: experiments and benchmarks.
 
     Example:
       >>> from fpsim.lazy import public

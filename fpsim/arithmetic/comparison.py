@@ -14,7 +14,7 @@ from fpsim.arrays import Array
 
 @rounded
 def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The smaller of two values; -0 is smaller than +0, and NaN if either is NaN (IEEE 754-2019 minimum).
+    """Return the smaller of two values; -0 is smaller than +0, and NaN if either is NaN (IEEE 754-2019 minimum).
 
     Example:
       >>> import fpsim as fp
@@ -26,7 +26,7 @@ def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 
 @rounded
 def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The larger of two values; +0 is larger than -0, and NaN if either is NaN (IEEE 754-2019 maximum).
+    """Return the larger of two values; +0 is larger than -0, and NaN if either is NaN (IEEE 754-2019 maximum).
 
     Example:
       >>> import fpsim as fp
@@ -38,7 +38,7 @@ def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 
 @rounded
 def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The smaller of two values, where a NaN gives way to a number (IEEE 754-2019 minimumNumber).
+    """Return the smaller of two values, a number rather than a NaN (IEEE 754-2019 minimumNumber).
 
     Example:
       >>> import fpsim as fp
@@ -50,7 +50,7 @@ def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounde
 
 @rounded
 def maximum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The larger of two values, where a NaN gives way to a number (IEEE 754-2019 maximumNumber).
+    """Return the larger of two values, a number rather than a NaN (IEEE 754-2019 maximumNumber).
 
     Example:
       >>> import fpsim as fp
@@ -119,7 +119,7 @@ def less_equal(
 
 
 def classify(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = None) -> Array:
-    """The class of each element.
+    """Return the class of each element.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.

@@ -16,7 +16,7 @@ from fpsim.formats.rounding import Rounding
 
 @rounded
 def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> Any:
-    """The same values rounded into another format; NaN keeps its sign, not its payload.
+    """Round the values of one format into another; NaN keeps its sign, not its payload.
 
     Args:
       a: array of a float dtype, float64 too, or unsigned codes with `fmt`.

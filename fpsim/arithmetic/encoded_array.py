@@ -69,7 +69,7 @@ class EncodedArray:
 
     @classmethod
     def from_codes(cls, codes: npt.ArrayLike, fmt: FormatLike) -> EncodedArray:
-        """An array with these codes, copied.
+        """Return an array with these codes, copied.
 
         Args:
           codes: unsigned integers of any shape, or an array of the format's own dtype.
@@ -127,25 +127,25 @@ class EncodedArray:
         return EncodedArray(self._codes.T, self._fmt)
 
     def reshape(self, *shape: Any) -> EncodedArray:
-        """The same elements in another shape, as `numpy.ndarray.reshape`."""
+        """Return the same elements in another shape, as `numpy.ndarray.reshape`."""
         return EncodedArray(self._codes.reshape(*shape), self._fmt)
 
     def ravel(self) -> EncodedArray:
-        """The elements along one axis, in C order."""
+        """Return the elements along one axis, in C order."""
         return EncodedArray(self._codes.ravel(), self._fmt)
 
     def copy(self) -> EncodedArray:
-        """The same array in memory of its own."""
+        """Return the same array in separate memory."""
         return EncodedArray(self._codes.copy(), self._fmt)
 
     __copy__ = copy
 
     def astype(self, fmt: FormatLike) -> EncodedArray:
-        """A new array of these values rounded into another format."""
+        """Return a new array of these values rounded into another format."""
         return array(self, fmt)
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python floats."""
+        """Return the values as nested lists of Python floats."""
         return self.values.tolist()
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -171,7 +171,7 @@ class EncodedArray:
         self._codes[index] = array(value, self._fmt)._codes
 
     def _item(self, target: str) -> float:
-        """The only value."""
+        """Return the only value, or raise a TypeError if there are several."""
         if self.size != 1:
             raise TypeError(
                 f"{target}() takes an array of one element; got shape {self.shape}. Index it, such as x[0]."
@@ -252,19 +252,19 @@ class EncodedArray:
         return power
 
     def sqrt(self) -> EncodedArray:
-        """The square root, rounded once: `fpsim.sqrt`."""
+        """Return the square root, rounded once: `fpsim.sqrt`."""
         return _rounded(sqrt, self)
 
     def round(self) -> EncodedArray:
-        """The integers that the mode picks: `fpsim.round_to_integral`."""
+        """Round to integers in the current mode: `fpsim.round_to_integral`."""
         return _rounded(round_to_integral, self)
 
     def remainder(self, other: Any) -> EncodedArray:
-        """self - n * other, n the integer nearest self / other: `fpsim.remainder`."""
+        """Return self - n * other, n the integer nearest self / other: `fpsim.remainder`."""
         return _rounded(remainder, self, self._operand(other))
 
     def fma(self, factor: Any, term: Any) -> EncodedArray:
-        """self * factor + term, rounded once: `fpsim.fma`.
+        """Return self * factor + term, rounded once: `fpsim.fma`.
 
         Example:
           >>> import fpsim as fp
@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """bool of the broadcast shape; `codes_compare` with swapped operands, or `compare` with exact numbers."""
+        """Return bools of the broadcast shape: `codes_compare`, maybe with swapped operands, or `compare` of numbers."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
@@ -400,7 +400,7 @@ def numbers(values: Any) -> Array:
 
 
 def _sticky_float(integer: int) -> float:
-    """An integer's first 53 bits, the last one set where others are lost, so that a narrower format rounds once."""
+    """Return an integer's first 53 bits, the last set if others are lost: a narrower format then rounds once."""
     magnitude = min(abs(integer), 2**1024 - 1)  # beyond every format
     lost = max(magnitude.bit_length() - 53, 0)
     kept = magnitude >> lost
@@ -418,7 +418,7 @@ def _exact(numbers: Array) -> Array:
 
 
 def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
-    """An operation on operands of one format, rounded as the context says."""
+    """Compute an operation on operands of one format, rounded as the context says."""
     fmt = operands[0].fmt
     return EncodedArray(operation(*(operand._codes for operand in operands), fmt=fmt, **rounding_keywords()), fmt)
 

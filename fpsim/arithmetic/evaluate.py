@@ -36,7 +36,7 @@ class CallPlan(NamedTuple):
 
 
 def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
-    """The result of an operation, with flags where they are wanted.
+    """Return the result of an operation, with flags if they are wanted.
 
     target: the format that convert and from_int round to, the dtype of to_int.
     """

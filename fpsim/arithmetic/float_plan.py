@@ -29,7 +29,7 @@ class FloatPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float_plan(operation: Operation) -> FloatPlan | None:
-    """The plan of an operation, or None where only the integer core is exact."""
+    """Return the plan of an operation, or None if only the integer core is exact."""
     name, formats, result, input_subnormals, _, _ = operation
     out = result.fmt
     usual = all(fmt.signed and fmt.has_zero for fmt in (*formats, out))
@@ -71,7 +71,7 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 
 
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
-    """The thresholds of the flags in bits of a float, or None where they follow other rules."""
+    """Return the thresholds of the flags in bits of a float, or None if they follow other rules."""
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
     loses_infinity = plan.rules & int(LOSES_INFINITY) and any(fmt.has_infinity for fmt in operation.formats)
@@ -101,26 +101,26 @@ class Edge(NamedTuple):
 
 
 def _edge_of_overflow(fmt: Format) -> Edge:
-    """The largest value, and the one that would follow."""
+    """Return the largest value, and the one that would follow."""
     field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
     hidden = 1 << fmt.mantissa_bits if field else 0
     return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """The value that would precede the smallest normal one at full precision, and that one."""
+    """Return the value that would precede the smallest normal one at full precision, and that one."""
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """The bits of the smallest magnitude that a mode rounds up to the upper neighbour of an edge."""
+    """Return the bits of the smallest magnitude that a mode rounds up to the upper neighbour of an edge."""
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     start = rounding.goes_away(edge.odd, negative)
     return {0.0: below, 0.5: middle, 1.0: above}[start.at] + (not start.included)
 
 
 def _bits(significand: int, exponent: int, width: int) -> int:
-    """The bits of significand * 2**exponent in a float that holds it; of Inf where it is too large."""
+    """Return the bits of significand * 2**exponent in a float that holds it, those of Inf if it is too large."""
     real = FP32 if width == 32 else FP64
     place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit
     if place + real.mantissa_bits > real.bias:
@@ -130,7 +130,7 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 
 
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
-    """The bits of the smallest float32 magnitude that is not tiny to nearest even.
+    """Return the bits of the smallest float32 magnitude that is not tiny to nearest even.
 
     scaled: as if the exponent had no bound, for magnitudes that were computed times a power of two.
     """

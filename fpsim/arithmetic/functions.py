@@ -13,7 +13,7 @@ from fpsim.arithmetic.operands import Fillable, Formats
 
 @rounded
 def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """a + b, rounded once.
+    """Compute a + b, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -28,7 +28,7 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """a - b, rounded once.
+    """Compute a - b, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -40,7 +40,7 @@ def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 
 @rounded
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """a * b, rounded once.
+    """Compute a * b, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -53,7 +53,7 @@ def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 
 @rounded
 def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """a / b, rounded once; x / 0 raises DIVIDE_BY_ZERO and gives what the format has for Inf.
+    """Compute a / b, rounded once; x / 0 raises DIVIDE_BY_ZERO and gives the format's Inf or what stands for it.
 
     Example:
       >>> import fpsim as fp
@@ -66,7 +66,7 @@ def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> A
 
 @rounded
 def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The remainder of IEEE 754: a - n * b, where n is the integer nearest a / b, ties to even; exact in its format.
+    """Compute IEEE 754's remainder a - n * b, n the integer nearest a / b, ties to even; exact in its format.
 
     Example:
       >>> import fpsim as fp
@@ -78,7 +78,7 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 
 @rounded
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """a * b + c, rounded once.
+    """Compute a * b + c, rounded once.
 
     Example:
       >>> import fpsim as fp
@@ -91,7 +91,7 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack
 
 @rounded
 def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The square root, rounded once; of -0 it is -0, of any other negative number an invalid operation.
+    """Compute the square root, rounded once; -0 for -0, an invalid operation for other negative numbers.
 
     Example:
       >>> import fpsim as fp
@@ -103,7 +103,7 @@ def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def round_to_integral(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """The integer that the rounding mode picks, in the same format; INEXACT where a was none.
+    """Round to an integer in the same format, as the rounding mode says; INEXACT if a was none.
 
     Example:
       >>> import fpsim as fp
@@ -117,7 +117,7 @@ def next_up(
     a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
     out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """The next larger value of the format.
+    """Return the next larger value of the format.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
@@ -136,7 +136,7 @@ def next_down(
     a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", flags: WantedFlags = False,
     out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """The next smaller value of the format.
+    """Return the next smaller value of the format.
 
     Args: as for `fpsim.next_up`.
 
@@ -149,7 +149,7 @@ def next_down(
 
 
 def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinite", out: Fillable | None = None) -> Any:
-    """-a: the sign bit flipped, that of NaN too. Formats without -0 keep their zero and their NaN.
+    """Return -a: the sign bit flipped, that of NaN too. Formats without -0 keep their zero and their NaN.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
@@ -165,7 +165,7 @@ def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinit
 
 
 def absolute(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = None) -> Any:
-    """|a|: the sign bit cleared, that of NaN too.
+    """Return |a|: the sign bit cleared, that of NaN too.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.

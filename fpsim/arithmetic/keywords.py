@@ -131,7 +131,7 @@ def rounded(function: Function) -> Function:
 
 
 def complete(name: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keywords of a call with defaults for the rest.
+    """Return the keywords of a call with defaults for the rest.
 
     Raises:
       TypeError: a keyword that the operation does not have.

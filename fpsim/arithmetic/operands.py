@@ -94,7 +94,7 @@ def integers(n: npt.ArrayLike) -> Operands:
 
 
 def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
-    """The format that fmt= gives each operand."""
+    """Return the format that fmt= gives each operand."""
     if fmt is None:
         return [None] * count
     if isinstance(fmt, (tuple, list)):
@@ -146,14 +146,14 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
 
 @cache
 def full_dtype(fmt: Format) -> np.dtype[Any] | None:
-    """The dtype of a format's codes where it holds nothing else."""
+    """Return the dtype of a format's codes if all its values are codes, else None."""
     return fmt.storage if fmt.bits == 8 * fmt.storage.itemsize else None
 
 
 def broadcast_shape(
     name: str, shapes: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]] = ()
 ) -> tuple[int, ...]:  # fmt: skip
-    """The shape that shapes broadcast to; whole: shapes of the operands, where these are parts of them.
+    """Return the shape that shapes broadcast to; whole: shapes of the operands, if these are parts of them.
 
     Raises:
       ValueError: they do not broadcast, or have more axes than NumPy broadcasts.

@@ -31,7 +31,7 @@ class Operation(NamedTuple):
     integer: np.dtype[Any] | None = None  # what from_int reads and to_int gives
 
     def with_seed(self, seed: int | None) -> Operation:
-        """The same with another seed."""
+        """Return the same operation with another seed."""
         return self._replace(result=self.result.with_seed(seed))
 
     @property
@@ -115,13 +115,13 @@ deciding = itemgetter("out_fmt", *WORDS)  # of a call's complete keywords, those
 def operation_of(
     name: str, formats: tuple[Format, ...], target: Any, integer: np.dtype[Any] | None, out_fmt: Any, *words: Any
 ) -> Operation:
-    """The operation of a call: `target` is the format that a conversion names, what follows `deciding` gives."""
+    """Return the operation of a call; target: the format that a conversion names; words: as `deciding` gives."""
     fmt = _result_format(name, formats, out_fmt, target)
     return operation(name, formats, fmt, integer=integer, **dict(zip(WORDS, words, strict=True)))
 
 
 def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None, target: Any) -> Format:
-    """The format of a result: the target of a conversion, out_fmt, or that of all operands.
+    """Return the format of a result: the target of a conversion, out_fmt, or that of all operands.
 
     Raises:
       ValueError: the operands differ and out_fmt does not decide.
@@ -140,7 +140,7 @@ def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike |
 
 
 def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """The dtype of integers that values are rounded to.
+    """Return the dtype of integers that values are rounded to.
 
     Raises:
       ValueError: it is no integer dtype.
@@ -152,6 +152,6 @@ def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def check_word(keyword: str, value: object, valid: tuple[str, ...]) -> None:
-    """A ValueError unless a keyword has one of its values."""
+    """Raise a ValueError unless a keyword has one of its values."""
     if not isinstance(value, str) or value not in valid:
         raise unknown(keyword, value, valid)

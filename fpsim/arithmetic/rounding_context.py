@@ -81,14 +81,14 @@ class rounding:
 
 
 def _without(block: _Block | None, owner: rounding) -> _Block | None:
-    """The blocks around here but for the innermost of an owner."""
+    """Return the blocks around here but for the innermost of an owner."""
     if block is None or block.owner is owner:
         return block and block.outer
     return block._replace(outer=_without(block.outer, owner))
 
 
 def rounding_keywords() -> dict[str, Any]:
-    """`rounding`, `seed` and `random_bits` of the next operation here; a stochastic block moves on to its next seed."""
+    """Return `rounding`, `seed` and `random_bits` of the next operation; stochastic blocks change seeds."""
     block = _BLOCK.get()
     if block is None:
         return {"rounding": Rounding.NEAREST_EVEN}

@@ -36,7 +36,7 @@ Call = Callable[[list[Array], Array, Array, Array], None]
 
 
 def route(operation: Operation, size: int) -> Run:
-    """The way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
+    """Return the way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
     if operation.result.seed is not None:
         return with_seed(route(operation.with_seed(None), size), operation)
     tabulated, floats_first = _preference(operation)
@@ -72,21 +72,21 @@ def _preference(operation: Operation) -> tuple[bool, bool]:
 
 
 def by_core(operation: Operation) -> Run:
-    """The loop over the integer core, which every operation has."""
+    """Return the loop over the integer core, which every operation has."""
     if operation.result.seed is not None:
         return with_seed(_by_core(operation.with_seed(None)), operation)
     return _by_core(operation)
 
 
 def with_seed(run: Run, operation: Operation) -> Run:
-    """What draws random words with the seed of an operation, where it is stochastic."""
+    """Return a loop that draws random words with the seed of an operation, if that is stochastic."""
     draw: Any = run
     return partial(draw, seed=operation.result.seed) if operation.is_stochastic else run
 
 
 @lru_cache(maxsize=4096)
 def _by_core(operation: Operation) -> Run:
-    """The same for all seeds, of which a stochastic loop takes one besides."""
+    """Return the loop of `by_core` for all seeds; a stochastic one takes the seed as one more argument."""
     call, stochastic = _core_call(operation), operation.is_stochastic
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any = None) -> None:
@@ -110,7 +110,7 @@ def _by_core(operation: Operation) -> Run:
 
 
 def _random_words(first: int, size: int, seed: int) -> Array:
-    """The random words of elements first .. first + size."""
+    """Return the random words of elements first .. first + size."""
     skip = first % 4  # a counter gives four words
     words = np.empty(-(-(skip + size) // 4) * 4, np.uint32)
     random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
@@ -118,7 +118,7 @@ def _random_words(first: int, size: int, seed: int) -> Array:
 
 
 def _core_call(operation: Operation) -> Call:
-    """The loop over the integer core, with the layouts that it wants."""
+    """Return the loop over the integer core, with the layouts that it takes."""
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
     layouts = tuple(unpack_layout(operand, input_subnormals) for operand in formats)

@@ -70,7 +70,7 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
 
 
 def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: Array | None = None) -> Array:
-    """The exact values of codes.
+    """Return the exact values of codes.
 
     Args:
       codes: unsigned integers of any shape (or an array of the format's own dtype).
@@ -156,7 +156,7 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 
 def _float_format(dtype: npt.DTypeLike) -> Format:
-    """The format of a float dtype that values are returned in."""
+    """Return the format of a float dtype that values are returned in."""
     found = dtype_of(dtype)
     fmt = None if found is None else FORMAT_OF.get(found)
     if fmt is None:
@@ -166,7 +166,7 @@ def _float_format(dtype: npt.DTypeLike) -> Format:
 
 @lru_cache(maxsize=4096)
 def refuse_unless_held(narrow: Format, wide: Format, remedy: str) -> None:
-    """A ValueError unless the dtype of `wide` holds every value of `narrow`."""
+    """Raise a ValueError unless the dtype of `wide` holds every value of `narrow`."""
     if not wide.holds(narrow):
         raise ValueError(
             f"{DTYPES[wide].name} cannot hold every value of {narrow} "

@@ -136,7 +136,7 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
 
 
 def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | None]:
-    """The magnitudes next to a finite value's, toward and away from zero, were the exponent unbounded above."""
+    """Return the magnitudes next to a finite value's, toward and away from zero, with no largest exponent."""
     if not math.isfinite(value) or (value < 0 and not fmt.signed):
         return None, None
     magnitude = abs(Fraction(value))
@@ -150,7 +150,7 @@ def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | 
 
 
 def _as_float(magnitude: Fraction, value: float) -> float:
-    """A magnitude with the sign of a value; Inf where float64 ends."""
+    """Return a magnitude with the sign of a value, Inf beyond the range of float64."""
     try:
         return math.copysign(float(magnitude), value)
     except OverflowError:
@@ -158,7 +158,7 @@ def _as_float(magnitude: Fraction, value: float) -> float:
 
 
 def _digits(fraction: Fraction | None) -> str:
-    """The binary digits of a fraction below 1, cut with dots after sixty."""
+    """Return the binary digits of a fraction below 1, cut with dots after sixty."""
     if not fraction:
         return ""
     digits = fraction.denominator.bit_length() - 1
@@ -167,7 +167,7 @@ def _digits(fraction: Fraction | None) -> str:
 
 
 def _share(fraction: Fraction) -> str:
-    """A fraction for people: exact where it is short, and never one half where it is not."""
+    """Return a fraction as text: exact if it is short, else rounded, but never to 1/2."""
     if fraction.denominator <= 1024:
         return str(fraction)
     text = f"{float(fraction):.6g}"
@@ -243,7 +243,7 @@ def _overflows(value: float, result: float, options: CastOptions, fraction: Frac
 
 
 def _fields(code: int, fmt: Format) -> str:
-    """A code as hexadecimal, and as binary fields."""
+    """Return a code as hexadecimal, and as its binary fields."""
     digits = f"{code:0{fmt.bits}b}"
     cuts = [int(fmt.signed), int(fmt.signed) + fmt.exponent_bits]
     parts = [digits[: cuts[0]], digits[cuts[0] : cuts[1]], digits[cuts[1] :]]
@@ -251,7 +251,7 @@ def _fields(code: int, fmt: Format) -> str:
 
 
 def _binary(value: float) -> str:
-    """A float as a binary significand times a power of two."""
+    """Return a float as a binary significand times a power of two."""
     if value == 0 or not math.isfinite(value):
         return repr(value)
     sign = "-" if value < 0 else ""

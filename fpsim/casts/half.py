@@ -77,20 +77,20 @@ def from_half(_typing: Any, code: Any) -> Any:
 
 
 def _decode_half(code: Any, _facts: Any) -> Any:
-    """The pattern of one FP16 code; NaN becomes the canonical one of its sign."""
+    """Return the float32 pattern of one FP16 code; NaN becomes the canonical one of its sign."""
     nan = u32(FLOAT_NAN | u32(u32(code & SIGN) << SIGN_SHIFT))
     return nan if u32(code & HALF_MAGNITUDE) > HALF_INFINITY else from_half(code)
 
 
 def _encode_half(bits: Any, _facts: Any) -> Any:
-    """The FP16 code of one float32; NaN becomes the canonical one, where the processor keeps payloads."""
+    """Return the FP16 code of one float32; NaN becomes the canonical one, though processors keep payloads."""
     nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
     return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
 
 
 @cache
 def half_kernel(streamed: bool) -> Any:
-    """The loop `(bits, codes, layout)`; the layout is not read."""
+    """Return the loop `(bits, codes, layout)` from float32 to FP16; the layout is not read."""
 
     loop = element_loop(_encode_half, streamed)
 
@@ -107,7 +107,7 @@ def decodes(fmt: Format, width: int) -> bool:
 
 @cache
 def half_decode_kernel(streamed: bool) -> Any:
-    """The loop `(codes, bits, layout)`; the layout is not read."""
+    """Return the loop `(codes, bits, layout)` from FP16 to float32; the layout is not read."""
 
     loop = element_loop(_decode_half, streamed)
 

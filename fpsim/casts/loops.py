@@ -28,7 +28,7 @@ Frozen = EncodeLayout | DecodeLayout | None
 
 
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
-    """A layout of compile-time constants (all zero where it is not frozen, and unused)."""
+    """Return a layout of compile-time constants; zeros, which are not read, if it is not frozen."""
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
 
@@ -36,7 +36,7 @@ def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
 def encode_kernel(
     width: int, mode: int, kind: int, frozen: Frozen = None, streamed: bool = False, by_sum: bool = False
 ) -> Any:
-    """The loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode.
+    """Return the loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode.
 
     by_sum: round by the processor's addition; it has to round to nearest, and `core.nearest` to serve the layout.
     """
@@ -72,7 +72,7 @@ def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
 
 @cache
 def random_kernel() -> Any:
-    """The loop `(words, counter, low and high word of the seed)`, for whole counters."""
+    """Return the loop `(words, counter, low and high word of the seed)`, which fills whole counters."""
 
     def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
         fill_random(words, counter, k0, k1)
@@ -82,7 +82,7 @@ def random_kernel() -> Any:
 
 @cache
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
-    """The loop `(bits, codes, layout, flat index of the start, low and high word of the seed)`."""
+    """Return the loop `(bits, codes, layout, flat index of the start, low and high word of the seed)`."""
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
     constants = constants_of(EncodeLayout, word, frozen)
@@ -107,7 +107,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 
 @cache
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
-    """The loop `(codes, bits, layout)` for target floats of 32 or 64 bits."""
+    """Return the loop `(codes, bits, layout)` for target floats of 32 or 64 bits."""
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
     constants = constants_of(DecodeLayout, word, frozen)
@@ -128,7 +128,7 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
 def quantize_kernel(
     width: int, mode: int, kind: int, frozen: tuple[Frozen, Frozen], streamed: bool = False, by_sum: bool = False
 ) -> Any:
-    """The loop `(bits, rounded bits, encode layout, decode layout)`: encode and decode in registers.
+    """Return the loop `(bits, rounded bits, encode layout, decode layout)`, which keeps codes in registers.
 
     by_sum: as for `encode_kernel`.
     """

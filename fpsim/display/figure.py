@@ -58,7 +58,7 @@ STYLE = {
 
 
 def color(name: str, formats: Sequence[str]) -> str:
-    """The colour of a format among those of a study."""
+    """Return the colour of a format among those of a study."""
     known = COLORS | INTEGER_COLORS
     if name in known:
         return known[name]
@@ -68,14 +68,14 @@ def color(name: str, formats: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def figure_style() -> Iterator[None]:
-    """The style of every figure, inside a `with` block."""
+    """Apply the style of every figure inside a `with` block."""
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has fonts for other scripts
         yield
 
 
 def axes_of(ax: Any, height: float) -> Any:
-    """The axes given, or those of a new figure of a height in inches."""
+    """Return the given axes, or those of a new figure of a height in inches."""
     if ax is not None:
         return ax
     pyplot = load("matplotlib.pyplot", "drawing")
@@ -83,7 +83,7 @@ def axes_of(ax: Any, height: float) -> Any:
 
 
 def to_svg(figure: Any, name: str, title: str) -> str:
-    """A figure as an <svg> element for inline use: ids start with its name, screen readers get its title, and colours
+    """Return a figure as an <svg> element for inline use: ids start with `name`, screen readers get its title, colours
     and fonts are those of the page around it.
     """
     from html import escape
@@ -106,7 +106,7 @@ def to_svg(figure: Any, name: str, title: str) -> str:
 
 
 def _themed(value: str) -> str:
-    """A colour as a variable of the page, with itself for where there is no such page."""
+    """Return a colour as a variable of the page, with the colour itself as its fallback."""
     for known, name in THEME.items():
         if known.lower() == value:
             return f"var(--{name}, {value})"
@@ -114,5 +114,5 @@ def _themed(value: str) -> str:
 
 
 def blank_figure(height: float, layout: str = "constrained") -> Any:
-    """A figure without axes, of a height in inches, that no window shows; "none" leaves its axes where they are put."""
+    """Return a figure without axes and window, of a height in inches; layout "none" leaves axes in place."""
     return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout=layout)

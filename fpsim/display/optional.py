@@ -19,7 +19,7 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def load(module: str, purpose: str) -> Any:
-    """The module, imported now.
+    """Return a module of an optional package, imported now.
 
     Raises:
       ImportError: it is not installed; the message says what needs it and how to get it.
@@ -40,7 +40,7 @@ def load(module: str, purpose: str) -> Any:
 
 
 def require(packages: Sequence[str], purpose: str) -> None:
-    """An ImportError unless packages are installed, which are not imported: before work that needs them at its end.
+    """Raise an ImportError unless packages are installed; they are not imported.
 
     Example:
       >>> from fpsim.display.optional import require

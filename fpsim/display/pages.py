@@ -37,7 +37,7 @@ class Picture(NamedTuple):
 
 
 def render(package: str, template: str, **values: Any) -> str:
-    """A page as text.
+    """Return a page as text.
 
     Text among the values is untrusted: it is escaped, and characters that steer a terminal or reverse the direction of
     text are replaced. Markup of figures comes as `markup`.

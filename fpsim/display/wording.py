@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def percent(rate: float) -> str:
-    """A rate in per cent with the digits that matter.
+    """Return a rate in per cent with the digits that matter.
 
     Example:
       >>> from fpsim.display.wording import percent
@@ -28,7 +28,7 @@ def percent(rate: float) -> str:
 
 
 def decibels(value: float) -> str:
-    """An SQNR.
+    """Return an SQNR as text.
 
     Example:
       >>> from fpsim.display.wording import decibels
@@ -39,7 +39,7 @@ def decibels(value: float) -> str:
 
 
 def power_of_two(value: float) -> str:
-    """The largest power of two not above a positive number.
+    """Return the largest power of two not above a positive number, as text.
 
     Example:
       >>> from fpsim.display.wording import power_of_two
@@ -50,7 +50,7 @@ def power_of_two(value: float) -> str:
 
 
 def power(exponent: int) -> str:
-    """A power of two."""
+    """Return a power of two as text."""
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
@@ -86,7 +86,7 @@ def listed(words: Sequence[str], most: int | None = None, separator: str = ", ")
 
 
 def bytes_in_words(count: float) -> str:
-    """A number of bytes with three digits.
+    """Return a number of bytes with three digits and their unit.
 
     Example:
       >>> from fpsim.display.wording import bytes_in_words
@@ -112,7 +112,7 @@ def printable(text: str) -> str:
 
 
 def short(name: str, width: int) -> str:
-    """A printable name of at most `width` characters that still tells which layer it is.
+    """Return a printable name of at most `width` characters that still tells which layer it is.
 
     Parts between dots shrink to their first letter from the left, numbers and the last part aside; what is too long
     then is cut in the middle.

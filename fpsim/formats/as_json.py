@@ -13,7 +13,7 @@ from fpsim.formats.named import NAMED
 
 
 def format_fields(fmt: Format) -> Any:
-    """A format: its name where it is a named one, else its fields.
+    """Return a format as JSON: the name of a named one, else its fields.
 
     Example:
       >>> import fpsim as fp
@@ -28,19 +28,19 @@ def format_fields(fmt: Format) -> Any:
 
 
 def format_from(fields: Any) -> Format:
-    """What `format_fields` described."""
+    """Return the format that `format_fields` described."""
     return NAMED[fields] if isinstance(fields, str) else Format(**fields)
 
 
 def element_fields(fmt: Element) -> Any:
-    """An element format."""
+    """Return an element format as JSON."""
     if isinstance(fmt, Format):
         return format_fields(fmt)
     return {"integer": dataclasses.asdict(fmt)} if isinstance(fmt, IntegerFormat) else {"logfmt": fmt.bits}
 
 
 def element_from(fields: Any) -> Element:
-    """What `element_fields` described."""
+    """Return the element format that `element_fields` described."""
     if isinstance(fields, dict) and "integer" in fields:
         return IntegerFormat(**fields["integer"])
     if isinstance(fields, dict) and "logfmt" in fields:

@@ -66,18 +66,18 @@ class CastOptions(NamedTuple):
     random_bits: int
 
     def keywords(self) -> dict[str, Any]:
-        """The arguments of a cast with these options."""
+        """Return the options as keywords of a cast."""
         return self._asdict()
 
     def with_seed(self, seed: int | None) -> CastOptions:
-        """The same with another seed."""
+        """Return the same options with another seed."""
         fmt, rounding, overflow, subnormals, _, random_bits = self
         return CastOptions(fmt, rounding, overflow, subnormals, seed, random_bits)
 
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
-    """The options of a cast, with the seed 0 where it has one: a program may take another for every call."""
+    """Check the keywords of a cast and return its options, with the seed 0 for every seed: plans serve them all."""
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
     overflow_outcome(overflow, target_fmt)
@@ -91,7 +91,7 @@ def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bit
 
 
 def checked_seed(seed: Any) -> int:
-    """A seed as a Python integer.
+    """Return a seed as a Python integer.
 
     Raises:
       ValueError: it is no integer, or out of range.
@@ -123,7 +123,7 @@ def cast_options(
 
 
 def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeywords) -> CastOptions:
-    """The same for the keywords that a function was given.
+    """Check the keywords that a function of casts was given, and return the options.
 
     Raises:
       TypeError: it has no such keyword.

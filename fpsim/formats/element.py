@@ -14,7 +14,7 @@ Element = Format | IntegerFormat | LogFMT
 
 
 def element_format(spec: Any) -> Element:
-    """The element format that a spec names.
+    """Return the element format that a name, dtype or object stands for.
 
     Raises:
       ValueError: nothing has that name.

@@ -26,7 +26,7 @@ WIDEST_EXPONENT = 16  # bits; formats beyond those above have no more in all
 
 
 def exact_float(integer: int, exponent: int) -> float:
-    """integer * 2**exponent as a float64 that holds it, also where the processor is set to flush subnormals."""
+    """Return integer * 2**exponent, which float64 holds, even if the processor flushes subnormals."""
     if integer.bit_length() + exponent > -1022:
         return math.ldexp(integer, exponent)
     pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
@@ -34,7 +34,7 @@ def exact_float(integer: int, exponent: int) -> float:
 
 
 def dtype_of(spec: Any) -> np.dtype[Any] | None:
-    """The dtype that NumPy makes of something, None where it makes none.
+    """Return the dtype that NumPy makes of an object, or None if it makes none.
 
     Example:
       >>> from fpsim.formats.float_format import dtype_of
@@ -177,7 +177,7 @@ class Format:
         return self._hash == other._hash and self._field_values == other._field_values
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: a hash of text differs from process to process, and tables are long."""
+        """Return the fields alone: a hash of text differs from process to process, and tables are long."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -247,7 +247,7 @@ class Format:
         return max(field, 1) - self.bias if self.subnormals else field - self.bias
 
     def value_of(self, code: int) -> float:
-        """The value of one code as a Python float, computed with integers.
+        """Return the value of one code as a Python float, computed with integers.
 
         Example:
           >>> import fpsim as fp
@@ -378,7 +378,7 @@ class Format:
         return values
 
     def table(self) -> npt.NDArray[np.float64]:
-        """The value of every code, as a read-only float64 array of shape (2**bits,).
+        """Return the value of every code, as a read-only float64 array of shape (2**bits,).
 
         Raises:
           ValueError: the format has more than 16 bits.

@@ -45,7 +45,7 @@ def with_keywords(kind: type[Any], defaults: Mapping[str, Any], text: str = "") 
 
 
 def _type_text(annotation: Any) -> Any:
-    """A type as it is written in the source."""
+    """Return a type as it is written in the source."""
     return getattr(annotation, "__forward_arg__", annotation)
 
 
@@ -63,7 +63,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
 
 
 def unknown_keyword(name: str, word: str, valid: Sequence[str]) -> TypeError:
-    """A TypeError that lists the keywords of a function, and suggests the one nearest to the unknown word."""
+    """Return a TypeError that lists the keywords of a function and suggests the one nearest to a word."""
     near = difflib.get_close_matches(word, valid, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{name} takes the keywords {', '.join(valid)}; got {shown(word)}.{hint}")

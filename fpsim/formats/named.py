@@ -103,7 +103,7 @@ _P3109_NAME = re.compile(r"(?:p3109k|binary)(\d+)p(\d+)([su])([ef])")
 
 
 def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = True) -> Format:
-    """The IEEE P3109 format of a width and precision.
+    """Return the IEEE P3109 format of a width and precision.
 
     Args:
       bits: width K, 3 to 16.
@@ -208,7 +208,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
 
 @lru_cache(maxsize=4096)
 def find_by_name(name: str) -> Format | None:
-    """A named, aliased or P3109 format, or None."""
+    """Return a named, aliased or P3109 format, or None."""
     key = _key(name)
     if key in ALIASES:
         return ALIASES[key]

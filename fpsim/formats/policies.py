@@ -36,7 +36,7 @@ class Outcome:
 
 
 def _special(fmt: Format) -> Beyond:
-    """The value that stands for 'too large' in a format: Inf, else NaN, else the largest finite value."""
+    """Return the outcome for values that are too large for a format: Inf, else NaN, else the largest finite value."""
     return "infinity" if fmt.has_infinity else "nan" if fmt.has_nan else "max"
 
 
@@ -131,7 +131,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 
 
 def policy(name: str) -> dict[str, Any]:
-    """The cast keywords of a named convention.
+    """Return the cast keywords of a named convention.
 
     Args:
       name: "ieee", "ml_dtypes", "torch" (2.12 and later), "torch<2.12", "cuda_satfinite", "ocp_saturating",
@@ -157,7 +157,7 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def overflow_outcome(word: str, fmt: Format) -> Outcome:
-    """What `overflow=word` means in a format.
+    """Return what `overflow=word` does in a format.
 
     Raises:
       ValueError: no overflow policy has that name.

@@ -116,7 +116,7 @@ ALIASES.update((_key(word), mode) for mode in Rounding for word in mode.facts.al
 
 
 def rounding_mode(word: str | Rounding) -> Rounding:
-    """The mode that a word names.
+    """Return the rounding mode that a name stands for.
 
     Raises:
       ValueError: no mode has that name; the message lists the modes and the nearest match.

@@ -66,7 +66,7 @@ def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ..
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """An array as one run of memory; of one element where it holds one; None where neither is so."""
+    """Return an array as contiguous 1-d memory, one element as an array of size 1, or None if it has gaps."""
     if not (array.dtype.isnative and array.flags.aligned):
         return None
     if array.size == 1:
@@ -75,7 +75,7 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 
 
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
-    """The same for arrays that are broadcast along an axis, have gaps, or a foreign byte order."""
+    """Run a loop over arrays that are broadcast along an axis, have gaps, or a foreign byte order."""
     full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0
     for index in blocks(shape):

@@ -15,23 +15,23 @@ from fpsim.runtime.vectors import call
 if numba.config.DISABLE_JIT:
 
     def toward_zero(x: Any) -> Any:
-        """A float without its fraction."""
+        """Return a float without its fraction."""
         return np.trunc(x)
 
     def nearest_integer(x: Any) -> Any:
-        """A float rounded to the nearest integer, ties to even."""
+        """Round a float to the nearest integer, ties to even."""
         return np.rint(x)
 
     def down(x: Any) -> Any:
-        """The largest integer that is not above a float."""
+        """Return the largest integer that is not above a float."""
         return np.floor(x)
 
     def up(x: Any) -> Any:
-        """The smallest integer that is not below a float."""
+        """Return the smallest integer that is not below a float."""
         return np.ceil(x)
 
     def fused(x: Any, y: Any, z: Any) -> Any:
-        """x * y + z, rounded once."""
+        """Compute x * y + z, rounded once."""
         if np.isfinite(x) and np.isfinite(y) and not np.isfinite(z):
             return z  # though the product alone may be beyond the range
         plain = x * y + z
@@ -55,7 +55,7 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _unary(name: str) -> Any:
-        """An intrinsic of LLVM on one float64."""
+        """Return an intrinsic of LLVM on one float64."""
 
         def typing(_typing: Any, x: Any) -> Any:
             def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -72,7 +72,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:
-        """x * y + z of one float type, rounded once."""
+        """Compute x * y + z of one float type, rounded once."""
 
         def build(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
             name = "llvm.fma.f32" if sig.return_type == types.float32 else "llvm.fma.f64"

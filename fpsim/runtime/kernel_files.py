@@ -50,7 +50,7 @@ def base_folder() -> Path | None:
 
 
 def _user_cache() -> Path:
-    """The folder in which the system keeps caches of programs."""
+    """Return the folder in which the system keeps caches of programs."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if os.name == "nt":
@@ -60,7 +60,7 @@ def _user_cache() -> Path:
 
 @lru_cache(maxsize=1)
 def compiler() -> str:
-    """What compiles: versions, and the switches that were set when fpsim was first used."""
+    """Describe the compiler: versions, and the switches that were set when fpsim was first used."""
     versions = (SCHEME, sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
     switches = [f"{name}={getattr(numba.config, name, None)}" for name in SWITCHES]
     return " ".join(map(str, (*versions, *switches)))
@@ -83,7 +83,7 @@ class KernelFiles:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """The file of a kernel for some argument types."""
+        """Return the file of a kernel for some argument types, or None if nothing is stored."""
         folder = base_folder()
         if folder is None or self._key is None:
             return None
@@ -95,7 +95,7 @@ class KernelFiles:
         return folder / f"{name[:100]}-{digest}{SUFFIX}"
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """The compiled kernel, or None: a file that is absent, damaged or not readable is compiled anew."""
+        """Return the compiled kernel, or None for a file that is absent, damaged or not readable."""
         path = self.path(signature)
         if path is None:
             return None
@@ -129,7 +129,7 @@ class KernelFiles:
 
 
 def read_whole(path: Path) -> bytes | None:
-    """The content of a file that `write_whole` wrote, or None where it is absent or not what was written."""
+    """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed."""
     try:
         stored = path.read_bytes()
         if time.time() - path.stat().st_mtime > TOUCH_AFTER:

@@ -23,7 +23,7 @@ class UnknownPart(TypeError):
 
 
 def key_of(function: Callable[..., Any]) -> str:
-    """The key of a function, or of its dispatcher: 40 hexadecimal digits.
+    """Return the key of a function, or of its dispatcher: 40 hexadecimal digits.
 
     Raises:
       UnknownPart: it refers to an object of a kind that is not described here.
@@ -34,7 +34,7 @@ def key_of(function: Callable[..., Any]) -> str:
 
 
 def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """The Python functions that its key covers, itself first."""
+    """Return the Python functions that a function's key covers, itself first."""
     parts = _Parts()
     parts.reference(function)
     return parts.functions
@@ -81,7 +81,7 @@ class _Parts:
             return "empty"
 
     def describe(self, value: Any, names: list[str]) -> str:
-        """A value as text that is the same in every process; names: what code may look up in modules and classes."""
+        """Return a value as text that is the same in every process; names: those that code may look up in it."""
         if value is None or isinstance(value, (bool, int, str, bytes, complex, type(...))):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, float):
@@ -156,7 +156,7 @@ def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The global and attribute names in a function and in those that it defines."""
+    """Yield the global and attribute names in a function and in those that it defines."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

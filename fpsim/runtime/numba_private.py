@@ -116,7 +116,7 @@ def _numbers() -> Iterator[int]:
 
 @contextmanager
 def own_numbers(private: PrivateNames) -> Iterator[None]:
-    """Number functions that are compiled meanwhile as no other process does; hold the compiler's lock.
+    """Give functions compiled in the block numbers that no other process gives, and hold the compiler's lock.
 
     numba names machine code after functions and their numbers, which begin at 1 in every process. Two kernels from the
     disk whose helpers had the same names would both call the one that was loaded first, whatever it was compiled from.

@@ -64,14 +64,14 @@ def wrapping() -> AbstractContextManager[Any]:
 
 @cache
 def _settings() -> Any:
-    """numba's settings, which are loaded with the first kernel: an import statement takes longer than this call."""
+    """Return numba's settings, loaded with the first kernel: an import statement takes longer than this call."""
     import numba
 
     return numba.config
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
-    """The same for arrays with gaps, transposed ones, foreign byte orders and unaligned addresses."""
+    """Run the stages on arrays with gaps, transposed ones, foreign byte orders and unaligned addresses."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
     for index in blocks(source.shape):
@@ -95,7 +95,7 @@ def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, t
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Indices of blocks of up to PIECE elements that cover a shape in C order."""
+    """Yield indices of blocks of up to PIECE elements that cover a shape in C order."""
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
         return

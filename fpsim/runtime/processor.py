@@ -44,7 +44,7 @@ def keeps_ieee() -> bool:
 
 
 def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:
-    """A block in which this thread's processor rounds to nearest even and keeps subnormals, whatever it is set to.
+    """Return a block in which this thread's processor rounds to nearest even and keeps subnormals.
 
     Raises:
       RuntimeError: as the block begins: it is set otherwise, and cannot be changed from here.
@@ -54,7 +54,7 @@ def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _set_to_ieee() -> Iterator[None]:
-    """The same for a processor that is set otherwise."""
+    """Set a processor that rounds or flushes otherwise to IEEE arithmetic inside the block."""
     if not has_control() or numba.config.DISABLE_JIT:
         raise RuntimeError(
             "the processor must round to nearest and keep subnormals; it is set to another mode. "
@@ -68,7 +68,7 @@ def _set_to_ieee() -> Iterator[None]:
 
 
 def under_ieee(function: Function) -> Function:
-    """The same function, run within `ieee_arithmetic`."""
+    """Return a function that runs another one within `ieee_arithmetic`."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -112,7 +112,7 @@ def has_fma() -> bool:
 
 
 def rounding_control(mode: str) -> int:
-    """The control register's value for IEEE arithmetic in a mode: nearest_even, up, down or toward_zero."""
+    """Return the control register's value for IEEE arithmetic in nearest_even, up, down or toward_zero."""
     control = CONTROL[_machine()]
     return control.ieee | (0 if mode == "nearest_even" else control.directed[mode])
 
@@ -143,7 +143,7 @@ def exchange_control(_typing: Any, value: Any) -> Any:
 
 @cache
 def _exchange_control() -> Any:
-    """The function `(value)` that sets the control register and returns what it held."""
+    """Return the function `(value)` that sets the control register and returns its value before."""
 
     def exchange(value: Any) -> Any:
         return exchange_control(np.uint64(value))

@@ -11,7 +11,7 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def fields_of(kind: type[Record]) -> Callable[[Any], Record]:
-    """The scalar function that reads a named tuple's fields from the start of an array, for the CPU and for CUDA."""
+    """Return the scalar function that reads a named tuple's fields from the start of an array, on CPU and CUDA."""
     names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
     # numba builds no tuple from an array, so the expression is written out, as namedtuple itself writes its __new__
     read = eval(f"lambda kind: lambda p: kind({', '.join(f'p[{i}]' for i in range(len(names)))})")(kind)

@@ -112,7 +112,7 @@ else:
 
 @scalar
 def aligned_empty(size: Any, like: Any) -> Any:
-    """An uninitialised array of `like`'s dtype that starts on a cache line, so that no vector straddles two."""
+    """Return an uninitialised array of `like`'s dtype that starts on a cache line, so that no vector straddles two."""
     space = np.empty(size + LINE // like.itemsize, like.dtype)
     start = (-space.ctypes.data) % LINE // like.itemsize
     return space[start : start + size]
@@ -126,7 +126,7 @@ def streamable(out: Any) -> Any:
 
 
 def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
-    """The scalar function `(sources, target, facts)` that fills a target, an array, from an array or a tuple of them.
+    """Return the scalar function `(sources, target, facts)` that fills a target from an array or a tuple of them.
 
     Args:
       fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
@@ -160,7 +160,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
 
 def element_loop(convert: Any, streamed: bool) -> Any:
-    """The scalar function `(source, target, facts)`: target[i] = convert(source[i], facts).
+    """Return the scalar function `(source, target, facts)`: target[i] = convert(source[i], facts).
 
     streamed: results bypass the caches.
     """

@@ -41,13 +41,13 @@ def has_avx2() -> bool:
 
 
 def widest_vectors() -> str:
-    """The widest vectors that this processor has of those which functions here are for: "avx512", "avx2" or ""."""
+    """Return the widest vectors of this processor that functions here are for: "avx512", "avx2" or ""."""
     return "avx512" if has_avx512() else "avx2" if has_avx2() else ""
 
 
 @lru_cache(maxsize=1)
 def _probe() -> list[str]:
-    """The assembly of the larger ones of bytes and of the values of halves, line by line."""
+    """Return the assembly of a test that takes the larger of bytes and the values of halves, line by line."""
     module = ir.Module()
     kind = ir.FunctionType(FLOATS, [BYTES.as_pointer(), vector(SMALL, WIDTH).as_pointer()])
     builder = ir.IRBuilder(ir.Function(module, kind, "larger_bytes_and_halves").append_basic_block())
@@ -58,29 +58,29 @@ def _probe() -> list[str]:
 
 
 def vector(kind: Any, count: int) -> Any:
-    """The kind of vectors of so many values of a kind."""
+    """Return the type of vectors with a number of lanes."""
     return ir.VectorType(kind, count)
 
 
 def integer(bits: int) -> Any:
-    """The kind of integers of so many bits."""
+    """Return the type of integers with a number of bits."""
     return ir.IntType(bits)
 
 
 def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
-    """What an intrinsic of LLVM returns."""
+    """Call an intrinsic of LLVM."""
     signature = ir.FunctionType(kind, [arg.type for arg in args])
     return builder.call(builder.module.declare_intrinsic(name, (), signature), args)
 
 
 def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """The address of an array's first element, as that of a byte."""
+    """Return the address of an array's first element, as that of a byte."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(data, BYTE.as_pointer())
 
 
 def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
-    """The address of an element of a matrix, as that of a byte."""
+    """Return the address of an element of a matrix, as that of a byte."""
     view = context.make_array(kind)(context, builder, array)
     offset = builder.add(
         *(builder.mul(index, builder.extract_value(view.strides, n)) for n, index in enumerate((i, j)))
@@ -89,18 +89,18 @@ def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -
 
 
 def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
-    """The address of a row, of so many bytes each."""
+    """Return the address of a row; each has `size` bytes."""
     return builder.gep(start, [builder.mul(row, LONG(size))])
 
 
 def at(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """The address of a value `offset` bytes behind another."""
+    """Return the address of a value `offset` bytes after another."""
     offset = LONG(offset) if isinstance(offset, int) else offset
     return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
 
 
 def load(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """The value of a kind `offset` bytes behind an address."""
+    """Load the value of a type `offset` bytes after an address."""
     return builder.load(at(builder, start, offset, kind), align=1)
 
 
@@ -110,72 +110,72 @@ def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """A vector of one scalar in all lanes."""
+    """Return a vector with a scalar in all lanes."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
 
 
 def constant(value: Any, kind: Any) -> Any:
-    """A vector of one number in all lanes."""
+    """Return a vector with a constant in all lanes."""
     return ir.Constant(kind, [value] * kind.count)
 
 
 def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
-    """Some lanes of a vector."""
+    """Return `count` lanes of a vector from `first` on."""
     places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
 def joined(builder: Any, first: Any, second: Any) -> Any:
-    """The lanes of one vector, then those of another."""
+    """Return the lanes of one vector, then those of another."""
     count = first.type.count + second.type.count
     return builder.shuffle_vector(first, second, ir.Constant(vector(WORD, count), list(range(count))))
 
 
 def larger(builder: Any, x: Any, y: Any) -> Any:
-    """The larger ones of signed integers."""
+    """Return the larger of two signed integers in each lane."""
     return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def smaller(builder: Any, x: Any, y: Any) -> Any:
-    """The smaller ones of signed integers."""
+    """Return the smaller of two signed integers in each lane."""
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z of float32, rounded once, as the processor is set to round."""
+    """Compute x * y + z of float32, rounded once, as the processor is set to round."""
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z of float32, rounded once, toward zero."""
+    """Compute x * y + z of float32, rounded once, toward zero."""
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """x + y of float32, rounded toward zero."""
+    """Compute x + y of float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
 
 
 def sum_down(builder: Any, x: Any, y: Any) -> Any:
-    """x + y of float32, rounded down."""
+    """Compute x + y of float32, rounded down."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, DOWN)
 
 
 def product_down(builder: Any, x: Any, y: Any) -> Any:
-    """x * y of float32, rounded down."""
+    """Compute x * y of float32, rounded down."""
     return call(builder, "llvm.x86.avx512.mul.ps.512", FLOATS, x, y, DOWN)
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """The largest integers that are not above float32 values."""
+    """Return the largest integers that are not above float32 values."""
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
 
 def odd_sum(builder: Any, x: Any, y: Any) -> Any:
-    """x + y of eight float64, rounded to odd: a later rounding to fewer bits gives that of the exact sum."""
+    """Compute x + y of eight float64, rounded to odd: rounding that to fewer bits rounds the exact sum."""
     below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
     return builder.select(builder.icmp_signed("==", last, constant(0, LONGS)), above, below)
@@ -192,7 +192,7 @@ def shifted_up(builder: Any, x: Any, places: Any) -> Any:
 
 
 def above(builder: Any, x: Any, y: Any) -> Any:
-    """x - y of integers below 2**16, or 0 where that is negative."""
+    """Compute x - y of integers below 2**16, or 0 where that is negative."""
     pairs = vector(HALF, 2 * WIDTH)
     return builder.bitcast(
         call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
@@ -211,7 +211,7 @@ def single_to_zero(builder: Any, x: Any) -> Any:
 
 
 def bits_of(builder: Any, mask: Any) -> Any:
-    """A mask as bits. It may be integers, set where these are negative: AVX2 need not pack them to join them."""
+    """Return a mask as bits; integers, which AVX2 joins without packing them, count as set if negative."""
     return mask if mask.type.element == BIT else builder.icmp_signed("<", mask, constant(0, mask.type))
 
 
@@ -228,7 +228,7 @@ def any_of(builder: Any, masks: Sequence[Any]) -> Any:
 
 
 def _rolled(module: Any) -> Any:
-    """What tells LLVM to leave a loop as it is: bodies are long, and benchmarks.counting finds what is a loop."""
+    """Return the metadata that keeps LLVM from unrolling a long loop, which benchmarks.counting then finds."""
     rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     mark = module.add_metadata([rule, rule])
     mark.operands = (mark, rule)  # marks of loops name themselves first
@@ -238,7 +238,7 @@ def _rolled(module: Any) -> Any:
 def repeated(
     builder: Any, count: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """A loop: body(i, values) makes the next values, for i from 0 to count - 1, one at least; returns the last ones."""
+    """Build a loop: body(i, values) makes the next values, for i from 0 to count - 1; at least one. Return the last."""
     count = LONG(count) if isinstance(count, int) else count
     before, head = builder.block, builder.append_basic_block("loop")
     after = builder.append_basic_block("loop_end")
@@ -271,7 +271,7 @@ def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
 def over_bits(
     builder: Any, bits: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """A loop over the bits that are set: body(place, values) makes the next values; returns the last ones."""
+    """Build a loop over the set bits: body(place, values) makes the next values. Return the last."""
     before, head = builder.block, builder.append_basic_block("bit")
     after = builder.append_basic_block("bits_end")
     nothing = bits.type(0)

@@ -88,7 +88,7 @@ def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
 
 @lru_cache(maxsize=1024)
 def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
-    """The lowest and the highest float of a width, 32 or 64 bits, that rounds to a value of a format.
+    """Return the lowest and the highest float of a width, 32 or 64 bits, that rounds to a value of a format.
 
     Example:
       >>> import fpsim as fp
@@ -113,7 +113,7 @@ def _real(width: int) -> Any:
 
 
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
-    """The largest float of a width that rounds to top and not to top + step; start: where that one begins."""
+    """Return the largest float of a width that rounds to top and not to top + step, which begins at `start`."""
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
     limit = np.finfo(real).max
@@ -144,7 +144,7 @@ def _quotients(
     array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
-    """x / s as the cast of the elements sees it: the same loops with an element format that rounds nothing.
+    """Return x / s as the cast of the elements reads it, by the same loops with a format that rounds nothing.
 
     NaN where s is Inf, whose elements are 0, but decode to 0 * Inf.
     """

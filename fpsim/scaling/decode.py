@@ -81,7 +81,7 @@ def _singles(scaled: ScaledArrays[Array]) -> Array:
 
 
 def scale_of_elements(scaled: ScaledArrays[Array], index: tuple[Any, ...] = (...,)) -> Array:
-    """The scale of every element, or of those that an index of slices and integers for the first axes names."""
+    """Return the scale of every element, or of those at an index of slices and integers for the first axes."""
     shape = scaled.shape
     if not shape:
         return scaled.scales

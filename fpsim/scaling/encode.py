@@ -97,14 +97,14 @@ def quantize_into(
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
-    """The element format, and x as an array of floats and the format of these."""
+    """Return the element format, x as an array of floats, and the format of these."""
     element = checked_element(fmt, scaling)
     array, source_fmt = float_array(x)
     return element, array, source_fmt
 
 
 def checked_element(fmt: Any, scaling: Any) -> Element:
-    """The element format, which must fit the scaling."""
+    """Return the element format, or raise an error if it does not fit the scaling."""
     try:
         return _checked_element(fmt, scaling)
     except TypeError:  # something that cannot be hashed, or no scaling: the checks raise the error that says why
@@ -134,7 +134,7 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
 
 
 def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
-    """The keywords of the elements' cast, checked; overflow is the scaling's own by default."""
+    """Check the keywords of the elements' cast; without overflow= the scaling's own policy is taken."""
     assert not isinstance(element, LogFMT), "LogFMT finds its own levels, without a cast"
     if not cast:
         return _usual_options(element, scaling.overflow)
@@ -145,7 +145,7 @@ def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords
 def _plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, cast: ElementKeywords, *, back: bool
 ) -> tuple[CastOptions, Any]:
-    """The options of the elements' cast, and the plan of tiles."""
+    """Return the options of the elements' cast, and the plan of tiles."""
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
     options = element_options_of(element, scaling, cast)
@@ -166,7 +166,7 @@ def _usual_options(element: Format | IntegerFormat, overflow: str) -> CastOption
 
 
 def _options(element: Format | IntegerFormat, keywords: CastKeywords) -> CastOptions:
-    """The options of a cast of elements."""
+    """Return the options of a cast of elements."""
     if isinstance(element, IntegerFormat):
         # every policy saturates integers, which hold neither Inf nor NaN, and have no subnormals to flush
         return cast_options(element.magnitudes, **keywords)._replace(overflow="saturate", subnormals="keep")
@@ -196,7 +196,7 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
 
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
-    """An array of words, and what is filled."""
+    """Return the record of an array of words, and of what is filled."""
     shape = tiles.shape
     return run_tiles().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 
@@ -224,7 +224,7 @@ def _tile_plan(
 
 @lru_cache(maxsize=1024)
 def largest_value(element: Format | IntegerFormat) -> float:
-    """The largest value, which takes a while to find."""
+    """Return the largest value of an element format, which takes a while to find."""
     return element.max
 
 

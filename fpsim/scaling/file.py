@@ -78,7 +78,7 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapp
 
 
 def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays and the header of a file that `save` wrote, bit for bit.
+    """Return the arrays and the header of a file that `save` wrote, bit for bit.
 
     Returns:
       The arrays by name, in memory of their own, and the header.
@@ -116,7 +116,7 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
 
 
 def _kind(path: Path) -> tuple[Reader, Writer]:
-    """The functions that read and write files with the ending of a path."""
+    """Return the functions that read and write files with the ending of a path."""
     functions = KINDS.get(path.suffix.lower())
     if functions is None:
         example = path.with_suffix(".npz").name if path.stem else "codes.npz"
@@ -125,7 +125,7 @@ def _kind(path: Path) -> tuple[Reader, Writer]:
 
 
 def _checked_array(name: str, x: Array) -> Array:
-    """The array in C order, if a file can hold it under that name."""
+    """Return the array in C order, if a file can hold it under that name."""
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ValueError(
             f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {shown(name)}. "
@@ -141,7 +141,7 @@ def _checked_array(name: str, x: Array) -> Array:
 
 
 def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The header, if JSON gives it back as it is."""
+    """Return the header, if JSON restores it unchanged."""
     try:
         plain = json.loads(json.dumps(header, allow_nan=False))
     except (TypeError, ValueError) as problem:
@@ -166,12 +166,12 @@ def _digest(header: dict[str, Any], arrays: Mapping[str, Array]) -> str:
 
 
 def _bytes(x: Array) -> memoryview:
-    """The memory of an array in C order, as bytes."""
+    """Return the memory of an array in C order, as bytes."""
     return x.reshape(-1).view(np.uint8).data
 
 
 def _opened(path: Path, text: bytes | str) -> Envelope:
-    """The envelope, if this version of fpsim can read what lies beside it."""
+    """Return the envelope, if this version of fpsim can read the file."""
     envelope = json.loads(text)
     version = envelope.get("version") if isinstance(envelope, dict) else None
     if type(version) is not int or version < 1:
@@ -187,7 +187,7 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
 
 
 def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
-    """The error for a file of something else."""
+    """Return the error for a file that fpsim did not save."""
     held = reprlib.repr(sorted(names)) if names else "nothing"
     return ScaledFileError(
         f"{path}: wanted a file that fpsim saved, got one without its header {ENVELOPE!r} (it holds {held}). "
@@ -197,7 +197,7 @@ def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; the file moves to its place when the block ends, or is removed if it fails."""
+    """Yield a path to write to; the file moves to its place when the block ends, or is removed if it fails."""
     target = Path(os.path.realpath(path))  # a link stays, and the file that it names is replaced
     if not target.parent.is_dir():
         raise FileNotFoundError(
@@ -266,7 +266,7 @@ def _fill(memory: memoryview, stream: IO[bytes]) -> None:
 
 
 def _safetensors() -> Any:
-    """The safetensors package, imported now."""
+    """Return the safetensors package, imported now."""
     try:
         import safetensors
         import safetensors.numpy
@@ -299,7 +299,7 @@ def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _one_line(problem: BaseException) -> str:
-    """The first line of an error's text, without its full stop."""
+    """Return the first line of an error's text, without its full stop."""
     text = str(problem).strip()
     return text.splitlines()[0].rstrip(".") if text else type(problem).__name__
 

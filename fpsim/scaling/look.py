@@ -38,7 +38,7 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """The same where parts of an array can be of whole tiles: by the loops that encode them, which are faster."""
+    """Look at tiles by the loops that encode them, which are faster, where parts are of whole tiles."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     tiling = job.tiling

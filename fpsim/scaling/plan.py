@@ -93,11 +93,11 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """The loop that makes the scales of so many tiles; for few it is not worth compiling one for each recipe."""
+        """Return the loop that makes the scales of a number of tiles; a general one if these are few."""
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
-        """The last arguments of the loop that makes scales."""
+        """Return the last arguments of the loop that makes scales."""
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
         return self.numbers(tensor), self.exact, self.rules, self.layout, self.table, self.words
@@ -112,7 +112,7 @@ class TensorScale(NamedTuple):
 
 
 def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
-    """The second-level scale of an array with this amax (NaN aside), and the factor of its tiles."""
+    """Return the second-level scale of an array with this amax (NaN aside), and the factor of its tiles."""
     real: Any = np.float32 if plan.width == 32 else np.float64
     steps = scale_steps_32 if plan.width == 32 else scale_steps_64
     # one number: plain Python is faster than the compilation
@@ -125,7 +125,7 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 @lru_cache(maxsize=1024)
 @under_ieee  # the plan is kept, whatever the processor is set to now
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
-    """The plan for elements of a format with this largest value, in arithmetic of a width."""
+    """Return the plan for elements of a format with this largest value, in arithmetic of a width."""
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64
@@ -202,5 +202,5 @@ def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
 
 
 def code_of(value: float, fmt: Format) -> int:
-    """The code of a positive value of a format of up to 16 bits."""
+    """Return the code of a positive value of a format of up to 16 bits."""
     return int(np.flatnonzero(fmt.table() == value)[0])

@@ -104,7 +104,7 @@ _MEANT = {
 
 
 def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Scaling:
-    """The scaling that a name stands for, in any case, or a scaling itself.
+    """Return the scaling that a name stands for, in any case, or a scaling itself.
 
     Args:
       scaling: an fp.Scaling, the name of a row, or what shows one.

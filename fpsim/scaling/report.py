@@ -28,17 +28,17 @@ class ScaleReport:
     clamped_high: int = 0
 
     def merge(self, other: ScaleReport) -> ScaleReport:
-        """The counts of both parts."""
+        """Return the counts of both parts."""
         return ScaleReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The counts by name."""
+        """Return the counts by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @lru_cache(maxsize=1024)
 def report_of(*counts: int) -> ScaleReport:
-    """The report of these counts, of which most calls have the same."""
+    """Return the report of these counts, which are the same in most calls."""
     return ScaleReport(*counts)
 
 
@@ -71,7 +71,7 @@ class ScaleCounts:
     recalibrations: int = 0
 
     def merge(self, other: ScaleCounts) -> ScaleCounts:
-        """The counts of both."""
+        """Return the counts of both."""
         return ScaleCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
@@ -85,5 +85,5 @@ class ScaleCounts:
         return self.underflowed / self.elements if self.elements else float("nan")
 
     def to_dict(self) -> dict[str, int]:
-        """The counts by name."""
+        """Return the counts by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -49,7 +49,7 @@ NO_TENSOR = TensorScale()
 
 @lru_cache(maxsize=1024)
 def no_codes(batch: int, bands: int, tiles: int) -> Array:
-    """The codes of a grid of tiles whose scales have none."""
+    """Return the array of scale codes for a grid of tiles that has none."""
     return np.empty((batch, bands, 0), np.uint8)
 
 
@@ -125,7 +125,7 @@ class TileJob(NamedTuple):
         return self.how.scales.width
 
     def elements(self, columns: int, *, careful: bool = False) -> Elements:
-        """The compile-time choices for tiles of so many columns; careful: those that serve whatever the factors."""
+        """Return the compile-time choices for tiles with this number of columns; careful: for any factors."""
         how, fmt = self.how, self.how.options.fmt
         freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
         back = decode_plan(fmt, self.width) if how.back else None
@@ -134,7 +134,7 @@ class TileJob(NamedTuple):
         return Elements(self.width, shape_of(self, columns), how.back, choices, frozen, careful)
 
     def first(self, batch: int, row: int, column: int) -> Any:
-        """The flat index of an element."""
+        """Return the flat index of an element."""
         _, rows, columns, *_ = self.tiling
         return np.uint64((batch * rows + row) * columns + column)
 
@@ -145,7 +145,7 @@ def fits_strips(tiling: Tiling) -> bool:
 
 
 def shape_of(job: TileJob, columns: int) -> int:
-    """What loops know of tiles at compile time: little for short arrays, which would not repay it."""
+    """Return what loops know of tiles at compile time: little for short arrays, which would not repay it."""
     long = job.tiling.rows * job.tiling.columns >= FUSED
     return tile_shape(columns) if long or columns == 1 else ANY
 
@@ -203,7 +203,7 @@ def find_amax(job: TileJob) -> float:
 
 
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
-    """The scale of a job's whole array, where its scaling has one."""
+    """Return the scale of a job's whole array, NO_TENSOR if its scaling has none."""
     if not job.plan.scaling.tensor_scale:
         return NO_TENSOR
     with ieee_arithmetic():
@@ -220,7 +220,7 @@ class Place(NamedTuple):
     columns: tuple[int, int]
 
     def of(self, array: Array) -> Array:
-        """That part of a batch of matrices."""
+        """Return this part of a batch of matrices."""
         part: Array = array[self.batch, slice(*self.rows), slice(*self.columns)]
         return part
 
@@ -236,7 +236,7 @@ def _direct(job: TileJob) -> bool:
 
 
 def load(job: TileJob, part: Array) -> Array:
-    """A part of the source as a contiguous matrix of words of the arithmetic's width."""
+    """Return a part of the source as a contiguous matrix of words of the arithmetic's width."""
     if _direct(job) and part.flags.c_contiguous:
         return part
     native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
@@ -333,7 +333,7 @@ class ShortLoops(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, brief: bool) -> ShortLoops:
-    """The loops for a number of tiles, which may be a column wide, in a short or a brief array."""
+    """Return the loops for a number of tiles in a short array; columns: tiles are one column wide."""
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if brief else how.choices(), (None, None), careful=True)
     types = (np.uint32, np.float32, 0x7F800000) if how.width == 32 else (np.uint64, np.float64, 0x7FF0000000000000)
@@ -341,7 +341,7 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, brief: bool) -> Sh
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """The tiles of a span of rows or columns that begins with one."""
+    """Return the tiles of a span of rows or columns that begins at the edge of one."""
     return span[0] // size, -(-span[1] // size)
 
 

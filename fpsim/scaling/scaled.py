@@ -65,7 +65,7 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """What was encoded, in arrays that were made for it or checked: without the checks of __post_init__."""
+        """Return what was encoded, in arrays that were made for it or checked: without the checks of __post_init__."""
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -321,7 +321,7 @@ def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: 
 
 @lru_cache(maxsize=4096)
 def _dtypes_per_tile(element: Element, scaling: Scaling) -> tuple[np.dtype[Any] | None, np.dtype[Any] | None]:
-    """What codes of scales and zero points are, where there are any."""
+    """Return the dtypes of scale codes and of zero points, None for those that there are not."""
     if isinstance(element, LogFMT):
         return None, FLOAT32
     fmt = scaling.scale_format

@@ -71,12 +71,12 @@ class ScaledArrays(ABC, Generic[ArrayT]):
     __neg__ = __pos__ = __abs__ = __float__ = __int__ = _computed
 
     def _arrays(self) -> dict[str, Any]:
-        """The arrays that are not None, by name."""
+        """Return the arrays that are not None, by name."""
         arrays = {name: getattr(self, name) for name in ARRAYS}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def _per_tile(self) -> dict[str, Any]:
-        """The arrays with one element per tile: all but the codes."""
+        """Return the arrays with one element per tile: all but the codes."""
         return {name: array for name, array in self._arrays().items() if name != "codes"}
 
     @staticmethod
@@ -86,7 +86,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> ArrayT:
-        """The values in float32 or float64, in `out` where there is one."""
+        """Return the values in float32 or float64, in `out` if it is given."""
 
     @abstractmethod
     def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:
@@ -94,11 +94,11 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _flipped(self, array: ArrayT) -> ArrayT:
-        """A matrix the other way around, in C order."""
+        """Return the transposed matrix, in C order."""
 
     @abstractmethod
     def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
-        """A part of so many tiles, of which nothing else was counted."""
+        """Return a part that has these arrays and a number of tiles, with no other counts."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         return -(-(math.prod(self.shape) * self.fmt.bits + self.scale_bits) // 8)
 
     def decode(self, dtype: npt.DTypeLike = np.float32, out: ArrayT | None = None) -> ArrayT:
-        """The values: code * scale, rounded once to float32; exact in float64.
+        """Return the values: code * scale, rounded once to float32; exact in float64.
 
         Args:
           dtype: np.float32 or np.float64.
@@ -145,7 +145,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         return self._decoded(real, out)
 
     def transpose(self) -> Self:
-        """The transposed matrix, tiles and all; nothing is rounded.
+        """Return the transposed matrix, tiles and all; nothing is rounded.
 
         Its tiles are the same numbers: 1x128 becomes 128x1. `requantize` gives it other tiles.
 
@@ -209,7 +209,7 @@ class Blocks(Generic[S]):
         self._whole = whole
 
     def __getitem__(self, index: Any) -> S:
-        """The tiles that basic indices name, as an array of the same number of axes.
+        """Return the tiles that basic indices name, as an array of the same number of axes.
 
         Raises:
           IndexError: an index that is no integer or slice of step 1, too many of them, or one out of range.

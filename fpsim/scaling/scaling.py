@@ -115,7 +115,7 @@ class Scaling:
         return self._hash  # scalings key the caches of plans, which every call looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: a hash of text differs from process to process."""
+        """Return the fields alone: a hash of text differs from process to process."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @cached_property
@@ -204,15 +204,15 @@ class Scaling:
         return smallest if smallest >= 2.0**-127 else max(fmt.smallest_normal, 2.0**-127)
 
     def replace(self, **changes: Any) -> Scaling:
-        """The same scaling with other fields, and without its name."""
+        """Return the same scaling with other fields, and without its name."""
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def transposed(self) -> Scaling:
-        """The same scaling for the transposed matrix: the block reversed."""
+        """Return the same scaling for the transposed matrix: the block reversed."""
         return self.replace(block=_matrix_block(self.block)[::-1])
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that differ from the defaults, as JSON has them."""
+        """Return the fields that differ from the defaults, as JSON has them."""
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -257,7 +257,7 @@ def _is_value(x: float, fmt: Format) -> bool:
 
 
 def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
-    """A block of up to two axes as (rows, columns)."""
+    """Return a block of up to two axes as (rows, columns)."""
     if len(block) > 2:
         raise ValueError(f"only blocks of two axes can be transposed; got {block}.")
     if len(block) == 1:
@@ -267,7 +267,7 @@ def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
 
 
 def scaling_fields(scaling: Scaling) -> dict[str, Any]:
-    """A scaling: block, scale format, name, and the fields that differ from the defaults."""
+    """Return a scaling as JSON: block, scale format, name, and the fields that differ from the defaults."""
     return {
         **scaling.to_dict(),
         "block": list(scaling.block),
@@ -277,7 +277,7 @@ def scaling_fields(scaling: Scaling) -> dict[str, Any]:
 
 
 def scaling_from(fields: Any) -> Scaling:
-    """What `scaling_fields` described.
+    """Return the scaling that `scaling_fields` described.
 
     Raises:
       ValueError: it described nothing.

@@ -29,7 +29,7 @@ class Tiling(NamedTuple):
 
 
 def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """The size of a tile along each axis; docs/scaling.md says how a block meets a shape of another length."""
+    """Return the size of a tile along each axis; docs/scaling.md describes blocks and shapes of other lengths."""
     missing = len(shape) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
     return tuple(max(length if size == -1 else min(size, length), 1) for size, length in zip(sizes, shape, strict=True))
@@ -37,7 +37,7 @@ def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...
 
 @lru_cache(maxsize=4096)
 def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
-    """The tiles of a shape.
+    """Return the tiles of a shape.
 
     Raises:
       ValueError: tiles that extend along more than two axes which cannot be seen as one.

@@ -100,7 +100,7 @@ def encode_affine(
 
 
 def _words(options: CastOptions, first: int, matrix: Array) -> Array:
-    """A random word per element, or none in a deterministic mode."""
+    """Return a random word per element, or none in a deterministic mode."""
     if options.rounding is not Rounding.STOCHASTIC:
         return np.empty(0, np.uint32)
     seed, skip = options.seed or 0, first % 4

@@ -92,7 +92,7 @@ class SumProblem(NamedTuple):
 
 
 def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """The sums, (M, N) codes of the accumulator's result format.
+    """Return the sums, (M, N) codes of the accumulator's result format.
 
     Raises:
       ValueError: operands in FP64 whose products only an accumulator in FP64 can take.
@@ -110,7 +110,7 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
-    """A ValueError for products that are too long for the accumulator."""
+    """Raise a ValueError for products that are too long for the accumulator."""
     if FP64 not in formats:
         return
     double = accumulator.fmt == accumulator.result_format == FP64
@@ -143,7 +143,7 @@ def canonical(codes: Array, fmt: Format) -> Array:
 
 
 def as_float64(codes: Array, fmt: Format) -> Array:
-    """The values of codes, as words."""
+    """Return the values of codes as float64 bits."""
     if fmt == FP64:
         return np.ascontiguousarray(codes, u64)
     words = np.empty(codes.shape, u64)
@@ -156,7 +156,7 @@ def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
-    """What sums in words are as codes; a NaN keeps its sign, which tells of an overflow in formats without Inf."""
+    """Return sums in words as codes; a NaN keeps its sign, which tells of an overflow in formats without Inf."""
     if fmt == FP64:
         return canonical(words, fmt)
     if not in_float64:
@@ -203,7 +203,7 @@ def _encoded(words: Array, source: Format, fmt: Format) -> Array:
 
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """The sums in 64-bit words."""
+    """Return the sums in 64-bit words."""
     way, outer_way = ways(accumulator, problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
@@ -216,7 +216,7 @@ def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """The sums in 64-bit words that hold values in a given way."""
+    """Return the sums in 64-bit words that hold values in a given way."""
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
         return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)
@@ -249,7 +249,7 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
 
 
 def _ones(problem: SumProblem) -> Array:
-    """The a that leaves b as it is."""
+    """Return the a that leaves b as it is."""
     return np.full(problem.a.shape, np.float64(1).view(u64))
 
 
@@ -268,7 +268,7 @@ def _with_products(problem: SumProblem) -> SumProblem:
 
 
 def _exact(accumulator: Exact, problem: SumProblem) -> Array:
-    """The exact sums, rounded once."""
+    """Return the exact sums, rounded once."""
     plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
     large = max(problem.a.size, problem.b.size) > NARROW
     a, b = (x if large and x.dtype.isnative else np.ascontiguousarray(x, u64) for x in (problem.a, problem.b))
@@ -297,7 +297,7 @@ def _fits_bins(problem: SumProblem) -> bool:
 
 
 def _in_bins(problem: SumProblem) -> Callable[..., None]:
-    """The loop in float64, with the arguments of `exact_kernel`."""
+    """Return the loop in float64, with the arguments of `exact_kernel`."""
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None
     a, b = as_float64(problem.a, a_format).view(np.float64), as_float64(problem.b, b_format).view(np.float64)

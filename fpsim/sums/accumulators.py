@@ -63,7 +63,7 @@ class Accumulator:
         self._refuse_format(found)
 
     def _refuse_format(self, fmt: Format) -> None:
-        """A ValueError for a format that cannot hold a sum, or whose policy does not exist."""
+        """Raise a ValueError for a format that cannot hold a sum, or an unknown overflow policy."""
         overflow_outcome(self.overflow, fmt)
         if not fmt.has_zero:
             raise ValueError(f"an accumulator needs a format with a zero to start from; got {fmt}. Use BF16 or FP32.")
@@ -71,7 +71,7 @@ class Accumulator:
             self._refuse_double()
 
     def _refuse_double(self) -> None:
-        """A ValueError unless the processor's own arithmetic does what is asked for."""
+        """Raise a ValueError for FP64 with another mode than the processor's own arithmetic has."""
         if (self.rounding, self.overflow, self.subnormals) != (Rounding.NEAREST_EVEN, "nonfinite", "keep"):
             raise ValueError(
                 f"FP64 accumulates with rounding='nearest_even', overflow='nonfinite' and subnormals='keep', the "

@@ -63,7 +63,7 @@ def _some(array: Array, start: int, stop: int) -> Array:
 
 
 def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
-    """The sum of every line, as codes of the accumulator's result format, (number,)."""
+    """Return the sum of every line as codes of the accumulator's result format, (number,)."""
     step = max(TERMS_AT_ONCE // max(lines.terms, 1), 1)
     if lines.number <= step:
         return _matrix_sums(accumulator, lines.some(0, lines.number), 0)
@@ -75,7 +75,7 @@ def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
 
 
 def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
-    """The sums of a matrix of lines, the first of which has this number."""
+    """Return the sums of a matrix of lines; `first` is the number of its first line."""
     long = lines.terms > TERMS_AT_ONCE and lines.number == 1 and accumulator.rounding is not Rounding.STOCHASTIC
     if long and isinstance(accumulator, Pairwise) and lines.terms > SUBTREE:
         return _tree(accumulator, lines)
@@ -93,7 +93,7 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 
 
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
-    """The sum of one line by pairs: that of the totals of its subtrees, which are whole but for the last."""
+    """Return the sum of one long line by pairs, as the sum of the totals of its subtrees."""
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
     if whole < line.terms:
@@ -103,7 +103,7 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 
 
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
-    """The sum of one line in order, which goes on from what the part before it came to."""
+    """Return the sum of one long line in order: each part starts from the total of the one before."""
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
     step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run
     total: Array | None = None

@@ -35,7 +35,7 @@ def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
 
 
 def seedless(accumulator: Accumulator) -> Accumulator:
-    """The same with one seed for all, where it has one: plans are kept by it."""
+    """Return an accumulator with the seed 0 in place of its own, the key that plans are cached by."""
     if not accumulator.seed:
         return accumulator
     found = object.__new__(type(accumulator))  # whose fields have been checked
@@ -102,7 +102,7 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
 
 def _settling(options: CastOptions) -> Array:
-    """A format as the loops in float64 round to it; all is left to the encoder where more than the value counts."""
+    """Return a format as the loops in float64 round to it; the encoder does all that is not by value alone."""
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # without, ties go by the code
     least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)
@@ -120,7 +120,7 @@ class ExactPlan(NamedTuple):
 
 
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """The plan of Exact for operands of these formats; starts: there is a c."""
+    """Return the plan of Exact for operands of these formats; starts: there is a c."""
     return _exact_plan(seedless(accumulator), formats, starts)
 
 

@@ -28,7 +28,7 @@ def accumulator_product(
     formats: tuple[Format, Format],
     out: Array | None = None,
 ) -> Array:
-    """a @ b + c, every output as the accumulator adds it.
+    """Return a @ b + c, every output as the accumulator adds it.
 
     Args:
       a, b: (M, K) and (K, N) unsigned codes of `formats`, in range.

@@ -61,7 +61,7 @@ def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastK
 
 
 def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: Any = None) -> Any:
-    """The exact values of codes on the GPU: the bits of `fpsim.decode`.
+    """Return the exact values of codes on the GPU: the bits of `fpsim.decode`.
 
     Args:
       codes: unsigned integers on the GPU, or an array of the format's own dtype.
@@ -156,7 +156,7 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
 
 
 def _floats(x: Any) -> GpuArray:
-    """An array of floats on the GPU."""
+    """Return an input as an array of floats on the GPU."""
     array = gpu_array(x, "x")
     if array.fmt is None:
         raise TypeError(
@@ -166,7 +166,7 @@ def _floats(x: Any) -> GpuArray:
 
 
 def _target(dtype: npt.DTypeLike) -> Format:
-    """The format of the values."""
+    """Return the format of the values."""
     real = dtype_of(dtype)
     found = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
     if found is None:
@@ -175,7 +175,7 @@ def _target(dtype: npt.DTypeLike) -> Format:
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
-    """A ValueError for a code that the format does not have."""
+    """Raise a ValueError for a code that the format does not have."""
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return
     found = zeroed(1, np.uint8)
@@ -254,7 +254,7 @@ def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
 
 @cache
 def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
-    """The code in a wide format of every code."""
+    """Return the code in a wide format of every code."""
     from fpsim.casts.cast import decode as on_cpu
     from fpsim.casts.cast import encode as codes_on_cpu
 
@@ -263,7 +263,7 @@ def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
 
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
-    """The words of the value of every code."""
+    """Return the words of the value of every code."""
     from fpsim.casts.cast import decode as on_cpu
 
     return on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

@@ -65,7 +65,7 @@ class CastWay(NamedTuple):
 
 @cache
 def _reader(way: CastWay) -> Any:
-    """The scalar function `(code, layout) -> bits` of a source; the payload of a NaN is left where it is rounded."""
+    """Return the scalar function `(code, layout) -> bits` of a source; rounding makes payloads of NaN canonical."""
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     if way.rounds and way.of_source is not None and way.of_source in _SHORT:
         load = _SHORT[way.of_source]
@@ -85,7 +85,7 @@ def _reader(way: CastWay) -> Any:
 
 @cache
 def _encoder(way: CastWay) -> Any:
-    """The scalar function `(bits, random word, layout) -> code` of a rounding."""
+    """Return the scalar function `(bits, random word, layout) -> code` of a rounding."""
     mode, kind = way.mode, way.kind
     encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64
     if way.to_code is not None and serves(way.to_code, way.width, kind, mode):
@@ -106,7 +106,7 @@ def _encoder(way: CastWay) -> Any:
 
 @cache
 def cast_kernel(way: CastWay) -> Any:
-    """The kernel `(source, target, both as groups, three layouts, low and high word of the seed)`."""
+    """Return the kernel `(source, target, both as groups, three layouts, low and high word of the seed)`."""
     word: Any = u32 if way.width == 32 else u64
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     read, encode = _reader(way), _encoder(way)
@@ -185,7 +185,7 @@ def cast_kernel(way: CastWay) -> Any:
 
 @cache
 def look_up_kernel() -> Any:
-    """The kernel `(codes, words, table)`, for formats whose values are looked up."""
+    """Return the kernel `(codes, words, table)`, for formats whose values are looked up."""
 
     def look_up(codes: Any, bits: Any, table: Any) -> None:
         for i in range(cuda.grid(1), bits.size, cuda.gridsize(1)):
@@ -196,7 +196,7 @@ def look_up_kernel() -> Any:
 
 @cache
 def outside_kernel() -> Any:
-    """The kernel `(codes, largest, found)`: found[0] becomes 1 where a code is larger."""
+    """Return the kernel `(codes, largest, found)`: found[0] becomes 1 if a code is larger."""
 
     def search(codes: Any, largest: Any, found: Any) -> None:
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):

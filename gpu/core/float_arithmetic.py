@@ -56,7 +56,7 @@ def bits_of(x: Any) -> Any:
 
 @scalar
 def load_half(code: Any) -> Any:
-    """The float32 of an FP16 code."""
+    """Return the float32 of an FP16 code."""
     magnitude = u32(code & HALF_MAGNITUDE)
     bits = bits_of(f32(u32(magnitude << HALF_SHIFT).view(np.float32) * HALF_SCALE))
     bits = u32(bits | INFINITY) if magnitude >= HALF_INFINITY else bits
@@ -65,7 +65,7 @@ def load_half(code: Any) -> Any:
 
 @scalar
 def load_bfloat(code: Any) -> Any:
-    """The float32 of a BF16 code."""
+    """Return the float32 of a BF16 code."""
     return u32(code << u32(16)).view(np.float32)
 
 
@@ -81,7 +81,7 @@ def _store_single(bits: Any) -> Any:
 
 @cache
 def _load_eighth(fmt: Format) -> Any:
-    """The scalar function `code -> float32` of a format of 8 bits."""
+    """Return the scalar function `code -> float32` of a format of 8 bits."""
     plan = decode_plan(fmt, 32)
     assert plan is not None
     g = constants_of(DecodeLayout, u32, plan.frozen)
@@ -95,7 +95,7 @@ def _load_eighth(fmt: Format) -> Any:
 
 @cache
 def _store(fmt: Format) -> Any:
-    """The scalar function `bits of a float32 -> code`, NaN without a sign."""
+    """Return the scalar function `bits of a float32 -> code`, NaN without a sign."""
     if fmt == FP32:
         return _store_single
     plan = encode_plan(fmt, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
@@ -119,7 +119,7 @@ SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
 
 @cache
 def float_function(fmt: Format, name: str) -> Any:
-    """The scalar function `(a, b, c, table) -> code` of an operation of codes; the table is for others."""
+    """Return the scalar function `(a, b, c, table) -> code` of an operation of codes; the table is for others."""
     if fmt == BF16 and name in ("multiply", "divide"):
         from fpsim.arithmetic.kernels.short_floats import divide_bfloat, multiply_bfloat
 
@@ -144,7 +144,7 @@ def float_function(fmt: Format, name: str) -> Any:
 
 
 def _fused(fmt: Format, load: Any, store: Any) -> Any:
-    """a * b + c: the product is exact in float32 for FP16 and formats of 8 bits, and in float64 for BF16."""
+    """Return the function for a * b + c: products are exact in float32 for FP16 and 8 bits, in float64 for BF16."""
     if fmt != BF16:
         fused_32 = real_width(32).fused
 

@@ -36,7 +36,7 @@ def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
 
 @cache
 def nearest_encoder(layout: EncodeLayout, kind: int) -> Any:
-    """The scalar function `bits of a float32 -> code` for a layout of Python integers that is served."""
+    """Return the scalar function `bits of a float32 -> code` for a layout of Python integers that is served."""
     f = constants_of(EncodeLayout, u32, layout)
     dropped = u32(layout.place - layout.depth)
     # half a unit in the last place, less one that an odd code adds again, moved down to the format's exponents
@@ -48,7 +48,7 @@ def nearest_encoder(layout: EncodeLayout, kind: int) -> Any:
 
     @scalar
     def encode(bits: Any) -> Any:
-        """The code of one float32, rounded once to nearest even."""
+        """Return the code of one float32, rounded once to nearest even."""
         negative = u32(bits >> SIGN_SHIFT)
         magnitude = u32(bits & MAGNITUDE)
         odd = u32(u32(magnitude >> dropped) & ONE)

@@ -71,7 +71,9 @@ def _lanes(wide: bool) -> LaneSteps:
 
 @cache
 def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
-    """The kernel `(a, b, b's rows per row of a, c, out, chunk, layouts of a, b, inner, outer, stride, k0, k1)`.
+    """Return the kernel of sums in order.
+
+    Arguments: `(a, b, b's rows per row of a, c, out, chunk, layouts of a, b, inner, outer, stride, k0, k1)`.
 
     stride: random words per output. wide: products are of numbers with more than 31 bits.
     """
@@ -98,7 +100,10 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 
 @cache
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
-    """The kernel `(a, b, b's rows per row of a, c, out, layouts of a, b, target, stride, k0, k1)`; depth: of a tree."""
+    """Return the kernel of sums by pairs; depth: that of a tree.
+
+    Arguments: `(a, b, b's rows per row of a, c, out, layouts of a, b, target, stride, k0, k1)`.
+    """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
     def pairwise(
@@ -121,7 +126,9 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 
 @cache
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
-    """The kernel `(a, b, b's rows per row of a, c, out, origin, layouts of a, b, c, of the result, rules, k0, k1)`.
+    """Return the kernel of exact sums.
+
+    Arguments: `(a, b, b's rows per row of a, c, out, origin, layouts of a, b, c, of the result, rules, k0, k1)`.
 
     room: digits of a sum; products: there is an a.
     """
@@ -143,7 +150,10 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
 
 @cache
 def _nothing_kernel() -> Any:
-    """The kernel `(c, out, largest magnitude of an Inf or number, sign, Inf, NaN)`: sums of no terms."""
+    """Return the kernel of sums of no terms.
+
+    Arguments: `(c, out, largest magnitude of an Inf or number, sign, Inf, NaN)`.
+    """
 
     def nothing(c: Any, out: Any, magnitude: Any, largest: Any, infinity: Any, nan: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):

@@ -27,7 +27,7 @@ NO_WORD = u64(0)
 
 @cache
 def unary_kernel(name: str) -> Any:
-    """The loop `(a, random, codes, flags, layout of a, of the result, mode, rules)`; random may be empty."""
+    """Return the loop `(a, random, codes, flags, layout of a, of the result, mode, rules)`; random may be empty."""
     operation = UNARY[name]
 
     def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
@@ -42,7 +42,7 @@ def unary_kernel(name: str) -> Any:
 
 @cache
 def binary_kernel(name: str) -> Any:
-    """The loop `(a, b, random, codes, flags, layouts of a, b, of the result, mode, rules)`."""
+    """Return the loop `(a, b, random, codes, flags, layouts of a, b, of the result, mode, rules)`."""
     operation = BINARY[name]
 
     def binary(
@@ -59,7 +59,7 @@ def binary_kernel(name: str) -> Any:
 
 @cache
 def fma_kernel() -> Any:
-    """The loop `(a, b, c, random, codes, flags, layouts of a, b, c, of the result, mode, rules)`."""
+    """Return the loop `(a, b, c, random, codes, flags, layouts of a, b, c, of the result, mode, rules)`."""
 
     def fma(
         a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any,
@@ -79,7 +79,7 @@ def fma_kernel() -> Any:
 
 @cache
 def comparison_kernel(name: str) -> Any:
-    """The loop `(a, b, results, flags, layouts of a, b)`; NaN compares false."""
+    """Return the loop `(a, b, results, flags, layouts of a, b)`; NaN compares false."""
     compare, quiet = COMPARISONS[name], name == "equal"
 
     def comparison(a: Any, b: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
@@ -96,7 +96,7 @@ def comparison_kernel(name: str) -> Any:
 
 @cache
 def from_integer_kernel() -> Any:
-    """The loop `(integers as words, random, codes, flags, signed, layout of the result, mode, rules)`."""
+    """Return the loop `(integers as words, random, codes, flags, signed, layout of the result, mode, rules)`."""
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
         f = encode_fields(out)
@@ -112,7 +112,10 @@ def from_integer_kernel() -> Any:
 
 @cache
 def to_integer_kernel() -> Any:
-    """The loop `(a, random, integers as words, flags, layout of a, lowest and highest magnitude, mask, mode)`."""
+    """Return the loop that rounds to integers.
+
+    Arguments: `(a, random, integers as words, flags, layout of a, lowest and highest magnitude, mask, mode)`.
+    """
 
     def to_integer(
         a: Any, random: Any, n: Any, flags: Any, la: Any, lowest: Any, highest: Any, mask: Any, mode: int
@@ -127,7 +130,7 @@ def to_integer_kernel() -> Any:
 
 @cache
 def neighbour_kernel() -> Any:
-    """The loop `(a, downward, codes, flags, layout of a, and as a result)`."""
+    """Return the loop `(a, downward, codes, flags, layout of a, and as a result)`."""
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
@@ -139,7 +142,7 @@ def neighbour_kernel() -> Any:
 
 @cache
 def classify_kernel() -> Any:
-    """The loop `(a, classes, layout of a)`."""
+    """Return the loop `(a, classes, layout of a)`."""
 
     def classes(a: Any, found: Any, la: Any) -> None:
         fa = unpack_fields(la)
@@ -151,7 +154,7 @@ def classify_kernel() -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """The loop `(a, codes, layout of a, and as a result)` of negative or absolute."""
+    """Return the loop `(a, codes, layout of a, and as a result)` of negative or absolute."""
     negates = name == "negative"
 
     def sign(a: Any, codes: Any, la: Any, out: Any) -> None:

@@ -59,7 +59,7 @@ class Width:
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:
-            """The bits of total, or of its odd neighbour where total + error lies between the two."""
+            """Return the bits of total, or of its odd neighbour if total + error lies between the two."""
             bits = word(real(total).view(word))
             error_bits = word(real(error).view(word))
             # NaN, which is the error of an infinite total, compares false
@@ -69,13 +69,13 @@ class Width:
 
         @scalar
         def without_sign(bits: Any) -> Any:
-            """The bits of a result, NaN without its sign."""
+            """Return the bits of a result, NaN without its sign."""
             magnitude = word(bits & magnitude_mask)
             return magnitude if magnitude > infinity else bits
 
         @scalar
         def sum_to_odd(first: Any, second: Any) -> Any:
-            """The bits of the sum of two floats, rounded to odd."""
+            """Return the bits of the sum of two floats, rounded to odd."""
             total = real(first + second)
             back = real(total - first)
             error = real(real(first - real(total - back)) + real(second - back))
@@ -83,14 +83,14 @@ class Width:
 
         @scalar
         def add(x: Any, y: Any, mode: int) -> Any:
-            """The bits of x + y, rounded to odd; the mode decides the sign of an exact zero."""
+            """Return the bits of x + y, rounded to odd; the mode decides the sign of an exact zero."""
             bits = word(sum_to_odd(word(x).view(real), word(y).view(real)))
             signs = word(word(x | y) & sign) if mode == DOWN else zero
             return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
 
         @scalar
         def root(x: Any) -> Any:
-            """The bits of the square root to nearest; with bits enough it is no value or midpoint by chance."""
+            """Return the bits of the square root to nearest; with bits enough it is no value or midpoint by chance."""
             return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
 
         @scalar
@@ -101,7 +101,7 @@ class Width:
 
         @scalar
         def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
-            """The flags of rounding a result, finite or not."""
+            """Return the flags of rounding a result, finite or not."""
             magnitude = word(bits & magnitude_mask)
             negative = bits >= sign
             overflow_from = limits.negative_overflow if negative else limits.overflow
@@ -136,13 +136,13 @@ class Width:
 
 @cache
 def real_width(width: int) -> Width:
-    """The scalar functions for a width."""
+    """Return the scalar functions for a width."""
     return Width(width)
 
 
 @cache
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """The loop `(a, b, codes, layouts of a, b, of the result, mode, flip)` of add, multiply or divide.
+    """Return the loop `(a, b, codes, layouts of a, b, of the result, mode, flip)` of add, multiply or divide.
 
     flip: the sign bit, to subtract b, or 0.
     nearest: compile it for the mode nearest even, a third faster, instead of for any.
@@ -165,7 +165,7 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """The loop `(a, b, codes, flags, layouts of a, b, of the result, limits, mode, flip)`.
+    """Return the loop `(a, b, codes, flags, layouts of a, b, of the result, limits, mode, flip)`.
 
     limits: the magnitudes from which positive and negative results overflow, below which they are tiny, and the codes
     from which the NaNs of the operands are quiet.
@@ -199,7 +199,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def sqrt_kernel(width: int) -> Any:
-    """The loop `(a, codes, layouts of a, of the result, mode)`."""
+    """Return the loop `(a, codes, layouts of a, of the result, mode)`."""
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
     no_random = word(0)
@@ -215,7 +215,7 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """The loop `(a, codes, flags, layouts of a, of the result, limits, mode)`."""
+    """Return the loop `(a, codes, flags, layouts of a, of the result, limits, mode)`."""
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
     is_nan, signals, no_random = w.is_nan, w.signals, word(0)
@@ -238,7 +238,7 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
-    """The loop `(a, b, c, codes, layouts of a, b, c, of the result, mode)`."""
+    """Return the loop `(a, b, c, codes, layouts of a, b, c, of the result, mode)`."""
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
     no_random = word(0)
@@ -257,7 +257,7 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """The loop `(a, b, c, codes, flags, layouts of a, b, c, of the result, limits, mode)`."""
+    """Return the loop `(a, b, c, codes, flags, layouts of a, b, c, of the result, limits, mode)`."""
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
     is_nan, signals = w.is_nan, w.signals
@@ -286,7 +286,7 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 
 
 def _operation(name: str, w: Width) -> Any:
-    """The scalar function `(bits of x, of y, mode) -> bits` of an operation."""
+    """Return the scalar function `(bits of x, of y, mode) -> bits` of an operation."""
     word, real, add = w.word, w.real, w.add
     without_sign = w.without_sign
 

@@ -105,7 +105,7 @@ def serves(fmt: Format, name: str) -> bool:
 
 @cache
 def code_functions(fmt: Format, name: str) -> Any:
-    """The scalar functions `(a, b) -> code` and `(a, b, tiny_below) -> (code, flags)` of an operation."""
+    """Return the scalar functions `(a, b) -> code` and `(a, b, tiny_below) -> (code, flags)` of an operation."""
     if (fmt.name, name) in SCALED:
         return SCALED[fmt.name, name]
     load, store = _load_store(fmt)
@@ -115,7 +115,7 @@ def code_functions(fmt: Format, name: str) -> Any:
 
     @scalar
     def without_flags(a: Any, b: Any) -> Any:
-        """The code of the result."""
+        """Return the code of the result."""
         return store(operation(load(a), load(b)))
 
     @scalar
@@ -141,7 +141,7 @@ def code_functions(fmt: Format, name: str) -> Any:
 
 @cache
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
-    """The loop `(a, b, codes)`; streamed: around the caches, for results that would not stay there."""
+    """Return the loop `(a, b, codes)`; streamed: around the caches, for results that would not stay there."""
     scales = (fmt.name, name) in SCALED
     loop = block_loop(_fill_scaled(name) if scales else _fill(fmt, name), streamed, BLOCK if scales else 0)
 
@@ -152,7 +152,7 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 
 
 def _fill(fmt: Format, name: str) -> Any:
-    """Computes some results; to_scale is for the other kind."""
+    """Return the function that computes some results; to_scale is for `_fill_scaled`."""
     function = scalar(code_functions(fmt, name)[0])
 
     def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:
@@ -165,7 +165,7 @@ def _fill(fmt: Format, name: str) -> Any:
 
 
 def _fill_scaled(name: str) -> Any:
-    """Computes BF16 products or quotients: unscaled, until a result is subnormal in float32.
+    """Return the function for BF16 products or quotients: unscaled, until a result is subnormal in float32.
 
     to_scale: how many calls are to scale at once, without an attempt.
     """
@@ -191,7 +191,7 @@ def _fill_scaled(name: str) -> Any:
 
 @cache
 def flagged_binary_kernel(fmt: Format, name: str) -> Any:
-    """The loop `(a, b, codes, flags, bits of the smallest magnitude that is not tiny)`."""
+    """Return the loop `(a, b, codes, flags, bits of the smallest magnitude that is not tiny)`."""
     _, function = code_functions(fmt, name)
     scales = (fmt.name, name) in SCALED
     operation = OPERATIONS[name]
@@ -236,7 +236,7 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
 
 @scalar
 def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
-    """The flags with those of infinities and NaNs, from the codes of operands and result."""
+    """Return the flags with those of infinities and NaNs, from the codes of operands and result."""
     p, q, result = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(code & SHORT_MAGNITUDE)
     largest = u16(max(p, q))
     of_infinity = SHORT_OVERFLOW if largest < infinity else SHORT_ZERO
@@ -253,7 +253,7 @@ def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: 
 
 @cache
 def sqrt_kernel(fmt: Format) -> Any:
-    """The loop `(a, codes)`."""
+    """Return the loop `(a, codes)`."""
     load, store = _load_store(fmt)
 
     def sqrt(a: Any, codes: Any) -> None:
@@ -265,7 +265,7 @@ def sqrt_kernel(fmt: Format) -> Any:
 
 @cache
 def flagged_sqrt_kernel(fmt: Format) -> Any:
-    """The loop `(a, codes, flags)`."""
+    """Return the loop `(a, codes, flags)`."""
     load, store = _load_store(fmt)
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
 
@@ -292,13 +292,13 @@ def flagged_sqrt_kernel(fmt: Format) -> Any:
 
 @scalar
 def wide_bits(x: Any) -> Any:
-    """The bits of a float32 as a float64."""
+    """Return the bits of a float32 as a float64."""
     return u64(f64(x).view(np.uint64))
 
 
 @cache
 def _fused(fmt: Format) -> Any:
-    """The scalar function `(a, b, c) -> bits of the float32 that is a * b + c rounded to odd`, NaN without a sign.
+    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, NaN without a sign.
 
     The product has to be exact in float32, as any of FP16 is.
     """
@@ -315,7 +315,7 @@ def _fused(fmt: Format) -> Any:
 
 @cache
 def _fused_in_range() -> Any:
-    """The scalar function `(a, b, c) -> bits of a * b + c rounded to odd` for the BF16 codes that `_in_range` names."""
+    """Return the scalar function `(a, b, c) -> bits of a * b + c rounded to odd` for `_in_range`'s BF16 codes."""
     sum_to_odd = real_width(32).sum_to_odd
 
     @scalar
@@ -327,7 +327,7 @@ def _fused_in_range() -> Any:
 
 @cache
 def _fused_wide() -> Any:
-    """The scalar function `(a, b, c) -> bits of the float32 that is a * b + c rounded to odd`, for any BF16 codes."""
+    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, for any BF16 codes."""
     fused_64 = real_width(64).fused
 
     @scalar
@@ -353,7 +353,7 @@ def _in_range(a: Any, b: Any, c: Any) -> Any:
 
 @cache
 def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
-    """The loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
+    """Return the loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
     is_bfloat = fmt == BF16
     loop = block_loop(_fill_fused_bfloat() if is_bfloat else _fill_fused(fmt), streamed, BLOCK if is_bfloat else 0)
 
@@ -398,7 +398,7 @@ def _fill_fused_bfloat() -> Any:
 
 @cache
 def flagged_fma_kernel(fmt: Format) -> Any:
-    """The loop `(a, b, c, codes, flags, bits of the smallest magnitude that is not tiny)`."""
+    """Return the loop `(a, b, c, codes, flags, bits of the smallest magnitude that is not tiny)`."""
     is_bfloat = fmt == BF16
     narrow = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
     wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide())) if is_bfloat else narrow
@@ -420,7 +420,7 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 
 
 def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
-    """The loop `(a, b, c, codes, flags, tiny_below) -> largest magnitude code`; flags of finite results only."""
+    """Return the loop `(a, b, c, codes, flags, tiny_below) -> largest magnitude code`; finite flags only."""
     load, store = _load_store(fmt)
 
     def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:
@@ -440,7 +440,7 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 
 @scalar
 def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
-    """The flags with those of infinities and NaNs, from the codes of operands and result."""
+    """Return the flags with those of infinities and NaNs, from the codes of operands and result."""
     p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
     result = u16(code & SHORT_MAGNITUDE)
     largest = u16(max(u16(max(p, q)), r))

@@ -37,7 +37,7 @@ def _read(code: Any, f: OrderLayout) -> Any:
 
 @cache
 def comparison_kernel(name: str, flagged: bool) -> Any:
-    """The loop `(a, b, results, flags, layout)`; flags are not read unless flagged."""
+    """Return the loop `(a, b, results, flags, layout)`; flags are not read unless flagged."""
     equals, orders, quiet = name != "less", name != "equal", name == "equal"
 
     def comparison(a: Any, b: Any, results: Any, flags: Any, layout: Any) -> None:
@@ -56,7 +56,7 @@ def comparison_kernel(name: str, flagged: bool) -> Any:
 
 @cache
 def extremum_kernel(name: str, flagged: bool) -> Any:
-    """The loop `(a, b, codes, flags, layout)`; flags are not read unless flagged."""
+    """Return the loop `(a, b, codes, flags, layout)`; flags are not read unless flagged."""
     largest, number = name.startswith("maximum"), name.endswith("number")
 
     def extremum(a: Any, b: Any, codes: Any, flags: Any, layout: Any) -> None:

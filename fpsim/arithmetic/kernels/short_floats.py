@@ -45,13 +45,13 @@ INEXACT, TINY_AND_INEXACT = u32(Flags.INEXACT), u32(Flags.INEXACT | Flags.UNDERF
 
 @scalar
 def bits_of(x: Any) -> Any:
-    """The bits of a float32."""
+    """Return the bits of a float32."""
     return u32(f32(x).view(np.uint32))
 
 
 @scalar
 def float_of(bits: Any) -> Any:
-    """The float32 of some bits."""
+    """Return the float32 of some bits."""
     return f32(u32(bits).view(np.float32))
 
 
@@ -60,26 +60,26 @@ def float_of(bits: Any) -> Any:
 
 @scalar
 def load_bfloat(code: Any) -> Any:
-    """The float32 of a code."""
+    """Return the float32 of a code."""
     return float_of(u32(u32(code) << u32(16)))
 
 
 @scalar
 def round_bfloat(magnitude: Any) -> Any:
-    """The magnitude code nearest the bits of a magnitude that is not NaN."""
+    """Return the magnitude code nearest the bits of a magnitude that is not NaN."""
     odd = u32(u32(magnitude >> u32(16)) & ONE)
     return u32(u32(u32(magnitude + u32(0x7FFF)) + odd) >> u32(16))
 
 
 @scalar
 def round_signed_bfloat(bits: Any) -> Any:
-    """The code nearest the bits of a float32 that is not NaN: of a magnitude, as a carry never reaches the sign."""
+    """Return the code nearest the bits of a float32 that is not NaN; a carry never reaches the sign."""
     return round_bfloat(bits)
 
 
 @scalar
 def store_bfloat(x: Any) -> Any:
-    """The code nearest a float32; NaN becomes the canonical one."""
+    """Return the code nearest a float32; NaN becomes the canonical one."""
     return round_bfloat(bits_of(x)) if x == x else BFLOAT_NAN
 
 
@@ -110,11 +110,11 @@ def _divide_scaled(p: Any, q: Any) -> Any:
 
 
 def _make_scaled(scale: Any, magic: Any) -> Any:
-    """The product or quotient of two BF16 codes, with and without flags."""
+    """Return functions for the product or quotient of two BF16 codes, with and without flags."""
 
     @scalar
     def without_flags(a: Any, b: Any) -> Any:
-        """The code of the result."""
+        """Return the code of the result."""
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
         code, _ = _round_scaled(scaled, shift, magic)
@@ -139,7 +139,7 @@ divide_bfloat, flagged_divide_bfloat = _make_scaled(_divide_scaled, QUOTIENT_MAG
 
 @scalar
 def narrow_to_odd(wide: Any) -> Any:
-    """The bits of a float64 rounded to odd as a float32."""
+    """Return the bits of a float64 rounded to odd as a float32."""
     near = f32(wide)
     error = f64(wide - f64(near))
     bits = bits_of(near)
@@ -153,7 +153,7 @@ def narrow_to_odd(wide: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _from_half(_typing: Any, code: Any) -> Any:
-    """The pattern of a float16 as a float32."""
+    """Return the value of a float16 pattern as a float32."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         half = builder.bitcast(args[0], ir.HalfType())
@@ -164,17 +164,17 @@ def _from_half(_typing: Any, code: Any) -> Any:
 
 @scalar
 def load_half(code: Any) -> Any:
-    """The float32 of a code."""
+    """Return the float32 of a code."""
     return f32(_from_half(u16(code)))
 
 
 @scalar
 def to_half_of(x: Any) -> Any:
-    """The code nearest a float32, with the payload of a NaN."""
+    """Return the code nearest a float32, with the payload of a NaN."""
     return u16(to_half(bits_of(x)))
 
 
 @scalar
 def store_half(x: Any) -> Any:
-    """The code nearest a float32; NaN becomes the canonical one."""
+    """Return the code nearest a float32; NaN becomes the canonical one."""
     return u32(to_half(bits_of(x))) if x == x else HALF_NAN

@@ -32,7 +32,10 @@ def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, 
 
 @cache
 def pair_kernel(streamed: bool = False) -> Any:
-    """The loop `(a, b, bits of b, table, results)` for codes of up to 16 bits together; streamed: around the caches."""
+    """Return the loop `(a, b, bits of b, table, results)` for codes of up to 16 bits together.
+
+    streamed: results bypass the caches.
+    """
     loop = block_loop(_look_up_pairs, streamed, BLOCK)
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, results: Any) -> None:
@@ -43,7 +46,7 @@ def pair_kernel(streamed: bool = False) -> Any:
 
 @cache
 def flagged_pair_kernel() -> Any:
-    """The loop `(a, b, bits of b, table, table of flags, results, flags)`."""
+    """Return the loop `(a, b, bits of b, table, table of flags, results, flags)`."""
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
         block = np.empty(BLOCK, np.uint16)
@@ -62,7 +65,7 @@ def flagged_pair_kernel() -> Any:
 
 @cache
 def single_kernel() -> Any:
-    """The loop `(a, table, results)`."""
+    """Return the loop `(a, table, results)`."""
 
     def look_up(a: Any, table: Any, results: Any) -> None:
         for i in range(results.size):
@@ -73,7 +76,7 @@ def single_kernel() -> Any:
 
 @cache
 def flagged_single_kernel() -> Any:
-    """The loop `(a, table, table of flags, results, flags)`."""
+    """Return the loop `(a, table, table of flags, results, flags)`."""
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
         for i in range(results.size):

@@ -18,7 +18,7 @@ u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
 @cache
 def range_kernel(width: int) -> Any:
-    """The loop `(matrix, lows, highs, specials, rows, columns)`: the range of each tile's finite elements and 0."""
+    """Return the loop `(matrix, lows, highs, specials, rows, columns)`: ranges of tiles' finite elements and 0."""
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -41,7 +41,10 @@ def range_kernel(width: int) -> Any:
 
 @cache
 def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
-    """The loop `(lows, factors, zero_points, lowest, highest, layout)`: z = lowest - round(low / scale), clamped."""
+    """Return the loop `(lows, factors, zero_points, lowest, highest, layout)`.
+
+    It computes lowest - round(low / scale), clamped.
+    """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, NEAREST_EVEN, kind, applied)
@@ -57,7 +60,7 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 
 @cache
 def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
-    """The loop `(matrix, codes, factors, zero_points, rows, columns, lowest, highest, layout, words)`."""
+    """Return the loop `(matrix, codes, factors, zero_points, rows, columns, lowest, highest, layout, words)`."""
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)
 
@@ -81,7 +84,10 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
 @cache
 def decode_integers_kernel() -> Any:
-    """The loop `(codes, scales, zero_points, bits, rows, columns)`: bits of float32((code - zero point) * scale)."""
+    """Return the loop `(codes, scales, zero_points, bits, rows, columns)`.
+
+    bits: of float32((code - zero point) * scale).
+    """
 
     def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:
         for r in range(codes.shape[0]):

@@ -21,12 +21,12 @@ COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
 
 
 def tile_shape(columns: int) -> int:
-    """The compile-time shape of tiles with so many columns."""
+    """Return the compile-time shape of tiles with this number of columns."""
     return columns if columns == 1 or columns in COMMON else ANY
 
 
 def word_of(width: int) -> Any:
-    """The words of a float's width."""
+    """Return the unsigned integers of a float's width."""
     return u32 if width == 32 else u64
 
 
@@ -38,7 +38,7 @@ SMALLEST_FOLD = 4
 
 @cache
 def _fold(word: Any, factor: int, mask: Any) -> Any:
-    """The loop `(source, target)`: each number of the target is the largest of `factor` magnitudes."""
+    """Return the loop `(source, target)`: each number of the target is the largest of `factor` magnitudes."""
 
     def by_two(source: Any, target: Any) -> None:
         for i in range(target.size):
@@ -55,7 +55,7 @@ def _fold(word: Any, factor: int, mask: Any) -> Any:
 
 @cache
 def amax_loop(width: int, shape: int) -> Any:
-    """The inlined loop `(row, tops, columns, space)`: raise tops to the amax bits of the tiles in one row of a strip.
+    """Return the inlined loop `(row, tops, columns, space)`, which raises tops to the amax bits of a row's tiles.
 
     space: words for numbers in between, a quarter as many as the row has.
     """
@@ -99,7 +99,7 @@ def amax_loop(width: int, shape: int) -> Any:
             tops[j] = top
 
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
-        """The same for the tile at the edge, which is narrower."""
+        """Raise the top of the tile at the edge, which is narrower."""
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
 
@@ -111,7 +111,7 @@ def amax_loop(width: int, shape: int) -> Any:
 
 @cache
 def specials_loop(width: int) -> Any:
-    """The loop `(matrix, tops, specials, rows, columns)` where some tile holds NaN or Inf.
+    """Return the loop `(matrix, tops, specials, rows, columns)` for matrices with NaN or Inf in a tile.
 
     Sets tops of such tiles to the amax of their finite elements, and says in specials what else they hold.
     """
@@ -141,7 +141,7 @@ def specials_loop(width: int) -> Any:
 
 @cache
 def amax_strips(width: int, shape: int) -> Any:
-    """The loop `(matrix, tops, rows, columns)`: raise the tops of all tiles to the amax bits of their elements.
+    """Return the loop `(matrix, tops, rows, columns)`, which raises tops to the amax bits of all tiles.
 
     Returns the highest of them.
     """

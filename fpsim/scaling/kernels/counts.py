@@ -19,7 +19,7 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 
 @cache
 def look_kernel(width: int) -> Any:
-    """The loop `(matrix, tops, specials, rows, columns, top, left)` over a part of a matrix with its corner there.
+    """Return the loop `(matrix, tops, specials, rows, columns, top, left)` over a part of a matrix at (top, left).
 
     Raises tops (of all bands and tiles) to the amax bits of finite elements, and marks what else there is in specials.
     """
@@ -30,7 +30,7 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def among_specials(part: Any) -> Any:
-        """The highest finite magnitude of a part of a tile, and what else it holds."""
+        """Return the highest finite magnitude of a part of a tile, and flags for Inf and NaN."""
         highest, infinite, nan = word(0), 0, 0
         for i in range(part.size):
             magnitude = word(part[i] & mask)
@@ -41,7 +41,7 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def of_columns(row: Any, tops: Any, specials: Any) -> None:
-        """The same for tiles of one column each."""
+        """Raise tops and set flags for tiles of one column each."""
         for i in range(row.size):
             magnitude = word(row[i] & mask)
             tops[i] = max(tops[i], magnitude if magnitude < infinity else word(0))
@@ -69,7 +69,7 @@ def look_kernel(width: int) -> Any:
 
 @cache
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
-    """The loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, counts)`.
+    """Return the loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, counts)`.
 
     Adds to counts how many elements saturate and underflow. layout: gives the largest word to what lies beyond the
     format, 1 to NaN, and no signs. The rest as in `look_kernel` and in `quantize_strips` of kernels/tiles.py.
@@ -86,7 +86,7 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     @scalar
     def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
-        """The code of a scaled element."""
+        """Return the code of a scaled element."""
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)
         return encode_bits(real(y).view(word) if y == y else nan, random, f, mode_64, kind_64)

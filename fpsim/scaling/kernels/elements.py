@@ -38,7 +38,7 @@ class Elements(NamedTuple):
 
 
 def choice_words(e: Elements) -> ElementChoices:
-    """The choices as int64, of which functions are compiled once; zeros where they are read at run time."""
+    """Return the choices as int64, of which functions are compiled once; zeros if they are read at run time."""
     return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
 
 
@@ -52,7 +52,7 @@ def _rounds_by_sum(how: Elements) -> bool:
 
 @cache
 def announcer(width: int) -> Any:
-    """The function `(row, ahead)`: the row of the next strip will be read soon."""
+    """Return the function `(row, ahead)`, which prefetches the row of the next strip."""
     per_line = 512 // width
 
     def announce(row: Any, ahead: int) -> None:
@@ -65,7 +65,7 @@ def announcer(width: int) -> Any:
 
 @cache
 def element_loop(how: Elements) -> Any:
-    """The loop over one row of a strip, inlined: `(row, factors, scales, out, columns, ahead, f, g, words, choices)`.
+    """Return the inlined loop `(row, factors, scales, out, columns, ahead, f, g, words, choices)` over one row.
 
     out: codes, or bits of float32 values where `back`.
     ahead: how far on the next strip (rows that stay in the cache) lies, to be prefetched.
@@ -146,7 +146,7 @@ def element_loop(how: Elements) -> Any:
 
 @scalar
 def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
-    """The random words of flat indices first .. first + size, in a part of `space`, which has room for 8 more."""
+    """Return the random words of flat indices first .. first + size, in `space`, which has room for 8 more."""
     skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
     fill_random(space[: (size + skip + 3) // 4 * 4], u64(first >> u64(2)), k0, k1)
     return space[skip : skip + size]
@@ -154,7 +154,7 @@ def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
 
 @cache
 def element_strips(e: Elements) -> Any:
-    """The loop over rows of tiles whose scales and factors are known; arguments as in `quantize_strips`."""
+    """Return the loop over rows of tiles whose factors are known; arguments as in `quantize_strips`."""
     word: Any = word_of(e.width)
     elements = element_loop(e)
     encode_constants = constants_of(EncodeLayout, word, e.frozen[0])
@@ -184,7 +184,10 @@ def element_strips(e: Elements) -> Any:
 
 @cache
 def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
-    """The loop `(codes, scales, out, rows, columns, layout, sign_bit)`: bits of float32 values, code times scale."""
+    """Return the loop `(codes, scales, out, rows, columns, layout, sign_bit)`.
+
+    out: bits of float32 values, code times scale.
+    """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     value_bits = value_of(width, True)

@@ -46,7 +46,7 @@ SIGN_SHIFT = u32(31)
 
 @scalar
 def round_to_float32(x: Any) -> Any:
-    """A normal float64 in 0 .. 2**128, or 0, to nearest even among the float32 numbers (and 2**128), as a float64."""
+    """Round a float64 in 0 .. 2**128, normal or 0, to the nearest float32 (or 2**128), ties to even."""
     bits = f64(x).view(u64)
     field = u64(bits >> u64(52))
     if field >= NORMAL_FIELD:
@@ -63,7 +63,7 @@ def round_to_float32(x: Any) -> Any:
 
 @scalar
 def float32_bits(x: Any) -> Any:
-    """The pattern of a float32 number >= 0 that comes as a float64."""
+    """Return the pattern of a float32 number >= 0 that is passed as a float64."""
     if x < SMALLEST_NORMAL:
         return u32(f64(x / SMALLEST))  # conversions of subnormals obey the processor's switches
     return u32(f32(x).view(u32))
@@ -90,7 +90,7 @@ def midpoint(a: Any, b: Any) -> Any:
 
 @scalar
 def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
-    """The level nearest to x >= 0, the larger one in a tie, and of several that are equal the first."""
+    """Return the level nearest to x >= 0: the larger one in a tie, the first of equal ones."""
     k, above = 0, count + 1
     while above - k > 1:
         middle = (k + above) // 2
@@ -110,18 +110,18 @@ def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
 
 @cache
 def _magnitudes(width: int) -> tuple[Any, Any]:
-    """The functions `widen` and `log2` of a magnitude's pattern of 32 or 64 bits."""
+    """Return the functions `widen` and `log2` of a magnitude's pattern of 32 or 64 bits."""
     word: Any = u32 if width == 32 else u64
     first_normal = word(1 << (23 if width == 32 else 52))
 
     @scalar
     def widen_32(bits: Any) -> Any:
-        """A magnitude as a float64, exactly."""
+        """Return a magnitude as a float64, exactly."""
         return f64(word(bits).view(f32)) if bits >= first_normal else f64(f64(bits) * SMALLEST)
 
     @scalar
     def widen_64(bits: Any) -> Any:
-        """A magnitude as a float64."""
+        """Return a magnitude as a float64."""
         return word(bits).view(f64)
 
     @scalar
@@ -141,13 +141,13 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
 
 @scalar
 def _round_signed(x: Any) -> Any:
-    """A float64 rounded to float32, as a float64."""
+    """Round a float64 to float32, as a float64."""
     return f64(-round_to_float32(-x)) if x < 0.0 else f64(round_to_float32(x))
 
 
 @cache
 def encode_kernel(width: int) -> Any:
-    """The loop `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
+    """Return the loop `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
 
     values: 2-D, float32 or float64 by width; codes: the same shape, integers of the format's storage.
     steps, lows: 2-D float32, one number per tile of block_rows x block_columns elements; the last ones may be smaller.
@@ -163,7 +163,7 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def spread(tile: Any) -> Any:
-        """The smallest (Inf for none) and largest (0) magnitude that is finite and not 0; whether there is Inf, NaN."""
+        """Return the smallest (Inf for none) and largest (0) finite magnitude except 0, and flags for Inf and NaN."""
         smallest, largest, has_infinity, has_nan = infinity, nothing, False, False
         for i in range(tile.shape[0]):
             for j in range(tile.shape[1]):
@@ -239,7 +239,7 @@ def encode_kernel(width: int) -> Any:
 
 @cache
 def decode_kernel() -> Any:
-    """The loop `(codes, steps, lows, values, block_rows, block_columns, level_count)`; values: 2-D float32."""
+    """Return the loop `(codes, steps, lows, values, block_rows, block_columns, level_count)`; values: 2-D float32."""
 
     def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:
         bits = values.view(u32)

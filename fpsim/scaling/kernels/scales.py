@@ -32,7 +32,9 @@ NO_CHOICES = ScaleChoices(0, 0, 0, 0, 0, 0, False, False)
 
 @cache
 def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
-    """The loop `(tops, specials, scales, codes, factors, counts, numbers, exact, rules, layout, table, choices)`.
+    """Return the loop that makes scales from the amax of tiles.
+
+    Arguments: `(tops, specials, scales, codes, factors, counts, numbers, exact, rules, layout, table, choices)`.
 
     tops: bits of the finite amax of each tile; specials: what else it holds, or nothing where none holds NaN or Inf.
     scales: float32, filled. codes: of the scale format, filled (not for FP32). factors: filled with what elements are

@@ -26,7 +26,7 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 
 @cache
 def quantize_strips(e: Elements, settle: Any) -> Any:
-    """The loop over a matrix of words, each strip from amax to codes (or values) while it lies in the cache.
+    """Return the loop over a matrix of words, which takes each strip from amax to codes while it is cached.
 
     Arguments: the matrix; out, of its shape; scales and scale codes per tile; (rows, columns) of a tile and columns of
     a strip; flat index of the matrix's start, how far on the next row's lies, and the seed's words; layouts of the

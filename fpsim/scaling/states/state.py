@@ -126,7 +126,7 @@ class _ScaleState:
         return result
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
-        """The keywords of this kind's cast."""
+        """Return the keywords of this kind's cast."""
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
@@ -203,7 +203,7 @@ class _ScaleState:
         self._arrays, self._counts, self._last = arrays, counts, last
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """A ValueError unless arrays of a state have numbers and shapes that steps can lead to."""
+        """Raise a ValueError unless arrays of a state have numbers and shapes that steps can lead to."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a .npz or .safetensors file, which is complete or as it was before.
@@ -221,7 +221,7 @@ class _ScaleState:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A new object that goes on where `save` was called.
+        """Return a new object that continues where `save` was called.
 
         Raises:
           FileNotFoundError: no such file.
@@ -287,7 +287,7 @@ def _checked_counts(values: Any, name: str) -> ScaleCounts:
 
 
 def _checked_tiles(values: Any, name: str) -> Array:
-    """A copy of an array of a state."""
+    """Return a copy of an array of a state, which must be float32."""
     array = np.asarray(values)
     if array.dtype != np.float32:
         raise ValueError(f"the state's {name} must be float32; got {array.dtype}.")

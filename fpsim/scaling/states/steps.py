@@ -83,7 +83,7 @@ class EncodingStep(NamedTuple):
     keywords: ElementKeywords
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
-        """The job of the loops over tiles; without a target nothing can be encoded, and the array can be read."""
+        """Return the job of the loops over tiles; without a target it can be read, but not encoded."""
 
         assert not isinstance(self.element, LogFMT)
         tiles = tiling(self.source.shape, self.scaling.block)
@@ -113,7 +113,7 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 
 
 def given_factors(step: EncodingStep, scales: Array) -> Array:
-    """What elements are divided by or multiplied with where the caller gives the scales."""
+    """Return what elements are divided by or multiplied with if the caller gives the scales."""
 
     job = step.job()
     real: Any = np.float32 if job.width == 32 else np.float64

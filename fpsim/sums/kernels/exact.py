@@ -20,7 +20,7 @@ i64, u64 = np.int64, np.uint64
 
 @cache
 def exact_kernel() -> Any:
-    """The loop over outputs `first .. stop`, in C order.
+    """Return the loop over outputs `first .. stop`, in C order.
 
     `(x, out, first, stop, digits of the sum, their lowest exponent, layouts of a, b, c, target, rules, r)`: operands as
     in `sequence_kernel`, but codes. An a whose layout is all zero stands for ones.

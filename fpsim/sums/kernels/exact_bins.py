@@ -68,7 +68,7 @@ def _power(exponent: Any) -> Any:
 
 @scalar  # the kernel knows that its arrays share no memory, which a loop by itself looks at for every k
 def one_bin(a: Any, b: Any, s: Any) -> None:
-    """s += the products of a block."""
+    """Add the products of a block to s."""
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
         b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -78,14 +78,14 @@ def one_bin(a: Any, b: Any, s: Any) -> None:
 
 @scalar
 def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
-    """A product's upper part joins x, the rest y."""
+    """Add a product's upper part to x, and the rest to y."""
     after = f64(fma(a, b, x))
     return after, f64(y + fma(a, b, f64(x - after)))
 
 
 @scalar
 def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
-    """s and t += the upper parts of the products of a block, and the rest."""
+    """Add the upper parts of the products of a block to s, and the rest to t."""
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
         b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -97,7 +97,7 @@ def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
 
 
 def _fill(source: Any, i: int, rows: int, j: int, columns: int, target: Any) -> None:
-    """A part of an array, zeros around it."""
+    """Copy a part of an array, with zeros around it."""
     target[:, :] = f64(0)
     for r in range(rows):
         for c in range(columns):
@@ -116,7 +116,7 @@ def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
 
 @cache
 def strips_kernel() -> Any:
-    """The loop over strips `first .. stop`, all panels of a strip of rows and then the next.
+    """Return the loop over strips `first .. stop`, all panels of a strip of rows and then the next.
 
     `(x, a, b, out, first, stop, lowest places of a and b, their precisions, digits, origin, layouts of a, b, c, target,
     rules, r)`: a (M, K) and b (K, N) float64 of the codes in x; the rest as in `exact_kernel`.

@@ -36,7 +36,7 @@ PAIRS, PLAIN_PAIRS = 6, 7  # how, beside the steps of float32_rows: in a shorter
 
 @cache
 def pairs_kernel(how: int) -> Any:
-    """The loop over strips `first .. stop`, with the arguments of `rows_kernel`; it reads no chunk and no join."""
+    """Return the loop over strips `first .. stop`, with the arguments of `rows_kernel`; chunk and join are not read."""
     plain = how == PLAIN_PAIRS
 
     @scalar
@@ -45,7 +45,7 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def pair(x0: Any, y0: Any, x1: Any, y1: Any, scale: Any, floor: Any) -> Any:
-        """The rounded sum of two rounded products."""
+        """Return the rounded sum of two rounded products."""
         left, right = rounded(f32(x0 * y0), scale, floor), rounded(f32(x1 * y1), scale, floor)
         return rounded(f32(left + right), scale, floor)
 
@@ -79,7 +79,7 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def reached(a: Any, i: int, rows: int) -> Any:
-        """The largest sum of magnitudes of some rows."""
+        """Return the largest sum of magnitudes of some rows."""
         most = f64(0)
         for r in range(i, i + rows):
             total = f64(0)

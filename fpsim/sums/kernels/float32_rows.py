@@ -72,14 +72,14 @@ def _addend(x: Any, floor: Any) -> Any:
 
 @scalar
 def _shortened(x: Any, scale: Any, floor: Any) -> Any:
-    """x rounded to nearest even in a shorter format, by 2**(24 - precision); -0 becomes 0."""
+    """Round x to nearest even in a shorter format, by 2**(24 - precision); -0 becomes 0."""
     addend = _addend(x, floor)
     return f32(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))))
 
 
 @scalar
 def _split(x: Any, factor: Any) -> Any:
-    """x rounded to nearest even to 24 - s bits, by 2**s + 1; -0 becomes 0.
+    """Round x to nearest even to 24 - s bits, by 2**s + 1; -0 becomes 0.
 
     Ties go to even: x in units of its last place is even there, so what is rounded in `large` decides alone. The sum of
     two values of a format below its smallest normal value has no more bits than are kept, and stays.
@@ -90,7 +90,7 @@ def _split(x: Any, factor: Any) -> Any:
 
 @scalar
 def _split_by_two(x: Any, scale: Any) -> Any:
-    """The same by 2**s, in a multiplication and a fused one where `_split` has one and two additions.
+    """Round x as `_split` does, by 2**s: a multiplication and a fused one instead of one and two additions.
 
     2**s * x is a multiple of the place to be kept, and an even one where x lies half way between two. 2**s - 1 times x
     is rounded to that place, or to a half of it just above a power of two, which x is then nearest to; what it lacks is
@@ -102,13 +102,13 @@ def _split_by_two(x: Any, scale: Any) -> Any:
 
 @scalar
 def signed_like(x: Any, y: Any) -> Any:
-    """x with the sign of y."""
+    """Return x with the sign of y."""
     return u32(u32(f32(x).view(u32) & MAGNITUDE) | u32(f32(y).view(u32) & MINUS_ZERO)).view(f32)
 
 
 @scalar
 def shortened_in_mode(x: Any, scale: Any, floor: Any) -> Any:
-    """x rounded in a shorter format in the processor's mode, by 2**(24 - precision), a zero with the sign of x."""
+    """Round x in the processor's mode in a shorter format, by 2**(24 - precision); a zero keeps x's sign."""
     addend = signed_like(_addend(x, floor), x)  # so that toward zero is the same for it and for x
     return signed_like(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))), x)
 
@@ -133,7 +133,7 @@ def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _rounded_product(a: Any, b: Any, scale: Any) -> Any:
-    """a * b, of up to 24 bits, rounded as `_split_by_two` rounds; a has no more bits than are kept; -0 becomes 0."""
+    """Round a * b, of up to 24 bits, as `_split_by_two` does; a fits the format; -0 becomes 0."""
     less = f32(f32(a * f32(scale - ONE_FLOAT)) * b)
     return f32(fma(f32(a * scale), b, f32(-less)))
 
@@ -174,7 +174,7 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 
 @cache
 def pack_kernel() -> Any:
-    """The loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`: codes as the float32 that other loops take.
+    """Return the loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`, which decodes codes for the others.
 
     a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats gets a, with `padding`, bits of a zero,
     behind its rows and columns; panels (P, K or more, width) of zeros get the columns of b. ranges (2, rows + P) gets
@@ -219,7 +219,7 @@ def pack_kernel() -> Any:
 
 @cache
 def rows_kernel(how: int, vectors: str = "") -> Any:
-    """The loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
+    """Return the loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
     `(a, panels, c, out, given_up, ranges, first, stop, chunk, join, numbers, words, control) -> lost`: a (M, K) and
     panels as float32, M a multiple of ROWS and K of STEPS, with their ranges as pack_kernel gives them; c and out are
@@ -259,7 +259,7 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
 
     @scalar
     def largest_of(t: Any, rows: int) -> Any:
-        """The largest magnitude in some rows, NaN above all."""
+        """Return the largest magnitude in some rows, NaN above all."""
         most = ZERO
         for r in range(rows):
             bits = t[r].view(u32)

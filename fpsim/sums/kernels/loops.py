@@ -37,7 +37,7 @@ _fill_words = inner_loop(fill_words)
 
 @cache
 def sequence_kernel(way: str, outer_way: str) -> Any:
-    """The loop over tiles `first .. stop` of Sequential, FusedMultiplyAdd and Chunked.
+    """Return the loop over tiles `first .. stop` of Sequential, FusedMultiplyAdd and Chunked.
 
     `(x, out, first, stop, chunk, chained, fused, f, r)`: x and out (M, N) hold 64-bit words. chained: the one chunk
     starts from c, and its total is the result.
@@ -66,7 +66,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """The same for stochastic rounding in float64."""
+    """Return the loop of `sequence_kernel` for stochastic rounding in float64."""
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
     def sequence(
@@ -91,7 +91,7 @@ def _stochastic_kernel(outer_way: str) -> Any:
 
 @cache
 def pairwise_kernel(way: str) -> Any:
-    """The loop over tiles `first .. stop` of Pairwise, with the arguments of `sequence_kernel`."""
+    """Return the loop over tiles `first .. stop` of Pairwise, with the arguments of `sequence_kernel`."""
     if way == "stochastic":
         return _stochastic_pairs()
     one_tile = scalar(tile_by_pairs(lanes(way), _fill_words))
@@ -115,7 +115,7 @@ def pairwise_kernel(way: str) -> Any:
 
 @cache
 def _stochastic_pairs() -> Any:
-    """The same for stochastic rounding in float64."""
+    """Return the loop of `pairwise_kernel` for stochastic rounding in float64."""
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(

@@ -45,7 +45,7 @@ settling_fields = fields_of(Settling)
 
 @scalar
 def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
-    """A count of units as a whole number."""
+    """Round a count of units to a whole number."""
     if mode == NEAREST_EVEN:
         return nearest_integer(scaled)
     if mode == UP:

@@ -38,7 +38,7 @@ FIXED_MODES = {
 
 @cache
 def lanes(way: str) -> LaneSteps:
-    """The loops of a way."""
+    """Return the loops for one way of holding sums."""
     if way == "core":
         return LaneSteps(*map(kernel, code_lanes()))
     return _double_lanes() if way == "double" else _float_lanes(way)
@@ -111,7 +111,7 @@ def _float_lanes(way: str) -> LaneSteps:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _fma_intrinsic(_typing: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z of three floats of one width, rounded once."""
+    """Compute x * y + z of three floats of one width, rounded once."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return builder.fma(*args)
@@ -120,7 +120,7 @@ def _fma_intrinsic(_typing: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def _fma_in_fractions(x: Any, y: Any, z: Any) -> Any:
-    """The same where nothing is compiled."""
+    """Compute x * y + z, rounded once, where nothing is compiled."""
     real = type(x)
     if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
         return x * y + z

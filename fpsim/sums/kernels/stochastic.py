@@ -121,7 +121,7 @@ def _steps(
 def _fused_steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """The same for products that are not rounded."""
+    """Add products that are not rounded, four terms of every sum at a time."""
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -137,7 +137,7 @@ def _fused_steps(
 
 @inner_loop
 def largest_of_tiles(b: Any, largest: Any) -> None:
-    """The largest magnitude in each tile of TILE_COLUMNS columns, as patterns: NaN above all."""
+    """Find the largest magnitude in each tile of TILE_COLUMNS columns, as patterns: NaN above all."""
     for tile in range(largest.size):
         most = u64(0)
         for k in range(b.shape[0]):
@@ -163,7 +163,7 @@ def _times(t: Any, factor: Any) -> None:
 
 @inner_loop
 def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
-    """The largest magnitude of some terms; NaN where one is, or where scaling takes bits of one."""
+    """Return the largest magnitude of some terms; NaN if one is NaN, or if scaling takes bits of one."""
     most = f64(0)
     for k in range(a.size):
         x = u64(a[k]).view(f64)

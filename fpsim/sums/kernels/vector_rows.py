@@ -23,7 +23,7 @@ MAGNITUDE = 0x7FFFFFFF
 
 
 def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y - z, rounded once."""
+    """Compute x * y - z, rounded once."""
     return v.call(builder, "llvm.fma.v16f32", v.FLOATS, x, y, builder.fneg(z))
 
 
@@ -37,7 +37,7 @@ def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts:
 
 
 def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, facts: Any) -> None:
-    """Some vectors of columns from a byte of the rows on, through all terms.
+    """Compute some vectors of columns from a byte of the rows on, through all terms.
 
     places: the rows of sums, those of the two factors of A, the first row of B, and the bytes of a row.
     """
@@ -63,7 +63,7 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 
 @cache
 def vector_rows(avx512: bool) -> Any:
-    """The function `(t, r, sizes, a, count, b, first, scale, least)`: rows r .. of t plus terms first .. of b.
+    """Return the function `(t, r, sizes, a, count, b, first, scale, least)`, which adds terms to rows r .. of t.
 
     t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a; count: of the terms, from 1 on;
     b: (K, width), a multiple of 16; scale: 2**s; least: the number to add that keeps a subnormal's places.
