@@ -52,7 +52,7 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer of Python or NumPy; True and arrays of one are none."""
+    """Return whether a value is a Python or NumPy integer (bools and arrays of one element are not)."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -117,7 +117,7 @@ def unknown(
 
 
 def install(extra: str) -> str:
-    """How to get the packages of an extra; fpsim is on no index, so its checkout says which ones.
+    """Return the command that installs the packages of an extra, from the checkout: fpsim is on no index.
 
     Example:
       >>> from fpsim.errors import install

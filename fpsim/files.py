@@ -185,7 +185,7 @@ def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
 
 
 def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
-    """Exchange two folders, and move what is not `own_names` back; whether that was possible."""
+    """Exchange two folders, move files other than `own_names` back, and return whether that was possible."""
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
         if other.name in own_names:

@@ -64,7 +64,7 @@ def equal(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Whether a == b by value; NaN equals nothing, -0 equals +0.
+    """Return whether a == b by value; NaN equals nothing, -0 equals +0.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`, in one format or two; their shapes broadcast.
@@ -88,7 +88,7 @@ def less(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Whether a < b by value; false where one is NaN, which raises INVALID.
+    """Return whether a < b by value; false if one is NaN, which raises INVALID.
 
     Args: as for `fpsim.equal`.
 
@@ -105,7 +105,7 @@ def less_equal(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Whether a <= b by value; false where one is NaN, which raises INVALID.
+    """Return whether a <= b by value; false if one is NaN, which raises INVALID.
 
     Args: as for `fpsim.equal`.
 

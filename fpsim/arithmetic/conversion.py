@@ -34,7 +34,7 @@ def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> An
 
 @rounded
 def from_int(n: npt.ArrayLike, fmt: FormatLike, **keywords: Any) -> Any:
-    """Integers rounded into a format, as codes.
+    """Round integers into a format, as codes.
 
     Args:
       n: array of any integer dtype, up to 64 bits.
@@ -53,7 +53,7 @@ def to_int(
     rounding: str | Rounding = "nearest_even", input_subnormals: str = "keep", seed: int | None = None,
     random_bits: int = 32, flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Values rounded to integers.
+    """Round values to integers.
 
     Args:
       a: array of a float dtype, float64 too, or unsigned codes with `fmt`.

@@ -59,7 +59,7 @@ class EncodedArray:
     __array_ufunc__ = None  # numpy_array + x calls x.__radd__
 
     def __init__(self, codes: Array, fmt: Format) -> None:
-        """Codes of the format in its storage dtype, not copied: for use within the package."""
+        """Wrap codes of the format in its storage dtype, without a copy: for use within the package."""
         self._codes, self._fmt = as_array(codes, "codes"), fmt
         if not isinstance(fmt, Format) or self._codes.dtype != fmt.storage:
             raise TypeError(
@@ -296,7 +296,7 @@ class EncodedArray:
     # ---- what operators share
 
     def _operand(self, other: Any) -> EncodedArray:
-        """Another operand in this format; values are rounded into it."""
+        """Return another operand in this format; values are rounded into it."""
         if not isinstance(other, EncodedArray):
             return array(other, self._fmt)
         if other._fmt != self._fmt:
@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Return bools of the broadcast shape: `codes_compare`, maybe with swapped operands, or `compare` of numbers."""
+        """Return bools of the broadcast shape: `codes_compare`, maybe of swapped operands, or `compare` of numbers."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
@@ -325,7 +325,7 @@ class EncodedArray:
         return NotImplemented
 
     def _full(self, value: int, shape: tuple[int, ...] | None = None) -> EncodedArray:
-        """One value everywhere."""
+        """Return an array of one value."""
         code = array(value, self._fmt)._codes
         return EncodedArray(np.full(self.shape if shape is None else shape, code), self._fmt)
 
@@ -374,7 +374,7 @@ def array(values: Any, fmt: FormatLike) -> EncodedArray:
 
 
 def numbers(values: Any) -> Array:
-    """Values as an array of floats of a known format, of integers, or of Python integers as objects.
+    """Return values as an array of floats of a known format, of integers, or of Python integers as objects.
 
     Raises:
       ValueError: a list that NumPy makes floats of holds an integer that float64 does not.
@@ -409,7 +409,7 @@ def _sticky_float(integer: int) -> float:
 
 
 def _exact(numbers: Array) -> Array:
-    """Numbers as float64, or as Python integers where float64 would round."""
+    """Return numbers as float64, or as Python integers if float64 would round one."""
     if numbers.dtype.kind == "O":
         return numbers
     floats = numbers.astype(np.float64)
@@ -424,7 +424,7 @@ def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedA
 
 
 def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
-    """numpy.matmul's shapes: products and sums rounded one by one, k ascending."""
+    """Multiply with numpy.matmul's shapes: products and sums rounded one by one, k ascending."""
     if not (a.ndim and b.ndim):
         raise ValueError(f"@ takes arrays with axes; got shapes {a.shape} and {b.shape}. Multiply scalars with *.")
     left = a[None, :] if a.ndim == 1 else a  # (..., m, k)
@@ -447,7 +447,7 @@ def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
 
 
 def _shown(values: Array, suffix: str) -> str:
-    """Values as NumPy lays them out, each in the fewest digits that tell it from others of its dtype."""
+    """Return values as NumPy lays them out, each in the fewest digits that tell it from others of its dtype."""
     if not values.ndim:
         return _text(values[()])
     lengths = [0]

@@ -23,7 +23,7 @@ from fpsim.runtime.pipeline import Stage, run_stages
 
 
 class CallPlan(NamedTuple):
-    """What a call needs to know that does not depend on the values in its arrays."""
+    """The plan of a call: all that does not depend on the values in its arrays."""
 
     dtype: np.dtype[Any]  # of the result
     accepted: frozenset[np.dtype[Any]]  # of arrays to fill

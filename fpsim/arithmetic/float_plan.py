@@ -1,4 +1,4 @@
-"""Which float an operation can be computed in exactly, and the layouts and thresholds that its kernel takes."""
+"""Plans of float kernels: the float in which an operation is exact, and the layouts and thresholds that they take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 
 
 class FloatPlan(NamedTuple):
-    """What a float kernel takes."""
+    """The arguments of a float kernel."""
 
     width: int  # of the float, 32 or 64 bits
     layouts: tuple[npt.NDArray[Any], ...]  # of the operands and the result
@@ -49,7 +49,7 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Whether a float holds what arises: products and sums with their errors, and quotients apart from midpoints."""
+    """Return whether a float holds products and sums with their errors, and quotients other than midpoints."""
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
     tops = [math.frexp(fmt.max)[1] for fmt in formats]  # and less than 2**top

@@ -37,7 +37,7 @@ DEFAULTS: Rounded = {
 
 
 class ArrayOperation(NamedTuple):
-    """How a function of arrays is called, on the CPU and on the GPU.
+    """The operands and keywords of a function of arrays, on the CPU and on the GPU.
 
     operands: its arrays.
     keywords: in the order of its signature.

@@ -38,7 +38,7 @@ class Fillable(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """What its elements are."""
+        """Dtype of the elements."""
 
     @property
     def shape(self) -> Any:
@@ -70,7 +70,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
 
 
 def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -> bool:
-    """Whether all are arrays of a dtype, which may be None for none."""
+    """Return whether all values are arrays of a dtype; None is the dtype of nothing."""
     for value in values:  # noqa: SIM110  # a generator takes as long as the rest
         if type(value) is not np.ndarray or value.dtype is not dtype:
             return False
@@ -78,7 +78,7 @@ def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -
 
 
 def integers(n: npt.ArrayLike) -> Operands:
-    """Integers as 64-bit words of their kind, which have no format.
+    """Return integers as 64-bit words, signed or not as they are; they have no format.
 
     Raises:
       TypeError: no integers, or longer ones.
@@ -105,7 +105,7 @@ def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
 
 
 def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) -> tuple[Array, Format, bool]:
-    """(codes, format, whether the value came in a float dtype)."""
+    """Return the codes of an operand, their format, and whether the value came in a float dtype."""
     if type(value) is np.ndarray:  # the most common input, without the checks that all others need
         dtype = value.dtype
         stored = FORMAT_OF.get(dtype)
@@ -179,7 +179,7 @@ def _names(dtypes: Collection[np.dtype[Any]]) -> str:
 
 
 def _is_same(codes: Array, out: Array) -> bool:
-    """Whether element i of two arrays lies in the same memory, for every i."""
+    """Return whether element i of two arrays is in the same memory, for every i."""
     return (
         codes.__array_interface__["data"][0] == out.__array_interface__["data"][0]
         and codes.strides == out.strides
@@ -189,7 +189,7 @@ def _is_same(codes: Array, out: Array) -> bool:
 
 
 def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
-    """Errors unless an array can take a result element by element while the operands are read.
+    """Raise an error unless an array can take a result element by element while the operands are read.
 
     Raises:
       ValueError: not an array, of another dtype or shape, read-only, or shifted against an operand in memory.

@@ -36,7 +36,7 @@ class Operation(NamedTuple):
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether results depend on random words."""
+        """True if results depend on random words."""
         return self.result.rounding is Rounding.STOCHASTIC
 
     @property
@@ -46,7 +46,7 @@ class Operation(NamedTuple):
 
     @property
     def holds_codes(self) -> bool:
-        """Whether results are codes, not truth values, classes or integers."""
+        """True if results are codes, not truth values, classes or integers."""
         return self.name not in FOUND and self.name != "to_int"
 
     @property

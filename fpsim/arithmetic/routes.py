@@ -1,4 +1,4 @@
-"""How an operation is computed: by the integer core, by a table made with it, or by a float kernel. Loads numba."""
+"""Ways to compute an operation: by the integer core, by a table made with it, or by a float kernel. Loads numba."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def route(operation: Operation, size: int) -> Run:
 
 
 def core_below(operation: Operation) -> int:
-    """How many results another way than the integer core takes at least."""
+    """Return the number of results from which another way than the integer core is taken."""
     tabulated, _ = _preference(operation)
     return min(FLOAT_FROM, _table_from(operation)) if tabulated else FLOAT_FROM
 
 
 def _table_from(operation: Operation) -> int:
-    """Results from which a table of all of them repays the making."""
+    """Return the number of results from which a table of all of them repays the making."""
     return -(-(1 << operation.operand_bits) // 4)
 
 
 @lru_cache(maxsize=4096)
 def _preference(operation: Operation) -> tuple[bool, bool]:
-    """(whether a table of all results is small enough, whether a float loop beats it)."""
+    """Return whether a table of all results is small enough, and whether a float loop beats it."""
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
     tabulated = few and not operation.is_stochastic
     return tabulated, operation.name == "sqrt" and _nearest(operation) is not None
@@ -161,7 +161,7 @@ def _rounding_loop(name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
-    """FP16 and BF16 to nearest even by loops of their own, what float32 or float64 hold by general ones."""
+    """Return the float loop of an operation: a special one for FP16 and BF16 to nearest even, else a general one."""
     exact: Any = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
     if fast is None:
@@ -205,7 +205,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Comparisons within one format, by integers."""
+    """Return the loop that compares codes of one format as integers, or None."""
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
     layout = order_layout(formats[0], input_subnormals) if formats else None
@@ -288,7 +288,7 @@ def _by_table(operation: Operation) -> Run:
 
 
 def _tables(operation: Operation) -> tuple[Array, Array]:
-    """Results and flags of every combination of codes, by the integer core."""
+    """Return the results and flags of every combination of codes, by the integer core."""
     index = np.arange(1 << operation.operand_bits)
     if len(operation.formats) == 1:
         sources: tuple[Array, ...] = (index,)

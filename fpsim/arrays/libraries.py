@@ -1,4 +1,4 @@
-"""Which library an input belongs to, and whether its memory is a GPU's, without importing that library."""
+"""Libraries of inputs: the one that an array belongs to, and whether its memory is a GPU's, without imports."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _share(fraction: Fraction) -> str:
 def _reason(
     value: float, kept: float, result: float, options: CastOptions, fraction: Fraction | None, inner: Fraction | None
 ) -> str:
-    """Why a value gives `result`, which would be `kept` if subnormals were."""
+    """Return why a value gives `result`, which would be `kept` if subnormals were."""
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"
     if math.isnan(value):
@@ -212,7 +212,7 @@ def _reason(
 
 
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
-    """How a deterministic mode chooses between two neighbours."""
+    """Return the clause that says how a deterministic mode chooses between two neighbours."""
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:
         return "odd truncates here: with one digit of precision every significand is odd"
@@ -231,7 +231,7 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 
 
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
-    """Whether a finite value rounds, with an unbounded exponent, to more than the largest finite one."""
+    """Return whether a finite value rounds, with an unbounded exponent, to more than the largest finite one."""
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:
         return inner > largest

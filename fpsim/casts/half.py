@@ -33,7 +33,7 @@ HALF_MAGNITUDE, HALF_INFINITY, FLOAT_NAN = u32(0x7FFF), u32(FP16.infinity_code o
 
 @lru_cache(maxsize=1)
 def has_conversion() -> bool:
-    """Whether numba's target, which may be told to be another processor, converts between the two in one instruction.
+    """Return whether numba's target, maybe not this processor, has one instruction for each conversion.
 
     Without it LLVM calls a function of the compiler's library, which need not be there: the call would end the process.
     """
@@ -48,7 +48,7 @@ def has_conversion() -> bool:
 
 
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
-    """Whether the conversion does what a plan asks for: nearest even to FP16, with Inf and subnormals."""
+    """Return whether the conversion does what a plan asks for: nearest even to FP16, with Inf and subnormals."""
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
         return False
     return plan.kind == PLAIN and plan.frozen.overflow == FP16.infinity_code
@@ -56,7 +56,7 @@ def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def to_half(_typing: Any, bits: Any) -> Any:
-    """Pattern of a float32 to the pattern of its nearest float16."""
+    """Convert the pattern of a float32 to the pattern of its nearest float16."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         single = builder.bitcast(args[0], ir.FloatType())
@@ -67,7 +67,7 @@ def to_half(_typing: Any, bits: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def from_half(_typing: Any, code: Any) -> Any:
-    """Pattern of a float16 to the pattern of the float32 of the same value."""
+    """Convert the pattern of a float16 to the pattern of the float32 of the same value."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         half = builder.bitcast(args[0], ir.HalfType())
@@ -101,7 +101,7 @@ def half_kernel(streamed: bool) -> Any:
 
 
 def decodes(fmt: Format, width: int) -> bool:
-    """Whether the conversion makes floats of so many bits of a format's codes."""
+    """Return whether the conversion makes floats of this width of a format's codes."""
     return fmt == FP16 and width == 32 and has_conversion()
 
 

@@ -115,7 +115,7 @@ def _codes(inputs: npt.NDArray[np.float64], options: CastOptions) -> npt.NDArray
 
 
 def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
-    """Every input at which a cast can change: codes, midpoints, the first value beyond the largest, zeros and Inf."""
+    """Return every input at which a cast can change: codes, midpoints, the first value beyond, zeros and Inf."""
     finite = fmt.table()[np.isfinite(fmt.table())]
     positive = np.unique(np.append(np.abs(finite), 0.0))
     beyond = positive[-1] + fmt.ulp(fmt.max)
@@ -127,7 +127,7 @@ def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
 
 
 def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """One input strictly between each two turning points, or a copy of the first where there is none."""
+    """Return one input strictly between each two turning points, or the first if there is none between."""
     low, high = points[:-1], points[1:]
     candidates = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))
     return np.asarray(np.where((low < candidates) & (candidates < high), candidates, low))

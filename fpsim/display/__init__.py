@@ -1,1 +1,1 @@
-"""How results are shown: figures, figures in words, and the optional packages that draw and tabulate."""
+"""Figures, figures in words, and the optional packages that draw and tabulate results."""

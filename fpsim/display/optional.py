@@ -57,5 +57,5 @@ def _missing(package: str, name: str, purpose: str) -> ImportError:
 
 
 def frame(rows: list[dict[str, Any]]) -> Any:
-    """Rows as a pandas DataFrame."""
+    """Return rows as a pandas DataFrame."""
     return load("pandas", "to_frame()").DataFrame(rows)

@@ -78,7 +78,7 @@ def render(package: str, template: str, **values: Any) -> str:
 
 
 def versions(*names: str) -> str:
-    """Python's version, and those of the packages that are installed, for the foot of a page.
+    """Return the versions of Python and of the packages that are installed, for the foot of a page.
 
     Example:
       >>> from fpsim.display.pages import versions
@@ -93,5 +93,5 @@ def versions(*names: str) -> str:
 
 
 def markup(text: str) -> Any:
-    """HTML or SVG that is trusted, for a template to take as it is."""
+    """Return trusted HTML or SVG that templates take as it is."""
     return load("markupsafe", "a page").Markup(text)

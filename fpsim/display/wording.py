@@ -100,7 +100,7 @@ def bytes_in_words(count: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without characters that steer a terminal, reverse its direction or are forbidden in XML.
+    """Return text without characters that steer a terminal, reverse its direction or are forbidden in XML.
 
     Example:
       >>> from fpsim.display.wording import printable

@@ -42,7 +42,7 @@ class FloatInfo:
 
 
 def finfo(fmt: str | Format | npt.DTypeLike) -> FloatInfo:
-    """Machine limits of a format.
+    """Return the machine limits of a format.
 
     Args:
       fmt: the format, by name, dtype or object.

@@ -169,7 +169,7 @@ class Format:
         return self._hash  # formats key the caches of plans and kernels, which every call looks up
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields are the same; a call asks it often, and mostly of one object or of two that differ."""
+        """Return whether all fields are the same; calls ask it often, mostly of one object or of two that differ."""
         if self is other:
             return True
         if not isinstance(other, Format) or type(other) is not type(self):
@@ -242,7 +242,7 @@ class Format:
         return self._exponent_of(self.max_code)
 
     def _exponent_of(self, magnitude: int) -> int:
-        """Exponent of a magnitude code, from its exponent field."""
+        """Return the exponent of a magnitude code, from its exponent field."""
         field = magnitude >> self.mantissa_bits
         return max(field, 1) - self.bias if self.subnormals else field - self.bias
 
@@ -296,21 +296,21 @@ class Format:
 
     @property
     def has_infinity(self) -> bool:
-        """Whether the format has Inf."""
+        """True if the format has Inf."""
         return self.infinities
 
     @property
     def has_nan(self) -> bool:
-        """Whether the format has NaN."""
+        """True if the format has NaN."""
         return self.nan != "none"
 
     @property
     def has_zero(self) -> bool:
-        """Whether the format has a zero (E8M0 has none)."""
+        """True if the format has a zero (E8M0 has none)."""
         return self.subnormals
 
     def holds(self, other: Format) -> bool:
-        """Whether every value of another format is a value of this one.
+        """Return whether every value of another format is a value of this one.
 
         Raises:
           TypeError: the other is no Format.
@@ -361,7 +361,7 @@ class Format:
         return table
 
     def _values(self) -> npt.NDArray[np.float64]:
-        """`value_of` every code at once, which takes a twentieth of the time."""
+        """Compute `value_of` of every code at once, which takes a twentieth of the time."""
         codes = np.arange(1 << self.bits)
         magnitudes = codes & self.top_magnitude
         fields, mantissas = magnitudes >> self.mantissa_bits, magnitudes & ((1 << self.mantissa_bits) - 1)
@@ -393,7 +393,7 @@ class Format:
         return self._table
 
     def ulp(self, x: npt.ArrayLike) -> Any:
-        """Distance between the two neighbours of x: the spacing of the format at the exact value x.
+        """Return the distance between the two neighbours of x: the spacing of the format at the exact value x.
 
         Below the smallest normal value it is the subnormal spacing, above the largest finite one the spacing of
         the last binade. NaN for a NaN or infinite x.

@@ -50,7 +50,7 @@ def _type_text(annotation: Any) -> Any:
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:
-    """Errors unless keywords are among those that a function shares with others.
+    """Raise an error unless keywords are among those that a function shares with others.
 
     Raises:
       TypeError: an unknown keyword; the message lists all that the function has, and suggests the nearest.

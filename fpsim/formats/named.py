@@ -33,7 +33,7 @@ _FP8, _FP6 = "fp8 float8 f8 mxfp8", "fp6 float6 f6 mxfp6"
 
 
 def _key(name: str) -> str:
-    """Spelling without case, separators and the module it came from: 'torch.float8_e4m3fn' -> 'float8e4m3fn'."""
+    """Return a name without case, separators and module: 'torch.float8_e4m3fn' -> 'float8e4m3fn'."""
     return re.sub(r"[\s_\-]", "", name.strip().lower().removeprefix("torch."))
 
 
@@ -133,7 +133,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
 @cache
 def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
-    """`p3109` of checked arguments."""
+    """Return the format of `p3109`, for checked arguments."""
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:
@@ -220,7 +220,7 @@ def find_by_name(name: str) -> Format | None:
 
 
 def names() -> list[str]:
-    """Names of the built-in formats, without the P3109 family.
+    """Return the names of the built-in formats, without the P3109 family.
 
     Example:
       >>> import fpsim as fp

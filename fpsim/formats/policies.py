@@ -18,7 +18,7 @@ Below = Literal["nan", "lowest", "magnitude"]
 @reloadable
 @dataclass(frozen=True)
 class Outcome:
-    """What one format returns for the inputs that it cannot represent.
+    """The results of one format for the inputs that it cannot represent.
 
     Attributes:
       overflow: for a finite value beyond the largest finite one. "infinity" and "nan" give way to "max" in the

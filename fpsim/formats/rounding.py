@@ -11,7 +11,7 @@ from fpsim.reload import reloadable
 
 
 class Start(NamedTuple):
-    """Where between a magnitude (0) and the next one (1) a mode starts to take the next one."""
+    """The point between a magnitude (0) and the next one (1) from which a mode takes the next one."""
 
     at: float  # 0.0, 0.5 or 1.0
     included: bool
@@ -31,7 +31,7 @@ class RoundingFacts(NamedTuple):
 
 @reloadable
 class Rounding(IntEnum):
-    """How the exact value chooses between its two neighbours in the format."""
+    """Modes of rounding: rules by which an exact value chooses between its two neighbours in the format."""
 
     facts: RoundingFacts
 
@@ -80,20 +80,20 @@ class Rounding(IntEnum):
 
     @property
     def is_nearest(self) -> bool:
-        """Whether it takes the nearer neighbour where there is one."""
+        """True if the mode takes the nearer neighbour where there is one."""
         return self.goes_away(odd=True, negative=False).at == FROM_HALF.at
 
     @property
     def is_directed(self) -> bool:
-        """Whether positive and negative values that are too large go different ways."""
+        """True if positive and negative values that are too large go different ways."""
         return self.facts.inward[0] != self.facts.inward[1]
 
     def inward(self, negative: bool) -> bool:
-        """Whether a value that is too large becomes the largest finite one of its sign."""
+        """Return whether a value that is too large becomes the largest finite one of its sign."""
         return self.facts.inward[negative]
 
     def goes_away(self, odd: bool, negative: bool) -> Start:
-        """Where between two magnitudes it starts to take the larger one; odd: the smaller one's significand is.
+        """Return from where between two magnitudes the larger one is taken; odd: the smaller one's significand is odd.
 
         Example:
           >>> import fpsim as fp
@@ -107,7 +107,7 @@ NAMES = tuple(mode.name.lower() for mode in Rounding)
 
 
 def _key(word: str) -> str:
-    """Spelling without case and separators."""
+    """Return a name without case and separators."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

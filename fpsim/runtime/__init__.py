@@ -1,3 +1,3 @@
-"""How loops run on this machine: compiled, cut into pieces, on several threads."""
+"""Loops on this machine: compiled, cut into pieces, on several threads."""
 
 from fpsim.runtime import forks as forks  # loaded with the first module here, before any thread can import or compile

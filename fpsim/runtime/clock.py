@@ -16,7 +16,7 @@ _spent: float = globals().get("_spent", 0.0)  # seconds before
 
 
 def seconds() -> float:
-    """Seconds since some moment, without those in which any thread compiled.
+    """Return the seconds since some moment, without those in which any thread compiled.
 
     Example:
       >>> from fpsim.runtime.clock import compiling, seconds
@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Stop the clock; several threads may, and one may within itself."""
+    """Stop the clock in the block; several threads may, and one may within itself."""
     global _compiling, _since, _spent
     with _lock:
         if not _compiling:

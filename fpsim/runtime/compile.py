@@ -90,7 +90,7 @@ def scalar(function: Function) -> Function:
 
 
 def inner_loop(function: Function) -> Function:
-    """Compile a loop over arrays inside kernels, which stays a function of its own where LLVM finds it long.
+    """Compile a loop over arrays inside kernels, a separate function unless LLVM finds it short.
 
     A call takes some nanoseconds for each array, so the loop should be longer than a hundred elements or so.
     """
@@ -157,7 +157,7 @@ def _say() -> None:
 
 @contextmanager
 def garbage_waits() -> Iterator[None]:
-    """Search for garbage later: compiling makes so many objects that Python would search for a tenth of the time."""
+    """Defer garbage collection: compiling makes so many objects that it would take a tenth of the time."""
     searching = gc.isenabled()
     gc.disable()
     try:

@@ -54,7 +54,7 @@ def run_elementwise(
 
 
 def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...] | None:
-    """Arrays as runs of memory where they have one shape and no gaps, as most short ones do; None where one differs."""
+    """Return arrays of one shape without gaps, as most short ones are, as contiguous memory, or None if one differs."""
     flat = []
     one_axis = len(shape) == 1
     for array in arrays:

@@ -41,7 +41,7 @@ SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_
 
 @lru_cache(maxsize=1)
 def base_folder() -> Path | None:
-    """Folder of compiled kernels: in FPSIM_CACHE_DIR, NUMBA_CACHE_DIR or the user's cache; None without a home."""
+    """Return the folder of compiled kernels: FPSIM_CACHE_DIR's, NUMBA_CACHE_DIR's, the user's; None without a home."""
     folder = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
     try:
         return (Path(folder) if folder else _user_cache()) / "fpsim-kernels"
@@ -120,7 +120,7 @@ class KernelFiles:
             tidy(path.parent)
 
     def flush(self) -> None:
-        """Nothing to reset: a file that is not whole is replaced by the kernel that is compiled instead."""
+        """Do nothing: a file that is not whole is replaced by the kernel that is compiled instead."""
 
     @property
     def cache_path(self) -> str:

@@ -105,7 +105,7 @@ class _Parts:
         return self._describe_object(value, names)
 
     def _describe_object(self, value: Any, names: list[str]) -> str:
-        """Modules, classes and functions, and the objects of numba and llvmlite."""
+        """Describe modules, classes and functions, and the objects of numba and llvmlite."""
         if isinstance(value, types.ModuleType):
             if _is_library(value.__name__):
                 return f"module:{value.__name__}"
@@ -142,7 +142,7 @@ class _Parts:
 
 
 def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
-    """Bytecode and constants, without the docstring, which is the first constant."""
+    """Return bytecode and constants as text, without the docstring, which is the first constant."""
     constants = list(code.co_consts)
     if constants and doc is not None and constants[0] == doc:
         constants[0] = None
@@ -164,7 +164,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_library(module: str) -> bool:
-    """Whether the versions of libraries, which the file's name holds, identify the code of a module."""
+    """Return whether the versions of libraries, which the file's name holds, identify the code of a module."""
     return module.partition(".")[0] not in OWN
 
 

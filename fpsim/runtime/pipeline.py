@@ -58,7 +58,7 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 
 def wrapping() -> AbstractContextManager[Any]:
-    """Words wrap around and floats overflow on purpose, which NumPy would report where kernels run as plain Python."""
+    """Return a block without NumPy's warnings of overflow, which kernels that run as plain Python mean to have."""
     return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
 
 

@@ -29,7 +29,7 @@ HALF_ULP = 2.0**-53  # of 1; a variable, so that the sums below are made when th
 
 
 def rounds_to_nearest() -> bool:
-    """Whether this thread's processor is set to nearest even, which the conversion obeys and the integers do not."""
+    """Return whether this thread's processor rounds to nearest even, as conversions, not integers, need."""
     return 1.0 + HALF_ULP == 1.0 and -1.0 - HALF_ULP == -1.0 and 1.0 + 1.5 * HALF_ULP > 1.0
 
 
@@ -37,7 +37,7 @@ SMALLEST = 2.0**-1022  # the smallest normal float64, a variable for the same re
 
 
 def keeps_ieee() -> bool:
-    """Whether this thread's processor is set to nearest even and keeps subnormals, operands and results."""
+    """Return whether this thread's processor rounds to nearest even and keeps subnormals, operands and results."""
     half, subnormal = HALF_ULP, SMALLEST / 2  # `rounds_to_nearest` written out: every call asks
     to_nearest = 1.0 + half == 1.0 and -1.0 - half == -1.0 and 1.0 + 1.5 * half > 1.0
     return to_nearest and subnormal > 0 and subnormal * 2 == SMALLEST
@@ -99,13 +99,13 @@ CONTROL = {
 
 
 def has_control() -> bool:
-    """Whether the processor's control register can be exchanged here."""
+    """Return whether the processor's control register can be exchanged here."""
     return _machine() in CONTROL
 
 
 @cache
 def has_fma() -> bool:
-    """Whether this processor has a fused multiply-add; a library's would be correct too, but slow."""
+    """Return whether this processor has a fused multiply-add; a library's would be correct too, but slow."""
     if _machine() == "aarch64":
         return True
     return bool(binding.get_host_cpu_features().get("fma", False))

@@ -26,17 +26,17 @@ LINE = 64  # bytes of a cache line; the target of a block starts on one
 if numba.config.DISABLE_JIT:
 
     def stream_block(out: Any, start: int, block: Any) -> None:
-        """out[start : start + BLOCK] = block."""
+        """Set out[start : start + BLOCK] to a block."""
         out[start : start + BLOCK] = block
 
     def prefetch_block(sources: Any, start: int) -> None:
-        """Nothing to fetch."""
+        """Do nothing: plain Python has nothing to fetch."""
 
     def prefetch_line(source: Any, index: int) -> None:
-        """Nothing to fetch."""
+        """Do nothing: plain Python has nothing to fetch."""
 
     def stream_fence() -> None:
-        """Nothing to wait for."""
+        """Do nothing: plain Python has nothing to wait for."""
 
 else:
 
@@ -48,7 +48,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
-        """out[start : start + BLOCK] = block, bypassing the caches. The target must start on a cache line."""
+        """Set out[start : start + BLOCK] to a block, bypassing the caches. The target must start on a cache line."""
         signature = types.void(out, types.intp, block)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -120,7 +120,7 @@ def aligned_empty(size: Any, like: Any) -> Any:
 
 @scalar
 def streamable(out: Any) -> Any:
-    """(start, stop) of the part of a contiguous array that streams: whole blocks from its first cache line on."""
+    """Return start and stop of the part of a contiguous array that streams: whole blocks from a cache line on."""
     start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
     return start, start + (out.size - start) // BLOCK * BLOCK
 

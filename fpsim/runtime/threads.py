@@ -15,7 +15,7 @@ ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cac
 
 
 def thread_count() -> int:
-    """Threads for one call: FPSIM_NUM_THREADS, OMP_NUM_THREADS, or the cores that this process may use."""
+    """Return the threads for one call: FPSIM_NUM_THREADS, OMP_NUM_THREADS, or the cores that the process may use."""
     for name in ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
         if text:
@@ -56,7 +56,7 @@ class Workers:
         self._ended = False
 
     def ready(self, count: int) -> bool:
-        """Have so many threads, or as many as the system gives; False: there is none, or the process is ending."""
+        """Start threads up to a number, as far as the system gives them, and return whether there is one."""
         while len(self._threads) < count and not self._ended:
             thread = threading.Thread(target=self._serve, name=f"fpsim_{len(self._threads)}", daemon=True)
             try:
@@ -106,7 +106,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of about equal parts of 0 .. size."""
+    """Yield (start, stop) of about equal parts of 0 .. size."""
     step = -(-size // parts)
     step += -step % alignment
     for start in range(0, size, step):

@@ -27,13 +27,13 @@ DOWN, UP, TO_ZERO = WORD(9), WORD(10), WORD(11)  # roundings, no exceptions, wha
 
 @lru_cache(maxsize=1)
 def has_avx512() -> bool:
-    """Whether numba's target, which may be told to be another processor, has AVX-512 for words and bytes."""
+    """Return whether numba's target, maybe not this processor, has AVX-512 for words and bytes."""
     return has_avx2() and any("vpmaxsb" in line and "zmm" in line for line in _probe())
 
 
 @lru_cache(maxsize=1)
 def has_avx2() -> bool:
-    """Whether numba's target has AVX2, and F16C, which converts FP16."""
+    """Return whether numba's target has AVX2, and F16C, which converts FP16."""
     if numba.config.DISABLE_JIT:
         return False
     longer = any("vpmaxsb" in line and "xmm" not in line for line in _probe())
@@ -105,7 +105,7 @@ def load(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
 
 
 def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
-    """Put a value `offset` bytes behind an address."""
+    """Store a value `offset` bytes after an address."""
     builder.store(value, at(builder, start, offset, value.type), align=1)
 
 
@@ -182,12 +182,12 @@ def odd_sum(builder: Any, x: Any, y: Any) -> Any:
 
 
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
-    """Signed integers shifted right, by any places from 0 on."""
+    """Shift signed integers right, by any places from 0 on."""
     return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)
 
 
 def shifted_up(builder: Any, x: Any, places: Any) -> Any:
-    """Integers shifted left, by any places from 0 on."""
+    """Shift integers left, by any places from 0 on."""
     return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
 
 
@@ -200,12 +200,12 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Integers as float32, rounded toward zero."""
+    """Convert integers to float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Eight float64 as float32, rounded toward zero."""
+    """Convert eight float64 to float32, rounded toward zero."""
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
@@ -216,7 +216,7 @@ def bits_of(builder: Any, mask: Any) -> Any:
 
 
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
-    """Whether a bit of any mask is set."""
+    """Return whether a bit of any mask is set."""
     all_bits = masks[0]
     for mask in masks[1:]:
         all_bits = builder.or_(all_bits, mask)
@@ -258,7 +258,7 @@ def repeated(
 
 
 def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
-    """Emit a loop: body(i) for i from 0 to count - 1; count is an int64, and may be 0."""
+    """Build a loop: body(i) for i from 0 to count - 1; count is an int64, and may be 0."""
 
     def turn(i: Any, _values: list[Any]) -> list[Any]:
         body(i)

@@ -1,4 +1,4 @@
-"""Which elements of a cast are clipped: those that lie too far out to round to the largest value of their format."""
+"""Clipped elements of a cast: those too large to round to the largest value of their format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kept(
     scales: npt.ArrayLike | None = None,
     **cast: Any,
 ) -> Array:
-    """Where elements are not clipped: x / s lies within the range of values that round to the element format's.
+    """Return which elements are not clipped: x / s is in the range of values that round to the element format's.
 
     x / s is the number that the cast sees, with all roundings of docs/scaling.md (x itself without a scaling). Its
     range ends at the largest number that rounds to the format's maximum: in stochastic mode at the last one that may.
@@ -68,7 +68,7 @@ def kept(
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
-    """Whether no element of a finite array of float32 can be clipped, since scales are amax / max or larger.
+    """Return whether no element of a finite float32 array can be clipped, as scales are amax / max or larger.
 
     Scales of FP32 may be smaller by the roundings of one or two operations, which the cast's rounding absorbs.
     """
@@ -126,7 +126,7 @@ def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
 
 
 def _widened(array: Array) -> Array:
-    """Floats of any dtype in float32, or float64, exactly."""
+    """Return floats of any dtype in float32, or float64, exactly."""
     if array.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         return array
     with np.errstate(all="ignore"):  # ml_dtypes warns of NaN
@@ -181,7 +181,7 @@ def _kept_with_zero_points(
     array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
-    """Where round(x / s) + z lies in the integers' range before it is clamped."""
+    """Return for which elements round(x / s) + z is in the integers' range before it is clamped."""
     from fpsim.scaling.scaled import encode_scaled
 
     encoded = encode_scaled(array, element, scaling, scales=scales, rounding=rounding, **cast)

@@ -56,7 +56,7 @@ def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """In float64, which holds every product."""
+    """Decode to float64, which holds every product."""
     fmt = scaled.fmt
     if isinstance(fmt, LogFMT):
         np.copyto(target, _singles(scaled))

@@ -174,21 +174,21 @@ def _options(element: Format | IntegerFormat, keywords: CastKeywords) -> CastOpt
 
 
 def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
-    """Bits of the float that the arithmetic is done in."""
+    """Return the bits of the float that the arithmetic is done in."""
     from fpsim.core.layouts import source_width
 
     return 64 if source_fmt == FP64 else source_width(fmt)
 
 
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
-    """Whether values come without codes in between."""
+    """Return whether values can be computed without codes in memory."""
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)
 
 
 @lru_cache(maxsize=4096)
 def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
-    """Whether the arithmetic of a source holds the values of an element."""
+    """Return whether the arithmetic of a source holds the values of an element."""
     from fpsim.core.layouts import decode_plan
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
@@ -204,7 +204,7 @@ def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -
 def tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """How arrays of a dtype become codes, or values where `back`, of an element format by a scaling; any seed."""
+    """Return the plan by which arrays of a dtype become codes, or values if `back`; it serves any seed."""
     if options.seed is not None:  # which may be another in every call
         options = options.with_seed(None)
     return _tile_plan(element, scaling, options, source_fmt, back)
@@ -229,7 +229,7 @@ def largest_value(element: Format | IntegerFormat) -> float:
 
 
 def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Scales that the caller gave, as float32, one per tile.
+    """Return scales that the caller gave as float32, one per tile.
 
     Raises:
       ValueError: another shape, or a scale that is negative.

@@ -157,7 +157,7 @@ def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(header: dict[str, Any], arrays: Mapping[str, Array]) -> str:
-    """SHA-256 of everything that `load` returns; each description says how many bytes follow it."""
+    """Return the SHA-256 of everything that `load` returns; each description says how many bytes follow it."""
     digest = hashlib.sha256(json.dumps([VERSION, header]).encode())
     for name, x in sorted(arrays.items()):
         digest.update(json.dumps([name, x.dtype.str, x.shape]).encode())
@@ -219,7 +219,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """As `numpy.savez` writes, whose own arguments would collide with names such as "file"."""
+    """Write as `numpy.savez` does, whose own arguments would collide with names such as "file"."""
     members = {ENVELOPE: np.frombuffer(text.encode(), np.uint8), **arrays}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, x in members.items():
@@ -239,7 +239,7 @@ def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    """One array of an npz file of `limit` bytes."""
+    """Read one array of an npz file of `limit` bytes."""
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
         raise ValueError(f"{info.filename} is compressed, or longer than the file")
     with archive.open(info) as stream:

@@ -18,7 +18,7 @@ from fpsim.scaling.scaling import Scaling
 
 
 def look(job: TileJob) -> tuple[Array, Array]:
-    """(bits of the finite amax, flags of NaN and Inf) of every tile, batch x bands x tiles."""
+    """Return the bits of the finite amax and flags of NaN and Inf of every tile, batch x bands x tiles."""
     if fits_strips(job.tiling):
         return _look_at_whole_tiles(job)
     word: Any = np.uint32 if job.width == 32 else np.uint64
@@ -64,7 +64,7 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
 
 
 def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """(batch, result) of parts of an array; `work(matrix, corner, result)` adds to what `begin` returns."""
+    """Return (batch, result) of the parts of an array; `work(matrix, corner, result)` adds to what `begin` returns."""
     results: list[tuple[int, Any]] = []
 
     def on_part(part: Place) -> None:
@@ -94,7 +94,7 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
 
 
 def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
-    """Given scales, batch x bands x tiles, with NaN for tiles that a NaN spoils; counts, if any, are raised."""
+    """Return given scales, batch x bands x tiles, with NaN for tiles that a NaN spoils; counts, if any, are raised."""
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):
         return scales

@@ -43,7 +43,7 @@ INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
 class ScalePlan(NamedTuple):
-    """How scales are made, and what the loop that makes them takes besides tiles."""
+    """The rule by which scales are made, and the arguments of the loop that makes them."""
 
     scaling: Scaling
     largest: float  # value of the element format
@@ -60,7 +60,7 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
-        """ScaleNumbers in an array, for a scale of the whole array."""
+        """Return ScaleNumbers in an array, for a scale of the whole array."""
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
         smallest = scaling.lower_bound
@@ -89,7 +89,7 @@ class ScalePlan(NamedTuple):
 
     @property
     def is_inverse(self) -> bool:
-        """Whether an encode scale comes first."""
+        """True if an encode scale is computed first."""
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
@@ -182,7 +182,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
 
 
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
-    """How scaled floats of a width become codes."""
+    """Return the plan by which scaled floats of a width become codes."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
     if not integer:
@@ -192,7 +192,7 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
 
 
 def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
-    """Codes of the smallest scale, of that of a tile of zeros, and of 1 where a rule gives that."""
+    """Return the codes of the smallest scale, of that of a tile of zeros, and of 1 if a rule gives that."""
     fmt = scaling.scale_format
     if fmt == FP32:
         return 0, 0, 0

@@ -1,4 +1,4 @@
-"""What happened to the scales of an array: counts of tiles."""
+"""Reports on the scales of an array: counts of tiles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def report_of(*counts: int) -> ScaleReport:
 
 @dataclass(frozen=True)
 class ScaleCounts:
-    """What happened to elements over some steps; `merge` adds those of other steps.
+    """Counts of elements and scales over some steps; `merge` adds those of other steps.
 
     Attributes:
       elements: in all.

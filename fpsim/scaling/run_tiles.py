@@ -54,7 +54,7 @@ def no_codes(batch: int, bands: int, tiles: int) -> Array:
 
 
 class TileTargets(NamedTuple):
-    """Where results per tile go, as batches of matrices."""
+    """The arrays for results per tile, as batches of matrices."""
 
     scales: Array  # float32
     codes: Array  # of the scale format; (batch, bands, 0) where there are none
@@ -63,7 +63,7 @@ class TileTargets(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TilePlan:
-    """How arrays of one dtype become codes, or values, of one format by one scaling: what calls have in common."""
+    """The plan by which arrays of one dtype become codes, or values, of one format by one scaling."""
 
     source_fmt: Format
     scales: ScalePlan
@@ -79,11 +79,11 @@ class TilePlan:
 
     @cached_property
     def is_wide(self) -> bool:
-        """Whether the source has the width of the arithmetic."""
+        """True if the source has the width of the arithmetic."""
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
-        """How elements become codes."""
+        """Return the choices by which elements become codes."""
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
     @cached_property
@@ -116,7 +116,7 @@ class TileJob(NamedTuple):
 
     @property
     def plan(self) -> ScalePlan:
-        """How scales are made."""
+        """The plan of the scales."""
         return self.how.scales
 
     @property
@@ -140,7 +140,7 @@ class TileJob(NamedTuple):
 
 
 def fits_strips(tiling: Tiling) -> bool:
-    """Whether tiles are small enough to be read twice while they stay in the cache."""
+    """Return whether tiles are small enough to be read twice while they stay in the cache."""
     return tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
 
 
@@ -189,7 +189,7 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
 
 
 def find_amax(job: TileJob) -> float:
-    """Largest magnitude of an array, NaN aside, and Inf unless it propagates."""
+    """Return the largest magnitude of an array, NaN aside, and Inf unless it propagates."""
     tiling = job.tiling
     matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
     tops = [_group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
@@ -230,7 +230,7 @@ def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
 
 
 def _direct(job: TileJob) -> bool:
-    """Whether kernels can read the source as it is."""
+    """Return whether kernels can read the source as it is."""
     flags, how = job.source.flags, job.how
     return flags.c_contiguous and flags.aligned and job.source.dtype.isnative and how.is_wide
 
@@ -249,7 +249,7 @@ def load(job: TileJob, part: Array) -> Array:
 
 
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
-    """Parts of a place that are read at once; they start at multiples of a step (rows, columns) from its corner."""
+    """Yield the parts of a place that are read at once; they start at multiples of a step (rows, columns)."""
     (top, bottom), (left, right) = place.rows, place.columns
     if _direct(job) and place.of(job.source).flags.c_contiguous:
         yield place
@@ -265,7 +265,7 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Tiles that fit the cache: one pass."""
+    """Encode tiles that fit the cache in one pass."""
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
     loop = quantize_strips(job.elements(tile[1]), job.plan.settle(FUSED))
@@ -298,7 +298,7 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Short matrices, all of which stays in the cache: loops of their own for amax, scales and codes."""
+    """Encode short matrices, which stay in the cache, by separate loops for amax, scales and codes."""
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
@@ -365,7 +365,7 @@ def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
-    """(band, columns, tiles) of what is worked on at once: the tiles of a band, or one where that is wide."""
+    """Yield (band, columns, tiles) worked on at once: the tiles of a band, or one if that is wide."""
     _, bands, tiles = tiling.tiles
     for band in range(bands):
         if tiling.tile_columns < WIDE_TILE:
@@ -377,7 +377,7 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
 
 
 def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Tiles that do not fit the cache: all of them for the amax, then for the codes."""
+    """Encode tiles that do not fit the cache: all of them are read for the amax, then for the codes."""
     tiling = job.tiling
     real: Any = np.float32 if job.width == 32 else np.float64
     for band, columns, tiles in _groups(tiling):
@@ -393,7 +393,7 @@ def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int)
 
 
 def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
-    """(bits of the finite amax, flags of NaN and Inf) of the tiles of a place, which is one band."""
+    """Return bits of the finite amax, and flags of NaN and Inf, of the tiles of a place within one band."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
@@ -430,14 +430,14 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
 
 
 def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
-    """(tops of the tiles in a piece, columns of a tile as the piece sees it)."""
+    """Return the tops of the tiles in a piece, and the columns of a tile as the piece sees it."""
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)
     return tops[start:stop], min(columns, piece.columns[1] - piece.columns[0])
 
 
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
-    """Codes, or values, of the tiles of a place, some bands and all of their tiles, or one wide tile."""
+    """Compute the codes, or values, of the tiles of a place: all tiles of some bands, or one wide tile."""
     tiling = job.tiling
     bands, tiles = scales.shape
     height = tiling.tile_rows if bands > 1 else max(place.rows[1] - place.rows[0], 1)
@@ -471,7 +471,7 @@ def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> 
 
 
 def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: Format) -> None:
-    """Bits of float32 values: codes times scales, batch x rows x columns and batch x bands x tiles, in C order."""
+    """Compute codes times scales as bits of float32: batch x rows x columns, batch x bands x tiles, in C order."""
     plan = decode_plan(fmt, 32) or decode_plan(fmt, 64)
     assert plan is not None, f"{fmt} has values that float64 does not hold"
     word: Any = np.uint32 if plan.width == 32 else np.uint64

@@ -287,7 +287,7 @@ def encode_both_ways(
 
 
 def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Arrays to fill: those of an earlier result, or new ones.
+    """Return the arrays to fill: those of an earlier result, or new ones.
 
     Raises:
       ValueError: out does not fit.

@@ -82,7 +82,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
     @staticmethod
     @abstractmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
-        """Whether an array is of a dtype."""
+        """Return whether an array is of a dtype."""
 
     @abstractmethod
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> ArrayT:
@@ -90,7 +90,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:
-        """Another array of this class, from float32 values."""
+        """Return another array of this class, from float32 values."""
 
     @abstractmethod
     def _flipped(self, array: ArrayT) -> ArrayT:
@@ -102,13 +102,13 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array."""
+        """Shape of the array."""
         codes: Any = self.codes
         return tuple(int(length) for length in codes.shape)
 
     @property
     def _tile_count(self) -> int:
-        """How many there are."""
+        """Number of tiles."""
         scales: Any = self.scales
         return math.prod(int(length) for length in scales.shape)
 

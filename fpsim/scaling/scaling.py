@@ -1,4 +1,4 @@
-"""How the tiles of an array get their scales: every choice that libraries make differently is a field."""
+"""Scalings: the rules by which tiles get their scales; every choice that libraries make differently is a field."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Scaling:
 
     @cached_property
     def quotient_rounding(self) -> Rounding:
-        """How the quotient is rounded into the scale format."""
+        """Mode in which the quotient is rounded into the scale format."""
         if self.scale_rule == "rceil":
             return Rounding.UP
         if self.scale_rule == "amax" and self.scale_rounding is not None:
@@ -191,7 +191,7 @@ class Scaling:
 
     @cached_property
     def rounds_up(self) -> bool:
-        """Whether a scale that is a power of two is amax / max or more."""
+        """True if a scale that is a power of two is amax / max or more."""
         return self.scale_rule == "ceil" or self.quotient_rounding is Rounding.UP
 
     @cached_property
@@ -249,7 +249,7 @@ def _checked_number(name: str, value: Any, lowest: float | None) -> float:
 
 
 def _is_value(x: float, fmt: Format) -> bool:
-    """Whether a positive number is a value of a format that float32 holds."""
+    """Return whether a positive number is a value of a format that float32 holds."""
     if fmt == FP32:  # in float64, which the processor's flushing of float32's subnormals does not reach
         place = max(math.frexp(x)[1] - FP32.precision, FP32.min_exponent - FP32.mantissa_bits)
         return (x / 2.0**place).is_integer()

@@ -145,7 +145,7 @@ def _block_along(lengths: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
 
 
 def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
-    """Bits of rows that each begin at a whole byte."""
+    """Return the bits of rows that each begin at a whole byte."""
     return math.prod(lengths[:-1]) * 8 * -(-lengths[-1] * bits // 8)
 
 

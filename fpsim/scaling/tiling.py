@@ -1,4 +1,4 @@
-"""How a block cuts a shape into tiles: every array is a batch of matrices whose tiles have rows and columns."""
+"""Tiles of an array: every array is a batch of matrices whose tiles have rows and columns."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from fpsim.scaling.tiling import Tiling
 
 
 def _bands(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
-    """(batch, first band, first row, contiguous words of the arithmetic's width) of as many bands as fit a piece."""
+    """Yield (batch, first band, first row, contiguous words of the width) of as many bands as fit a piece."""
     words = source.reshape(tiling.shape)
     wide = FP32 if width == 32 else FP64
     bands_at_once = max(PIECE // max(tiling.tile_rows * tiling.columns, 1), 1)

@@ -51,7 +51,7 @@ FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are float
 
 
 class SumProblem(NamedTuple):
-    """What is to be summed: codes, and their formats. c may have no elements.
+    """The codes to be summed, and their formats. c may have no elements.
 
     a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a meets its own rows of b. A
     format of a that is None stands for ones: the terms are those of b, and they are not products.
@@ -67,12 +67,12 @@ class SumProblem(NamedTuple):
 
     @property
     def are_terms(self) -> bool:
-        """Whether b holds terms of a sum."""
+        """True if b holds terms of a sum."""
         return self.formats[0] is None and not self.products
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the result."""
+        """Shape of the result."""
         return self.a.shape[0], self.b.shape[1]
 
     @property
@@ -122,14 +122,14 @@ def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None,
 
 
 def _sum_of_nothing(problem: SumProblem, fmt: Format) -> Array:
-    """c, its NaNs canonical, or +0."""
+    """Return c with canonical NaNs, or +0."""
     if problem.c.size == 0:
         return np.zeros(problem.shape, fmt.storage)
     return canonical(problem.c, fmt)
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
-    """Codes with every NaN as the format's own."""
+    """Return codes with every NaN as the format's own."""
     if fmt.nan_code is None:
         return codes.astype(fmt.storage, copy=False)
     magnitude = codes & fmt.storage.type(fmt.top_magnitude)
@@ -255,7 +255,7 @@ def _ones(problem: SumProblem) -> Array:
 
 @under_ieee
 def _with_products(problem: SumProblem) -> SumProblem:
-    """Paired rows as one row of sums, of products in float64: loops can then add many sums at a time."""
+    """Return paired rows as one row of sums of float64 products, so that loops add many sums at a time."""
     a_format, b_format = problem.formats
     assert a_format is not None
     left = as_float64(problem.a, a_format).view(np.float64)
@@ -290,7 +290,7 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 
 def _fits_bins(problem: SumProblem) -> bool:
-    """Whether the sums are those of a product of matrices whose terms float64 holds."""
+    """Return whether the sums are those of a product of matrices whose terms float64 holds."""
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)

@@ -22,7 +22,7 @@ SEEDS = 1 << 64
 @reloadable
 @dataclass(frozen=True)
 class Accumulator:
-    """What every accumulator has: a format, and how results are rounded into it.
+    """The base of accumulators: a format, and how results are rounded into it.
 
     Not an accumulator itself: use `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
     """

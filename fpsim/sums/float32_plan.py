@@ -37,7 +37,7 @@ HUGE = 102  # a number below two to this plus the precision can be rounded by ad
 
 
 class StripWay(NamedTuple):
-    """How the loops compute a strip in float32."""
+    """The arguments of the loops that compute a strip in float32."""
 
     how: int
     join: int

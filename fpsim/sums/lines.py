@@ -31,24 +31,24 @@ class Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many lines."""
+        """Number of lines."""
         return math.prod(self.b.shape[:-1])
 
     @property
     def terms(self) -> int:
-        """Of one line."""
+        """Terms of one line."""
         return int(self.b.shape[-1])
 
     def some(self, start: int, stop: int) -> Lines:
-        """Lines start .. stop in C order, as a matrix; the others are not read."""
+        """Return lines start .. stop in C order, as a matrix; the others are not read."""
         return self._replace(a=None if self.a is None else _some(self.a, start, stop), b=_some(self.b, start, stop))
 
     def part(self, start: int, stop: int) -> Lines:
-        """Terms start .. stop of every line."""
+        """Return terms start .. stop of every line."""
         return self._replace(a=None if self.a is None else self.a[..., start:stop], b=self.b[..., start:stop])
 
     def folded(self, length: int) -> Lines:
-        """One line as many of this length."""
+        """Return one line as several of this length."""
         return self._replace(a=None if self.a is None else self.a.reshape(-1, length), b=self.b.reshape(-1, length))
 
 

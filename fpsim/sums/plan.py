@@ -1,4 +1,4 @@
-"""Which words hold the sums of an accumulator, and the layouts that its loops take."""
+"""Plans of sums: the words that hold them, and the layouts that loops take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 rando
 
 
 def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
-    """How an accumulator rounds into one of its formats, its seed aside."""
+    """Return how an accumulator rounds into one of its formats, its seed aside."""
     return CastOptions(
         fmt, accumulator.rounding, accumulator.overflow, accumulator.subnormals, None, accumulator.random_bits
     )
@@ -44,7 +44,7 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 
 
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """How the words of the sum and of the outer sum hold values (kernels/steps.py): the core holds both, or neither."""
+    """Return how words hold values of the sum and of the outer sum (kernels/steps.py): "core" for both or neither."""
     return _ways(seedless(accumulator), formats)
 
 
@@ -61,7 +61,7 @@ def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tu
 
 
 def products_fit(formats: tuple[Format | None, Format]) -> bool:
-    """Whether float64 holds every product, and is a normal number there."""
+    """Return whether float64 holds every product, and is a normal number there."""
     present = [fmt for fmt in formats if fmt is not None]
     if len(present) < len(formats):
         return decode_plan(formats[1], 64) is not None
@@ -72,7 +72,7 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
 
 
 def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | None, Format]) -> bool:
-    """Whether float64 holds running sums in a format, rounded to odd with enough bits to be rounded once more."""
+    """Return whether float64 holds running sums in a format, rounded to odd with bits for one more rounding."""
     narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
     if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
         return False
@@ -83,7 +83,7 @@ def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | Non
 
 @lru_cache(maxsize=4096)
 def target(options: CastOptions, in_float64: bool) -> Array:
-    """How sums are rounded into a format and read again."""
+    """Return the array that says how sums are rounded into a format and read again."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
     if in_float64 and fmt == FP64:
@@ -111,7 +111,7 @@ def _settling(options: CastOptions) -> Array:
 
 
 class ExactPlan(NamedTuple):
-    """How an exact sum is held and rounded."""
+    """The digits of an exact sum, and how it is rounded."""
 
     digits: int
     lowest: int  # the exponent of the first digit
@@ -137,23 +137,23 @@ def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format],
 
 
 def lowest_place(fmt: Format) -> int:
-    """Every value is a multiple of two to this."""
+    """Return the exponent of the power of two that every value is a multiple of."""
     return fmt.min_exponent - fmt.mantissa_bits
 
 
 def highest_place(fmt: Format) -> int:
-    """Every finite value is smaller than two to this."""
+    """Return the exponent of the power of two that every finite value is smaller than."""
     return int(np.frexp(fmt.max)[1])
 
 
 def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomness:
-    """How an accumulator rounds sums of so many terms, the first of which has this number."""
+    """Return how an accumulator rounds sums of `terms` terms, the first of which has the number `first`."""
     seed, stride = accumulator.seed or 0, u64(roundings(accumulator, terms))
     return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32), u64(first))
 
 
 def roundings(accumulator: Accumulator, terms: int) -> int:
-    """Random words that belong to one output: a whole number of counters for each list of docs/accumulators.md."""
+    """Return the random words of one output: a whole number of counters for each list of docs/accumulators.md."""
     whole = -(-terms // 4) * 4
     runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0
     return 2 * whole + -(-runs // 4) * 4

@@ -86,7 +86,7 @@ def _no_codes(dtype: np.dtype[Any]) -> Array:
 
 
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of a result whose operands are worked on at a time.
+    """Yield rows and columns of a result whose operands are worked on at a time.
 
     Whole rows where outputs draw random words, by their numbers in C order.
     """

@@ -240,12 +240,12 @@ def _bits(words: Any) -> int:
 
 
 def is_named(fmt: Format) -> bool:
-    """Whether the layout of a format is compiled in: kernels of formats that a user varies would be too many."""
+    """Return whether the layout of a format is compiled in; formats that a user varies would give too many kernels."""
     return NAMED.get(fmt.name) == fmt
 
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
-    """Codes of a format as codes of one that holds it; a NaN keeps its sign."""
+    """Return codes of a format as codes of one that holds it; a NaN keeps its sign."""
     table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)
     launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))

@@ -41,7 +41,7 @@ _SHORT = {_layout(FP16): load_half, _layout(BF16): load_bfloat}  # formats that 
 
 
 class CastWay(NamedTuple):
-    """What a cast is compiled for."""
+    """The compile-time choices of a cast."""
 
     source_bits: int  # of a word that is read
     target_bits: int  # of one that is written
@@ -58,7 +58,7 @@ class CastWay(NamedTuple):
 
     @property
     def groups(self) -> Grouping:
-        """How its threads take elements; with random words, as many as a counter serves."""
+        """Groups in which its threads take elements; with random words, as many as a counter serves."""
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
 

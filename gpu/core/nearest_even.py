@@ -27,7 +27,7 @@ ZERO, ONE = u32(0), u32(1)
 
 
 def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
-    """Whether a format, as seen from a float, is rounded to by `nearest_encoder`."""
+    """Return whether `nearest_encoder` rounds to a format, as seen from a float."""
     if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
         return False
     dropped = layout.place - layout.depth

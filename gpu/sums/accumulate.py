@@ -41,7 +41,7 @@ ROOM = 8  # sizes of arrays of a thread are multiples of it, so that few kernels
 
 
 class GpuSumProblem(NamedTuple):
-    """What is to be summed: matrices of codes on the GPU, and their formats.
+    """The matrices of codes on the GPU to be summed, and their formats.
 
     a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, N) and row i of a meets its own rows of b. A
     format of a that is None stands for ones: the terms are those of b, and nobody reads a.
@@ -55,7 +55,7 @@ class GpuSumProblem(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Of one sum."""
+        """Terms of one sum."""
         return int(self.a.shape[1])
 
 
@@ -182,7 +182,7 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
-    """c, its NaNs canonical, or +0."""
+    """Fill the result with c, its NaNs canonical, or with +0."""
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
     infinity = most if fmt.infinity_code is None else fmt.infinity_code
@@ -193,7 +193,7 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
 
 
 def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Sequential, FusedMultiplyAdd and Chunked."""
+    """Add as Sequential, FusedMultiplyAdd and Chunked do."""
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
     kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
@@ -207,7 +207,7 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Pairwise, in a stack with room for every level, a term on its way, and c."""
+    """Add as Pairwise does, in a stack with room for every level, a term on its way, and c."""
     terms = problem.terms
     r = randomness(accumulator, terms)
     depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM
@@ -219,7 +219,7 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Exact."""
+    """Add as Exact does."""
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
     kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)
@@ -231,15 +231,15 @@ def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> N
 
 
 def _rows(problem: GpuSumProblem) -> int:
-    """Rows of b for each row of a."""
+    """Return the rows of b for each row of a."""
     return problem.terms if problem.paired else 0
 
 
 def _is_wide(problem: GpuSumProblem) -> bool:
-    """Whether products have factors of more than 31 bits."""
+    """Return whether products have factors of more than 31 bits."""
     return FP64 in problem.formats and None not in problem.formats
 
 
 def _layouts(problem: GpuSumProblem) -> list[Any]:
-    """How codes of a and b are read."""
+    """Return the layouts by which codes of a and b are read."""
     return [uploaded(NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep")) for fmt in problem.formats]

@@ -32,7 +32,7 @@ EVERY_KIND: Any = np.int64(FULL)
 
 @reloadable
 class Thresholds(NamedTuple):
-    """What the flags of a finite result are told by: magnitudes, as bits of the float that is rounded."""
+    """Magnitudes that decide the flags of a finite result, as bits of the float that is rounded."""
 
     overflow: Any  # the smallest one that overflows
     negative_overflow: Any
@@ -95,7 +95,7 @@ class Width:
 
         @scalar
         def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
-            """(bits of x * y + z, rounded to odd, bits of x * y) where the float holds products exactly."""
+            """Return the bits of x * y + z, rounded to odd, and of x * y, if the float holds products exactly."""
             product = word(real(word(x).view(real) * word(y).view(real)).view(word))
             return word(add(product, z, mode)), product
 
@@ -115,17 +115,17 @@ class Width:
 
         @scalar
         def is_nan(bits: Any) -> Any:
-            """Whether the bits of a float are those of a NaN."""
+            """Return whether the bits of a float are those of a NaN."""
             return word(bits & magnitude_mask) > infinity
 
         @scalar
         def is_infinite(bits: Any) -> Any:
-            """Whether the bits of a float are those of an infinity."""
+            """Return whether the bits of a float are those of an infinity."""
             return word(bits & magnitude_mask) == infinity
 
         @scalar
         def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
-            """Whether a code is a signalling NaN's."""
+            """Return whether a code is a signalling NaN's."""
             magnitude = word(code & f.magnitude_mask)
             return (magnitude > f.infinity) & (magnitude < quiet_from)
 

@@ -97,7 +97,7 @@ def _load_store(fmt: Format) -> Any:
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Whether there is a loop for an operation of a format with itself, to nearest even, with Inf."""
+    """Return whether there is a loop for an operation of a format with itself, to nearest even, with Inf."""
     if numba.config.DISABLE_JIT or name not in (*OPERATIONS, "sqrt", "fma"):
         return False
     return fmt == BF16 or (fmt == FP16 and has_conversion())
@@ -120,7 +120,7 @@ def code_functions(fmt: Format, name: str) -> Any:
 
     @scalar
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
-        """(code, INEXACT and UNDERFLOW) of the result; tiny_below: bits of the smallest magnitude that is not tiny."""
+        """Return the code, and INEXACT and UNDERFLOW; tiny_below: bits of the smallest magnitude that is not tiny."""
         x, y = f32(load(a)), f32(load(b))
         result = f32(operation(x, y))
         code = u16(store_any(result))
@@ -342,7 +342,7 @@ def _fused_wide() -> Any:
 
 @scalar
 def _in_range(a: Any, b: Any, c: Any) -> Any:
-    """Whether float32 surely has all bits of the products of some BF16 codes, and no code is an infinity or NaN."""
+    """Return whether float32 surely holds the products of some BF16 codes, none of them an infinity or NaN."""
     largest, least = SHORT_ZERO, SHORT_MAGNITUDE
     for i in range(a.size):
         p, q, r = u16(a[i] & SHORT_MAGNITUDE), u16(b[i] & SHORT_MAGNITUDE), u16(c[i] & SHORT_MAGNITUDE)

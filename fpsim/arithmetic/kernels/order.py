@@ -27,7 +27,7 @@ _fields = fields_of(OrderLayout)
 
 @scalar
 def _read(code: Any, f: OrderLayout) -> Any:
-    """(place, whether the code is NaN, whether it signals)."""
+    """Return a code's place in the order, whether it is NaN, and whether it signals."""
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
     counted = ZERO if magnitude < f.flush_below else magnitude

@@ -85,7 +85,7 @@ def store_bfloat(x: Any) -> Any:
 
 @scalar
 def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
-    """(magnitude code, whether it is inexact) nearest a magnitude times 2**shift, given as an exponent field."""
+    """Round a magnitude times 2**shift, an exponent field, to a magnitude code; return that, and if it is inexact."""
     magnitude = u32(bits_of(scaled) - shift)
     raised = f32(scaled + magic)
     is_tiny = i32(magnitude) < SMALLEST_NORMAL
@@ -96,7 +96,7 @@ def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
 
 @scalar
 def _multiply_scaled(p: Any, q: Any) -> Any:
-    """(product of the values of two magnitude codes times 2**shift, shift)."""
+    """Return the product of the values of two magnitude codes times 2**shift, and shift."""
     small, large = u32(min(p, q)), u32(max(p, q))
     shift = PRODUCT_SHIFT if (small < SMALL_FACTOR) & (large < FACTOR_BOUND) else ZERO
     return f32(f32(load_bfloat(small) * float_of(u32(ONE_BITS + shift))) * load_bfloat(large)), shift
@@ -104,7 +104,7 @@ def _multiply_scaled(p: Any, q: Any) -> Any:
 
 @scalar
 def _divide_scaled(p: Any, q: Any) -> Any:
-    """(quotient of the values of two magnitude codes times 2**shift, shift)."""
+    """Return the quotient of the values of two magnitude codes times 2**shift, and shift."""
     shift = QUOTIENT_SHIFT if (p < DIVIDEND_BOUND) & (q > DIVISOR_BOUND) else ZERO
     return f32(f32(load_bfloat(p) * float_of(u32(ONE_BITS + shift))) / load_bfloat(q)), shift
 
@@ -122,7 +122,7 @@ def _make_scaled(scale: Any, magic: Any) -> Any:
 
     @scalar
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
-        """(code, INEXACT and UNDERFLOW) of the result; tiny_below: bits of the smallest magnitude that is not tiny."""
+        """Return the code, and INEXACT and UNDERFLOW; tiny_below: bits of the smallest magnitude that is not tiny."""
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
         code, inexact = _round_scaled(scaled, shift, magic)

@@ -20,7 +20,7 @@ BLOCK = 512  # indices: 1 KiB
 
 
 def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, state: int) -> int:
-    """results[i] = table[a[start + i], b[start + i]] for as many as `block` has room for indices."""
+    """Set results[i] to table[a[start + i], b[start + i]] for as many as `block` has room for indices."""
     (a, b), (bits, table, block) = pair, facts
     x, y = a[start : start + count], b[start : start + count]
     for i in range(count):

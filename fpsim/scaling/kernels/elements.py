@@ -27,7 +27,7 @@ FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the
 
 @reloadable
 class Elements(NamedTuple):
-    """What decides the loop over a tile's elements, at compile time."""
+    """The compile-time choices of the loop over a tile's elements."""
 
     width: int  # of the arithmetic
     shape: int  # of tiles
@@ -43,7 +43,7 @@ def choice_words(e: Elements) -> ElementChoices:
 
 
 def _rounds_by_sum(how: Elements) -> bool:
-    """Whether elements are rounded by the processor's addition: where it is known that a layout can be."""
+    """Return whether elements are rounded by the processor's addition, as a layout known at compile time may be."""
     if how.choices is None or how.frozen[0] is None:
         return False
     layout = EncodeLayout(*how.frozen[0])

@@ -71,7 +71,7 @@ def float32_bits(x: Any) -> Any:
 
 @scalar
 def level(k: Any, low: Any, step: Any) -> Any:
-    """Level k >= 0 of a tile: a float32 number as a float64."""
+    """Return level k >= 0 of a tile: a float32 number as a float64."""
     if k == 0:
         return f64(0.0)
     exponent = f64(low + f64(step * f64(k - 1)))
@@ -84,7 +84,7 @@ def level(k: Any, low: Any, step: Any) -> Any:
 
 @scalar
 def midpoint(a: Any, b: Any) -> Any:
-    """Half way between neighbouring levels, exactly: 24 bits each and at most 2**16.1 apart, or a is 0."""
+    """Return the exact midpoint of neighbouring levels: 24 bits each and at most 2**16.1 apart, or a is 0."""
     return f64(f64(a + b) * f64(0.5))
 
 
@@ -126,12 +126,12 @@ def _magnitudes(width: int) -> tuple[Any, Any]:
 
     @scalar
     def log2_32(bits: Any) -> Any:
-        """log2 of a finite magnitude that is not 0."""
+        """Return log2 of a finite magnitude that is not 0."""
         return f64(math.log2(widen_32(bits)))
 
     @scalar
     def log2_64(bits: Any) -> Any:
-        """log2 of a finite magnitude that is not 0; a subnormal one is an integer times 2**-1074."""
+        """Return log2 of a finite magnitude that is not 0; a subnormal one is an integer times 2**-1074."""
         if bits < first_normal:
             return f64(math.log2(f64(bits)) - 1074.0)
         return f64(math.log2(widen_64(bits)))
@@ -176,7 +176,7 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
-        """Codes of a tile with given levels. NaN becomes the largest level without a sign."""
+        """Compute the codes of a tile with given levels. NaN becomes the largest level without a sign."""
         count = level_count if step > 0.0 else 1  # without a step all levels are the first
         top = level(count, low, step)
         half_lowest = midpoint(f64(0.0), level(1, low, step))

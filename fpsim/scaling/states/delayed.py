@@ -129,7 +129,7 @@ class DelayedScaling(_ScaleState):
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
 
     def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
-        """(history, encode scales, whether a scale was computed) after a step with these amaxes."""
+        """Return the history and encode scales after a step with these amaxes, and whether a scale was computed."""
         from fpsim.runtime.processor import ieee_arithmetic
 
         rolled = np.concatenate([history[1:], newest[np.newaxis]])  # (history, *tiles)

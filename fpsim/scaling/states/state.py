@@ -35,7 +35,7 @@ LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 
 
 class _ScaleState:
-    """What the three kinds share: one step of encoding, its counts, and a state that saves and resumes."""
+    """The base of the three kinds: one step of encoding, its counts, and a state that saves and resumes."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
     ARRAYS: ClassVar[tuple[str, ...]] = ()  # names of the state's arrays per tile
@@ -69,7 +69,7 @@ class _ScaleState:
 
     @with_element_keywords
     def encode(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Scaled:
-        """One step: encode with the scales of the state, then update it.
+        """Do one step: encode with the scales of the state, then update it.
 
         An array without elements is no step, and changes nothing.
 
@@ -93,7 +93,7 @@ class _ScaleState:
 
     @with_element_keywords
     def quantize(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Array:
-        """One step, to float32 values: `encode(x).decode()`, where possible in one pass.
+        """Do one step, to float32 values: `encode(x).decode()`, where possible in one pass.
 
         Args, Raises: as for `encode`.
 
@@ -130,7 +130,7 @@ class _ScaleState:
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """(codes or values, factors of the tiles, arrays of the next step, whether scales were computed)."""
+        """Return codes or values, the tiles' factors, the arrays of the next step, and whether scales were computed."""
         raise NotImplementedError
 
     def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:
@@ -147,7 +147,7 @@ class _ScaleState:
         return self._arrays[self.ARRAYS[-1]].shape if self._arrays else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next steps depend on, and the counts: texts, numbers and copies of arrays.
+        """Return all that the next steps depend on, and the counts: texts, numbers and copies of arrays.
 
         `counts` and `last` are int64 arrays in the order of `ScaleCounts`. Arrays per tile exist after the first step.
 
@@ -169,7 +169,7 @@ class _ScaleState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called; every later bit and count is as if nothing had happened in between.
+        """Continue where `state_dict` was called: every later bit and count is that of one uninterrupted run.
 
         Raises:
           ValueError: the state is of another class, format, scaling or options, or its arrays do not fit. This object
@@ -263,7 +263,7 @@ class _ScaleState:
 
 
 def _plain(scaling: Scaling) -> bool:
-    """Whether scales are FP32, of one level, and without a floor."""
+    """Return whether scales are FP32, of one level, and without a floor."""
     default = Scaling()
     free = ("block", "quotient", "division", "overflow", "nan", "infinity", "zero_scale")
     return scaling.replace(**{name: getattr(default, name) for name in free}) == default

@@ -49,7 +49,7 @@ def encode_with_factors(
 def quantize_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
-    """`encode_with_factors(...).decode()`, where possible in one pass."""
+    """Return `encode_with_factors(...).decode()`, where possible in one pass."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = np.empty(source.shape, np.float32)
     assert not isinstance(element, LogFMT)
@@ -94,7 +94,7 @@ class EncodingStep(NamedTuple):
 
 
 def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
-    """(codes or values, scales, factors) with the scales that the scaling finds."""
+    """Return codes or values, scales and factors with the scales that the scaling finds."""
 
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)
@@ -125,7 +125,7 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
 
 
 def newest(tops: Array, specials: Array) -> Array:
-    """Amaxes in float32, NaN aside."""
+    """Return amaxes in float32, NaN aside."""
 
     real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
     with np.errstate(over="ignore"):
@@ -135,7 +135,7 @@ def newest(tops: Array, specials: Array) -> Array:
 
 
 def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
-    """How many elements saturate and underflow with these factors, one per tile."""
+    """Return how many elements saturate and underflow with these factors, one per tile."""
     job = step.job()
     encoder, tiles = job.how.encoder, job.tiling
     beyond = (1 << job.width) - 1
@@ -161,7 +161,7 @@ def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
 
 
 def inverse(encode_scales: Array) -> Array:
-    """1 / e in float32."""
+    """Return 1 / e in float32."""
 
     with ieee_arithmetic(), np.errstate(all="ignore"):
         return np.float32(1) / encode_scales

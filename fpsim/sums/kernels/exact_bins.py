@@ -42,7 +42,7 @@ DIGITS_ALONE = i64(0)  # in the place of how many floats hold a sum
 
 
 def _range_of(x: Any, i: int, rows: int, j: int, columns: int) -> Any:
-    """(largest, smallest but for zeros and less by one) of the magnitudes in a part of an array of float64 patterns."""
+    """Return the largest and, less by one, smallest magnitude that is not 0 in a part of float64 patterns."""
     most, least = ZERO, MAGNITUDE
     for r in range(i, i + rows):
         row = x[r, j : j + columns]

@@ -63,7 +63,7 @@ def pairs_kernel(how: int) -> Any:
     four, join = scalar(four), scalar(join)
 
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
-        """stack[0] = the sum of a row's products."""
+        """Set stack[0] to the sum of a row's products."""
         groups, height = a.size // GROUP, 0
         for g in range(groups):
             four(a, g * GROUP, b, stack[height], scale, floor)

@@ -66,7 +66,7 @@ NO_OUTER, OUTER_FP32, OUTER_ROUNDED = 0, 1, 2
 
 @scalar
 def _addend(x: Any, floor: Any) -> Any:
-    """1.5 * 2**exponent of x, or of the smallest normal value, whose bits are floor."""
+    """Return 1.5 * 2**exponent of x, or of the smallest normal value, whose bits are floor."""
     return u32(max(u32(u32(f32(x).view(u32) & EXPONENT) | HALF), floor)).view(f32)
 
 

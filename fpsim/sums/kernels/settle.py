@@ -64,7 +64,7 @@ def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
 
 @scalar
 def settled(bits: Any, word: Any, f: Settling, mode: int) -> Any:
-    """(pattern, 0) of a float64, or (bits, 1) where it is left as it is; mode: a constant where it is compiled."""
+    """Return (pattern, 0) of a rounded float64, or (bits, 1) if it is left as it is; mode: a compile-time constant."""
     power = max(u64(bits & EXPONENT), f.least)
     unit = u64(power - f.places)
     scaled = f64(u64(bits).view(f64) * u64(INVERSE - unit).view(f64))

@@ -66,7 +66,7 @@ def _float_lanes(way: str) -> LaneSteps:
 
     @scalar
     def rounded(bits: Any, word: Any, f: Settling) -> Any:
-        """(pattern, whether it is left to encode_row)."""
+        """Return the pattern, and whether it is left to encode_row."""
         return settled(bits, u64(word), f, fixed_mode) if settles else (bits, ONE_LEFT)
 
     def multiply(

@@ -52,7 +52,7 @@ class WordsAhead(NamedTuple):
 
 @reloadable
 class DrawPlace(NamedTuple):
-    """Where a format's mantissa ends in a float64, and the seed."""
+    """The end of a format's mantissa in a float64, and the seed."""
 
     kept: Any  # mask
     place: Any  # what a draw is multiplied by
@@ -79,7 +79,7 @@ def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
 
 @inner_loop
 def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
-    """words[:, j] for j from 0 to n - 1: those of counter + j * step, in the lower halves of what may be anything."""
+    """Set words[:, j], j < n, to the words of counter + j * step; their upper halves may hold anything."""
     half = (n + 1) // 2  # one lane behind the end maybe
     x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
     y0, y1, y2, y3 = words[0, half:], words[1, half:], words[2, half:], words[3, half:]
@@ -93,7 +93,7 @@ def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -
 
 @scalar
 def _four_terms(a: Any, k: int, scale: Any) -> Any:
-    """Four terms times the power of two."""
+    """Return four terms times the power of two."""
     x0, x1 = f64(u64(a[k]).view(f64) * scale), f64(u64(a[k + 1]).view(f64) * scale)
     return x0, x1, f64(u64(a[k + 2]).view(f64) * scale), f64(u64(a[k + 3]).view(f64) * scale)
 
@@ -102,7 +102,7 @@ def _four_terms(a: Any, k: int, scale: Any) -> Any:
 def _steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """t[j] plus the products of a, times `scale`, and column `first + j` of b, whole groups of terms."""
+    """Add to t[j] the products of a, times `scale`, and column `first + j` of b, for whole groups of terms."""
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -175,7 +175,7 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 
 @scalar
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
-    """(whether terms times b may be added to t ahead, a power of two, its inverse, where draws go)."""
+    """Return whether terms times b may be added to t ahead, a power of two, its inverse, and the place of draws."""
     usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # or the power of two would not be normal
     scale = u64(TWO - s.least)
     inverse, scale = u64(INVERSE - scale).view(f64), scale.view(f64)
@@ -197,7 +197,7 @@ def blocks_ahead(
     x: Rows, out: Any, i: int, j: int, n: int, k: int, stop: int, fused: Any, f: Targets, r: Randomness, t: Any,
     words: WordsAhead,
 ) -> Any:  # fmt: skip
-    """How many terms from k on were added to t[RUN], as sum_order.tile_in_order adds them: a block's, or none."""
+    """Add a block of terms to t[RUN] as sum_order.tile_in_order does, and return their number, or 0."""
     count = min(stop - k, BLOCK) // GROUP * GROUP
     if count <= 0 or k % GROUP != 0 or (fused and not FUSES):
         return 0
@@ -245,7 +245,7 @@ def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
 def _four_by_pairs(
     t: Any, a: Any, k: int, scale: Any, b: Any, first: int, fours: Any, pair: int, join: int, u: DrawPlace
 ) -> None:  # fmt: skip
-    """t[j] = the sum of four products from term k on; pair: row of the words of its first sum, join: of its last."""
+    """Set t[j] to the sum of four products from term k on; pair, join: rows of words of its first and last sum."""
     x0, x1, x2, x3 = _four_terms(a, k, scale)
     b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
     p0, p1, p2, p3, s0, s1, s2 = fours[0], fours[1], fours[2], fours[3], fours[pair], fours[pair + 1], fours[join]
@@ -257,7 +257,7 @@ def _four_by_pairs(
 
 @inner_loop
 def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
-    """t[j] = left[j] + right[j]."""
+    """Set t[j] to left[j] + right[j]."""
     for j in range(t.size):
         t[j] = f64(_rounded(f64(u64(left[j]).view(f64) + u64(right[j]).view(f64)), words[j], u)).view(u64)
 
@@ -267,7 +267,7 @@ def subtree_ahead(
     x: Rows, out: Any, i: int, j: int, n: int, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any,
     words: PairsAhead,
 ) -> Any:  # fmt: skip
-    """Whether the sum of BLOCK terms from k on is in stack[height], as sum_order.tile_by_pairs adds them."""
+    """Add BLOCK terms into stack[height] as sum_order.tile_by_pairs does, and return whether that was done."""
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:
         return False
     terms, total, fours, totals = x.a[i, k : k + BLOCK], stack[height, :n], words.fours, words.totals

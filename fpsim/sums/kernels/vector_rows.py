@@ -28,7 +28,7 @@ def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts: Any) -> Any:
-    """float32_rows._rounded, of |a| * (2**s + 1) and a, b and |b|, and 2**s, 2**s - 1 and the least number to add."""
+    """Compute float32_rows._rounded of |a| * (2**s + 1), a, b, |b|, 2**s, 2**s - 1 and the least number to add."""
     scale, less, least = facts
     large = builder.fmul(of_a[0], size)
     large = builder.select(builder.fcmp_ordered(">", large, least), large, least)
