@@ -20,7 +20,7 @@ from fpsim.reload import reloadable
 
 @reloadable
 class EncodePlan(NamedTuple):
-    """Which kernel to run, and with which layout."""
+    """The plan of an encoding: width of the source, kind of kernel, the format's layout as an array and as integers."""
 
     width: int  # bits of the source float
     kind: int
@@ -176,7 +176,7 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
 
 @reloadable
 class DecodePlan(NamedTuple):
-    """Which kernel to run, and with which layout."""
+    """The plan of a decoding: width of the target, the format's layout as an array and as integers."""
 
     width: int  # bits of the target float
     layout: npt.NDArray[Any]

@@ -138,7 +138,7 @@ def _plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
-    """Return what decodes operands, by the dtypes that hold nothing else than codes of an element."""
+    """Return functions that decode operands to float32, for each dtype that can only have codes of the element."""
     fmt, decoders = element.carrier, {}
     for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
         decoder = None if dtype is None else float32_decoder(fmt, np.dtype(dtype))

@@ -145,7 +145,7 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 
 
 def _join(accumulator: Accumulator) -> int | None:
-    """Return how totals of runs join the outer sum, or None if no loop does it."""
+    """Return the number by which loops know how to add a run's total to the outer sum, or None if no loop can."""
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
     if accumulator.chunk % STEPS:

@@ -62,7 +62,7 @@ def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] |
 
 
 def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> npt.NDArray[np.float32]:
-    """Decode scales, float32, with all bits of the mantissa drawn unless they are powers of two.
+    """Draw float32 decode scales between 1/16 and 16, with random mantissas or as powers of two.
 
     Example:
       >>> from fpsim.testing.operands import scales

@@ -91,17 +91,17 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
 
 
 def _calls(recording: Recording, step: int, layer: str) -> int:
-    """How often a layer was called at a step, by what it read."""
+    """Return how often a layer was called at a step: the largest count among its recorded operands."""
     return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
 
 def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
-    """What was kept of a layer at a step."""
+    """Return the operands that a recording kept of a layer at a step, by name."""
     return {which: x for (at, name, which), x in recording.operands.items() if (at, name) == (step, layer)}
 
 
 def parts_of(layer: str) -> tuple[str, str]:
-    """What the two products of an attention are called."""
+    """Return the names of the two products of an attention layer."""
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 

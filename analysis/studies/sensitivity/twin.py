@@ -192,7 +192,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """With gradients, on one thread of torch's, and without the fused paths, in which torch calls no layer."""
+    """Inside the block, compute gradients on one torch thread, and disable torch's fused paths, which bypass layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -203,7 +203,7 @@ def layer_by_layer() -> Iterator[None]:
 
 
 def loss_checked(loss: Any, index: int) -> Tensor:
-    """A loss that has a gradient.
+    """Check and return the value of a loss.
 
     Raises:
       TypeError: it is no tensor.

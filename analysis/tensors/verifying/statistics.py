@@ -181,13 +181,13 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
-    """Yield zero points that are off, of codes (groups, size of a group) with a zero point each."""
+    """Yield a finding if zero points don't fit codes of the shape (groups, group size) with one zero point a group."""
     shape = codes.shape
     yield from _off(name, offsets(codes.T, zeros.reshape(1, -1), np.zeros(shape[1], np.int64)))
 
 
 def _off(name: str, found: Offsets) -> Iterator[Finding]:
-    """Yield that zero points are off, or that this could not be seen."""
+    """Yield a finding if zero points don't fit their codes, or if the data cannot show it."""
     if found.is_off:
         way = "low" if found.median > 0 else "high"
         yield Finding(

@@ -30,9 +30,10 @@ MANTISSA_BITS, FIELD, BIAS = i32(23), i32(0xFF), i32(127)
 
 
 def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any) -> Any:
-    """Float32 patterns as finite values and relative exponents; returns what the row holds.
+    """Split float32 patterns into finite values and exponents relative to `base`.
 
-    kept: the bits that the unit reads; least: the smallest exponent of the format.
+    Return flags: SPECIAL if the row has NaN or Inf, DEEP if exponents don't fit the window of the fast loops.
+    kept: mask of the bits that the unit reads; least: the smallest exponent of the format.
     """
     specials, lowest, highest = i32(0), i32(HIGHEST), i32(0)
     for j in range(source.size):

@@ -391,7 +391,7 @@ def _shapes(call: Call) -> Iterator[str]:
 
 
 def _rows() -> list[Schedule]:
-    """The families on every architecture."""
+    """Return the schedules of every kernel family on every chip that has it."""
     rows = []
     for chip in (resolve(name).chip for name in ON):
         arch = chip.sm

@@ -35,7 +35,7 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 
 
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """A ValueError where the terms of a product are no multiple of the blocks that share a scale."""
+    """Raise ValueError if a product's number of terms is no multiple of the block that shares a scale or transform."""
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():

@@ -30,7 +30,7 @@ E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias i
 
 
 def scheduler_code() -> Figures:
-    """Return what the circulating scheduler's three lines do: membership, concatenation, and its data flow."""
+    """Run three lines of a widely copied scheduler: its test of names, its `torch.cat`, its parallel layers."""
     import torch
 
     names: list[Any] = ["attention.score", "layer_norm"]
