@@ -153,7 +153,7 @@ def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomne
 
 
 def roundings(accumulator: Accumulator, terms: int) -> int:
-    """Return the random words of one output: a whole number of counters for each list of docs/accumulators.md."""
+    """Return the number of random words of an output; each list of docs/accumulators.md is a multiple of 4 long."""
     whole = -(-terms // 4) * 4
     runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0
     return 2 * whole + -(-runs // 4) * 4
