@@ -33,7 +33,7 @@ def to_json(value: Any, name: str = "value") -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, list):
-        return [to_json(each, f"{name}[{i}]") for i, each in enumerate(value)]
+        return [to_json(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise TypeError(
             f"{name} must be None, a truth value, a number of Python, a text, or lists and dicts of these with texts "
@@ -41,15 +41,15 @@ def to_json(value: Any, name: str = "value") -> Any:
         )
     if list(value) == [FLOAT]:
         raise ValueError(f"{name} must not have {FLOAT!r} as its one key; got {shown(value)}. Name it otherwise.")
-    return {key: to_json(each, f"{name}[{key!r}]") for key, each in value.items()}
+    return {key: to_json(item, f"{name}[{key!r}]") for key, item in value.items()}
 
 
 def from_json(value: Any) -> Any:
     """Return the value that was passed to `to_json`."""
     if isinstance(value, list):
-        return [from_json(each) for each in value]
+        return [from_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if list(value) == [FLOAT]:
         return struct.unpack(">d", bytes.fromhex(value[FLOAT]))[0]
-    return {key: from_json(each) for key, each in value.items()}
+    return {key: from_json(item) for key, item in value.items()}

@@ -169,12 +169,12 @@ def sweep(folder: Path, pattern: str) -> None:
 
 def _old(folder: Path, pattern: str) -> list[Path]:
     """Return the paths of a pattern that are older than a day."""
-    found = []
+    paths = []
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):  # another process removed it
             if path.lstat().st_mtime < time.time() - DRAFTS_KEPT:
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:

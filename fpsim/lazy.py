@@ -79,7 +79,7 @@ def no_attribute(
     """
     hint = ""
     if not name.startswith("_"):  # which Python and tools ask for
-        words = {**(meant or {}), **{each.lower(): each for each in names}}
+        words = {**(meant or {}), **{known.lower(): known for known in names}}
         near = nearest(name.lower(), words)
         hint = f". Did you mean {words[near]!r}?" if near else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}{more}")

@@ -84,8 +84,8 @@ class EncodedArray:
           >>> fp.EncodedArray.from_codes(np.uint8([0x38, 0x80, 0x7F]), "e4m3")
           fp.array([1, -0.0, nan], E4M3)
         """
-        found = find_format(fmt)
-        return cls(np.array(code_array(codes, found), dtype=found.storage), found)
+        stored_fmt = find_format(fmt)
+        return cls(np.array(code_array(codes, stored_fmt), dtype=stored_fmt.storage), stored_fmt)
 
     # ---- what it holds
 
@@ -358,19 +358,19 @@ def array(values: Any, fmt: FormatLike) -> EncodedArray:
       >>> x.astype("e5m2") < 1
       array([False,  True, False])
     """
-    found = find_format(fmt)
+    target = find_format(fmt)
     if isinstance(values, EncodedArray):
-        if values.fmt == found:
+        if values.fmt == target:
             return values.copy()
-        return EncodedArray(convert(values.codes, found, fmt=values.fmt, **rounding_keywords()), found)
+        return EncodedArray(convert(values.codes, target, fmt=values.fmt, **rounding_keywords()), target)
     source = numbers(values)
     if source.dtype.kind in "iu":
-        return EncodedArray(from_int(source, found, **rounding_keywords()), found)
+        return EncodedArray(from_int(source, target, **rounding_keywords()), target)
     if source.dtype.kind == "O":
-        if found == FP64:
+        if target == FP64:
             raise ValueError("FP64 takes integers of up to 64 bits; got larger ones. Convert them with float().")
         source = np.array([_sticky_float(value) for value in source.flat]).reshape(source.shape)
-    return EncodedArray(encode(source, found, **rounding_keywords()), found)
+    return EncodedArray(encode(source, target, **rounding_keywords()), target)
 
 
 def numbers(values: Any) -> Array:

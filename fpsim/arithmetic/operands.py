@@ -63,7 +63,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
     """
     if type(fmt) is Format and _all_codes(values, full_dtype(fmt)):  # without the looks at each that all others need
         arrays: tuple[Any, ...] = values
-        return Operands(arrays, (fmt,) * len(arrays), broadcast_shape(name, [each.shape for each in arrays]), False)
+        return Operands(arrays, (fmt,) * len(arrays), broadcast_shape(name, [array.shape for array in arrays]), False)
     wanted_fmts = wanted_formats(name, fmt, len(values))
     codes, formats, typed = zip(*map(read_operand, values, wanted_fmts, NAMES), strict=True)
     return Operands(codes, formats, broadcast_shape(name, [code.shape for code in codes]), all(typed))

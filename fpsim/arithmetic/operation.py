@@ -76,10 +76,10 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     if seed is not None:
         keywords["seed"] = 0  # one entry for all of them
     try:
-        found = _checked(name, formats, out_fmt, **keywords)
+        checked = _checked(name, formats, out_fmt, **keywords)
     except TypeError:  # something that cannot be hashed: the checks raise the error that says why
-        found = _checked.__wrapped__(name, formats, out_fmt, **keywords)
-    return found if seed is None else found.with_seed(checked_seed(seed))
+        checked = _checked.__wrapped__(name, formats, out_fmt, **keywords)
+    return checked if seed is None else checked.with_seed(checked_seed(seed))
 
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits

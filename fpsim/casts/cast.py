@@ -91,12 +91,12 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       >>> fp.decode(np.uint8([0x38, 0x7E, 0x7F]), fp.E4M3)
       array([  1., 448.,  nan], dtype=float32)
     """
-    found = find_format(fmt)
+    source_fmt = find_format(fmt)
     target_fmt = _float_format(dtype)
-    refuse_unless_held(found, target_fmt, "use dtype=np.float64")
-    source = code_array(codes, found)
+    refuse_unless_held(source_fmt, target_fmt, "use dtype=np.float64")
+    source = code_array(codes, source_fmt)
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(pipelines().decoding(found, target_fmt, source.dtype), source, words(target))
+    run_stages(pipelines().decoding(source_fmt, target_fmt, source.dtype), source, words(target))
     return target
 
 
@@ -157,8 +157,8 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 def _float_format(dtype: npt.DTypeLike) -> Format:
     """Return the format of a float dtype that values are returned in."""
-    found = dtype_of(dtype)
-    fmt = None if found is None else FORMAT_OF.get(found)
+    real = dtype_of(dtype)
+    fmt = None if real is None else FORMAT_OF.get(real)
     if fmt is None:
         raise ValueError(f"dtype must be a float dtype such as np.float32 or np.float64; got {shown(dtype)}.")
     return fmt

@@ -73,8 +73,8 @@ def render(package: str, template: str, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     shared = {name: markup(source(name) or "") for name in ("page.css", "page.js")}
-    found = environment.get_template(template).render(css=shared["page.css"], js=shared["page.js"], **values)
-    return str(found)
+    page = environment.get_template(template).render(css=shared["page.css"], js=shared["page.js"], **values)
+    return str(page)
 
 
 def versions(*names: str) -> str:
@@ -85,11 +85,11 @@ def versions(*names: str) -> str:
       >>> versions("no-such-package").startswith("Python 3.")
       True
     """
-    found = [f"Python {platform.python_version()}"]
+    lines = [f"Python {platform.python_version()}"]
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(f"{name} {metadata.version(name)}")
-    return ", ".join(found)
+            lines.append(f"{name} {metadata.version(name)}")
+    return ", ".join(lines)
 
 
 def markup(text: str) -> Any:

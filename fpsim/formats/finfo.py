@@ -57,27 +57,27 @@ def finfo(fmt: str | Format | npt.DTypeLike) -> FloatInfo:
       >>> info.max, info.smallest_normal, info.smallest_subnormal, info.eps
       (448.0, 0.015625, 0.001953125, 0.125)
     """
-    found = find_format(fmt)
-    epsneg = max(found.eps / 2, math.ldexp(1.0, found.min_exponent - found.mantissa_bits) if found.has_zero else 0.0)
-    precision = int(-math.log10(found.eps))
+    spec = find_format(fmt)
+    epsneg = max(spec.eps / 2, math.ldexp(1.0, spec.min_exponent - spec.mantissa_bits) if spec.has_zero else 0.0)
+    precision = int(-math.log10(spec.eps))
     return FloatInfo(
-        fmt=found,
-        bits=found.bits,
-        dtype=found.dtype,
-        eps=found.eps,
+        fmt=spec,
+        bits=spec.bits,
+        dtype=spec.dtype,
+        eps=spec.eps,
         epsneg=epsneg,
-        max=found.max,
-        min=found.min,
-        smallest_normal=found.smallest_normal,
-        smallest_subnormal=found.smallest_subnormal,
-        tiny=found.smallest_normal,
-        nmant=found.mantissa_bits,
-        nexp=found.exponent_bits,
-        iexp=found.exponent_bits,
-        machep=-found.mantissa_bits,
+        max=spec.max,
+        min=spec.min,
+        smallest_normal=spec.smallest_normal,
+        smallest_subnormal=spec.smallest_subnormal,
+        tiny=spec.smallest_normal,
+        nmant=spec.mantissa_bits,
+        nexp=spec.exponent_bits,
+        iexp=spec.exponent_bits,
+        machep=-spec.mantissa_bits,
         negep=round(math.log2(epsneg)),
-        minexp=found.min_exponent,
-        maxexp=math.frexp(found.max)[1],
+        minexp=spec.min_exponent,
+        maxexp=math.frexp(spec.max)[1],
         precision=precision,
         resolution=10.0**-precision,
     )

@@ -42,10 +42,10 @@ def dtype_of(spec: Any) -> np.dtype[Any] | None:
       (dtype('float32'), None)
     """
     try:
-        found: np.dtype[Any] = np.dtype(spec)
+        dtype: np.dtype[Any] = np.dtype(spec)
     except Exception:  # NumPy asks what it is given for a dtype, which may raise anything
         return None
-    return found
+    return dtype
 
 
 # the NumPy or ml_dtypes dtype of a format, filled in by formats/named.py; a reload keeps them

@@ -171,9 +171,9 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
     if isinstance(spec, Format):
         return spec
     if isinstance(spec, str):
-        found = find_by_name(spec)
-        if found is not None:
-            return found
+        fmt = find_by_name(spec)
+        if fmt is not None:
+            return fmt
     elif str(spec).startswith("torch."):  # a torch dtype, without importing torch
         key = _key(str(spec).removesuffix("_x2"))
         if key in ALIASES:

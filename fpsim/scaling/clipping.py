@@ -157,7 +157,7 @@ def _quotients(
     tiles = tiling(array.shape, scaling.block)
     out = np.empty(array.shape, np.uint32 if width == 32 else np.uint64)
     real: Any = np.float32 if width == 32 else np.float64
-    found = np.empty(tiles.tiles, np.float32)
+    tile_scales = np.empty(tiles.tiles, np.float32)
     plan = scale_plan(scaling, element.max, fmt.mantissa_bits, width)
     options = cast_options(FP32 if width == 32 else FP64)
     encoder = element_plan(options, width, integer=False)
@@ -170,10 +170,10 @@ def _quotients(
         counts = np.zeros(5, np.int64)
         dtype = plan.code_dtype
         codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
-        run_tiles(job, TileTargets(found, codes, counts), settle_tensor(job, counts))
-        if np.isinf(found).any():
+        run_tiles(job, TileTargets(tile_scales, codes, counts), settle_tensor(job, counts))
+        if np.isinf(tile_scales).any():
             sizes = tile_sizes(array.shape, scaling.block)
-            out.view(real)[spread(np.isinf(found).reshape(tiles.grid), sizes, array.shape)] = np.nan
+            out.view(real)[spread(np.isinf(tile_scales).reshape(tiles.grid), sizes, array.shape)] = np.nan
     return out.view(real)
 
 

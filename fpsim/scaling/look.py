@@ -53,9 +53,9 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
                 some = np.zeros(here.of(tops).shape, word)
                 matrix = load(job, piece.of(job.source))
                 if find_tops(matrix, some, *tile) >= infinity:
-                    found = np.zeros(some.shape, np.uint8)
-                    find_specials(matrix, some, found, *tile)
-                    here.of(specials)[...] = found
+                    flags = np.zeros(some.shape, np.uint8)
+                    find_specials(matrix, some, flags, *tile)
+                    here.of(specials)[...] = flags
                 here.of(tops)[...] = some
 
     for batch in range(tiling.batch):
@@ -88,8 +88,8 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")
     scales[lost] = np.nan
-    found = {ZERO_TILES: (tops == 0) & ~lost, NAN_TILES: has_nan, INFINITE_TILES: (specials & HAS_INFINITY) != 0}
-    for counter, tiles in found.items():
+    marked = {ZERO_TILES: (tops == 0) & ~lost, NAN_TILES: has_nan, INFINITE_TILES: (specials & HAS_INFINITY) != 0}
+    for counter, tiles in marked.items():
         counts[counter] += np.count_nonzero(tiles)
 
 
@@ -98,6 +98,6 @@ def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):
         return scales
-    found = scales.copy()
-    rule_given_scales(scaling, found, *look(job), np.zeros(COUNTERS, np.int64) if counts is None else counts)
-    return found
+    result = scales.copy()
+    rule_given_scales(scaling, result, *look(job), np.zeros(COUNTERS, np.int64) if counts is None else counts)
+    return result

@@ -137,7 +137,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     quotient_width = 32 if encoding else width
     # an infinite amax gives Inf where there is one, but for the encode scales of two levels
     overflow = "saturate_finite" if fmt.has_infinity and not (inverse and scaling.tensor_scale) else "saturate"
-    plan = encode_plan(fmt, quotient_width, rounding, overflow, "keep", 32)
+    encoder = encode_plan(fmt, quotient_width, rounding, overflow, "keep", 32)
     rule = POWER_RULES.get(scaling.scale_rule, AMAX_BY_MAX)
     if scaling.quotient == "amax*(1/max)" and rule == AMAX_BY_MAX:
         rule = AMAX_TIMES_INVERSE
@@ -145,7 +145,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         rule = INVERSE_OF_ENCODE
     applied = BY_SCALE if scaling.division == "divide" else BY_INVERSE
     levels = 2 if scaling.tensor_scale else 1
-    choices = ScaleChoices(width, rule, applied, levels, int(rounding), plan.kind, single, encoding)
+    choices = ScaleChoices(width, rule, applied, levels, int(rounding), encoder.kind, single, encoding)
     multiplies = scaling.division == "multiply" or inverse
     table = np.zeros(1) if single else fmt.table()
     places = (23 if width == 32 else 52) - mantissa_bits
@@ -165,20 +165,20 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         zero_code=zero_code,
         largest_code=0 if single else fmt.max_code,
     )
-    found = ScalePlan(
+    plan = ScalePlan(
         scaling=scaling,
         largest=largest,
         width=width,
         choices=choices,
         exact=np.array([largest, np.float32(scaling.amax_floor) if not encoding else scaling.amax_floor], np.float64),
         rules=np.array(rules, np.int64),
-        layout=plan.layout,
+        layout=encoder.layout,
         table=np.where(np.isnan(table), 0.0, table).astype(real),
         words=np.array(choices, np.int64),
         applied=BY_INVERSE if multiplies else BY_SCALE,
         code_dtype=None if single else fmt.storage,
     )
-    return found._replace(single_level=found.arguments(TensorScale()))
+    return plan._replace(single_level=plan.arguments(TensorScale()))
 
 
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:

@@ -47,11 +47,11 @@ class Accumulator:
         random_bits: int,
     ) -> None:  # fmt: skip
         """Check the fields and fill them in."""
-        found, mode = find_format(fmt), rounding_mode(rounding)
+        total_fmt, mode = find_format(fmt), rounding_mode(rounding)
         if not isinstance(subnormals, str) or subnormals not in SUBNORMALS:
             raise unknown("subnormals", subnormals, SUBNORMALS)
         fields = {
-            "fmt": found,
+            "fmt": total_fmt,
             "rounding": mode,
             "seed": _checked_seed(seed, mode),
             "overflow": overflow,
@@ -60,7 +60,7 @@ class Accumulator:
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        self._refuse_format(found)
+        self._refuse_format(total_fmt)
 
     def _refuse_format(self, fmt: Format) -> None:
         """Raise a ValueError for a format that cannot hold a sum, or an unknown overflow policy."""

@@ -38,9 +38,9 @@ def seedless(accumulator: Accumulator) -> Accumulator:
     """Return an accumulator with the seed 0 in place of its own, the key that plans are cached by."""
     if not accumulator.seed:
         return accumulator
-    found = object.__new__(type(accumulator))  # whose fields have been checked
-    found.__dict__.update(accumulator.__dict__, seed=0)
-    return found
+    copy = object.__new__(type(accumulator))  # whose fields have been checked
+    copy.__dict__.update(accumulator.__dict__, seed=0)
+    return copy
 
 
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
@@ -127,9 +127,9 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 @lru_cache(maxsize=4096)
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
     fmt, of_a = accumulator.fmt, formats[0]
-    present = [found for found in formats if found is not None]
-    lowest = min(sum(lowest_place(found) for found in present), lowest_place(fmt) if starts else 0)
-    highest = max(sum(highest_place(found) for found in present), highest_place(fmt) if starts else 0)
+    present = [operand for operand in formats if operand is not None]
+    lowest = min(sum(lowest_place(operand) for operand in present), lowest_place(fmt) if starts else 0)
+    highest = max(sum(highest_place(operand) for operand in present), highest_place(fmt) if starts else 0)
     pack = pack_plan(fmt, *options_of(accumulator, fmt)[1:4], accumulator.random_bits, "after")
     of_operands = [NO_LAYOUT if of_a is None else unpack_layout(of_a, "keep"), unpack_layout(formats[1], "keep")]
     layouts = (of_operands[0], of_operands[1], unpack_layout(fmt, "keep"), pack.layout)

@@ -83,14 +83,14 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
       ...     import torch
       ...     print(fp.gpu.decode(torch.tensor([0x38, 0x7E], dtype=torch.uint8).cuda(), fp.E4M3))
     """
-    found, target = find_format(fmt), _target(dtype)
-    refuse_unless_held(found, target, "use dtype=np.float64")
+    source_fmt, target = find_format(fmt), _target(dtype)
+    refuse_unless_held(source_fmt, target, "use dtype=np.float64")
     source = gpu_array(codes, "codes")
-    if source.fmt not in (None, found):
-        raise TypeError(f"codes must be integers or an array of {found}; got {codes.dtype}.")
-    refuse_outside(source, found)
+    if source.fmt not in (None, source_fmt):
+        raise TypeError(f"codes must be integers or an array of {source_fmt}; got {codes.dtype}.")
+    refuse_outside(source, source_fmt)
     result, values = result_like(source, source.shape, DTYPES[target], out)
-    fill_values(source, source.words, values, found, target)
+    fill_values(source, source.words, values, source_fmt, target)
     return result
 
 
@@ -168,20 +168,20 @@ def _floats(x: Any) -> GpuArray:
 def _target(dtype: npt.DTypeLike) -> Format:
     """Return the format of the values."""
     real = dtype_of(dtype)
-    found = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
-    if found is None:
+    fmt = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
+    if fmt is None:
         raise ValueError(f"dtype must be np.float32 or np.float64 on the GPU; got {shown(dtype)}.")
-    return found
+    return fmt
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
     """Raise a ValueError for a code that the format does not have."""
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return
-    found = zeroed(1, np.uint8)
+    is_outside = zeroed(1, np.uint8)
     largest = codes.words.dtype.type((1 << fmt.bits) - 1)
-    launch(outside_kernel(), codes.like, codes.size, codes.words, largest, found)
-    if fetched(found)[0]:
+    launch(outside_kernel(), codes.like, codes.size, codes.words, largest, is_outside)
+    if fetched(is_outside)[0]:
         raise ValueError(f"{name} of {fmt} must lie in 0 .. {(1 << fmt.bits) - 1:#x}; got larger ones.")
 
 

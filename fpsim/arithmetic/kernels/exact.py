@@ -144,10 +144,10 @@ def neighbour_kernel() -> Any:
 def classify_kernel() -> Any:
     """Return the loop `(a, classes, layout of a)`."""
 
-    def classes(a: Any, found: Any, la: Any) -> None:
+    def classes(a: Any, target: Any, la: Any) -> None:
         fa = unpack_fields(la)
-        for i in range(found.size):
-            found[i] = neighbour.classify(a[i], unpack(a[i], fa), fa)
+        for i in range(target.size):
+            target[i] = neighbour.classify(a[i], unpack(a[i], fa), fa)
 
     return kernel(classes)
 

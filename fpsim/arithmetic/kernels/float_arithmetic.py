@@ -109,9 +109,9 @@ class Width:
             finite = magnitude < infinity
             overflow = finite & (magnitude >= overflow_from)
             inexact = finite & ((rest != zero) | overflow)
-            found = word(INEXACT) if inexact else zero
-            found = word(found | word(UNDERFLOW)) if inexact & (magnitude < tiny_below) else found
-            return word(found | word(OVERFLOW)) if overflow else found
+            raised = word(INEXACT) if inexact else zero
+            raised = word(raised | word(UNDERFLOW)) if inexact & (magnitude < tiny_below) else raised
+            return word(raised | word(OVERFLOW)) if overflow else raised
 
         @scalar
         def is_nan(bits: Any) -> Any:

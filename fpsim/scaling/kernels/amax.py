@@ -125,16 +125,16 @@ def specials_loop(width: int) -> Any:
                 if tops[band, j] < infinity:
                     continue
                 top = word(0)
-                found = 0
+                flags = 0
                 for r in range(band * rows, min((band + 1) * rows, matrix.shape[0])):
                     for i in range(j * columns, min((j + 1) * columns, matrix.shape[1])):
                         magnitude = word(matrix[r, i] & magnitude_mask)
                         if magnitude < infinity:
                             top = max(top, magnitude)
                         else:
-                            found |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+                            flags |= HAS_INFINITY if magnitude == infinity else HAS_NAN
                 tops[band, j] = top
-                specials[band, j] = found
+                specials[band, j] = flags
 
     return kernel(find_specials)
 

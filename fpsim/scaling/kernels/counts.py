@@ -60,8 +60,8 @@ def look_kernel(width: int) -> Any:
                 for i in range(part.size):
                     highest = max(highest, word(part[i] & mask))
                 if highest >= infinity:  # rare, so that the loop above is all that there is to most tiles
-                    highest, found = among_specials(part)
-                    specials[band, j] |= found
+                    highest, flags = among_specials(part)
+                    specials[band, j] |= flags
                 tops[band, j] = max(tops[band, j], highest)
 
     return kernel(look)

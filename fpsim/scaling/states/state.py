@@ -247,13 +247,13 @@ class _ScaleState:
                 f"got {header.get('class', other)}. Load it with the class that saved it."
             )
         try:
-            found = cls(element_from(header["fmt"]), scaling_from(header["scaling"]), **header["options"])
-            found.load_state_dict({**header, **arrays})
+            state = cls(element_from(header["fmt"]), scaling_from(header["scaling"]), **header["options"])
+            state.load_state_dict({**header, **arrays})
         except (KeyError, TypeError, ValueError) as reason:
             raise ValueError(
                 f"{os.fspath(path)} must hold what {cls.__name__}.save wrote; it lacks or contradicts it: {reason}"
             ) from reason
-        return found
+        return state
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={getattr(self, name)!r}" for name in self.OPTIONS)
