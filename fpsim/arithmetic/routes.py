@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from fpsim.arithmetic.float_plan import float_plan, tiny_below
-from fpsim.arithmetic.kernels import exact, float_arithmetic, nearest, order, table
+from fpsim.arithmetic.kernels import exact, float_arithmetic, nearest, nearest_fma, order, table
 from fpsim.arithmetic.operation import Operation
 from fpsim.arrays import Array
 from fpsim.casts.loops import random_kernel
@@ -188,9 +188,9 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
                 piece = slice(start, start + PIECE)
                 run(tuple(source[piece].copy() for source in sources), tuple(target[piece] for target in targets))
         elif name == "fma" and len(targets) > 1:
-            nearest.flagged_fma_kernel(fmt)(*sources, *targets, edge)
+            nearest_fma.flagged_fma_kernel(fmt)(*sources, *targets, edge)
         elif name == "fma":
-            nearest.fma_kernel(fmt, targets[0].nbytes >= STREAM_BYTES)(*sources, *targets)
+            nearest_fma.fma_kernel(fmt, targets[0].nbytes >= STREAM_BYTES)(*sources, *targets)
         elif name == "sqrt" and len(targets) > 1:
             nearest.flagged_sqrt_kernel(fmt)(*sources, *targets)
         elif name == "sqrt":

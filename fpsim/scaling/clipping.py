@@ -151,7 +151,8 @@ def _quotients(
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
     from fpsim.scaling.plan import element_plan, scale_plan
-    from fpsim.scaling.run_tiles import TileJob, TilePlan, TileTargets, run_scales, run_tiles, settle_tensor
+    from fpsim.scaling.run_tiles import run_scales, run_tiles, settle_tensor
+    from fpsim.scaling.tile_jobs import TileJob, TilePlan, TileTargets
 
     width = 64 if source_fmt == FP64 else source_width(fmt)
     tiles = tiling(array.shape, scaling.block)

@@ -22,7 +22,8 @@ from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
 
-run_tiles = deferred("fpsim.scaling.run_tiles")  # runs the loops, and imports numba
+# Modules that describe and run the loops; they import numba.
+tile_jobs, run_tiles = deferred("fpsim.scaling.tile_jobs"), deferred("fpsim.scaling.run_tiles")
 
 
 class EncodedTargets(NamedTuple):
@@ -64,7 +65,7 @@ def encode_into(
     tensor = loops.settle_tensor(job, counts)
     codes, shape = fill.scale_codes, tiles.tiles
     codes = loops.no_codes(*shape) if codes is None else codes.reshape(shape)
-    loops.run_tiles(job, loops.TileTargets(fill.scales.reshape(shape), codes, counts), tensor)
+    loops.run_tiles(job, tile_jobs().TileTargets(fill.scales.reshape(shape), codes, counts), tensor)
     report = report_of(fill.scales.size, *counts.tolist())
     return report, tensor.scale if scaling.tensor_scale else None
 
@@ -93,7 +94,7 @@ def quantize_into(
     tensor = loops.settle_tensor(job, counts)
     dtype, shape = how.scales.code_dtype, tiles.tiles
     codes = loops.no_codes(*shape) if dtype is None else np.empty(shape, dtype)
-    loops.run_tiles(job, loops.TileTargets(np.empty(shape, np.float32), codes, counts), tensor)
+    loops.run_tiles(job, tile_jobs().TileTargets(np.empty(shape, np.float32), codes, counts), tensor)
 
 
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
@@ -198,7 +199,7 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
     """Return the record of an array of words, and of what is filled."""
     shape = tiles.shape
-    return run_tiles().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
+    return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 
 
 def tile_plan(
@@ -219,7 +220,7 @@ def _tile_plan(
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
     scales = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
     encoder = element_plan(options, scales.width, integer=integer)
-    return run_tiles().TilePlan(source_fmt, scales, options, encoder, integer, back)
+    return tile_jobs().TilePlan(source_fmt, scales, options, encoder, integer, back)
 
 
 @lru_cache(maxsize=1024)

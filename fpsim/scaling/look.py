@@ -13,8 +13,9 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels.amax import amax_strips, specials_loop
 from fpsim.scaling.kernels.counts import look_kernel
-from fpsim.scaling.run_tiles import Place, TileJob, fits_strips, load, over_parts, pieces, shape_of, tile_range
+from fpsim.scaling.run_tiles import fits_strips
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tile_jobs import Place, TileJob, load, over_parts, pieces, tile_range
 
 
 def look(job: TileJob) -> tuple[Array, Array]:
@@ -44,7 +45,7 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
     tops, specials = np.zeros(tiling.tiles, word), np.zeros(tiling.tiles, np.uint8)
-    find_tops, find_specials = amax_strips(job.width, shape_of(job, tile[1])), specials_loop(job.width)
+    find_tops, find_specials = amax_strips(job.width, job.shape_of(tile[1])), specials_loop(job.width)
 
     def on_part(part: Place) -> None:
         with ieee_arithmetic(), wrapping():

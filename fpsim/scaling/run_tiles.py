@@ -1,4 +1,4 @@
-"""Runs the tile loops over arrays of any layout and dtype, on every core. Loaded with numba at the first call.
+"""Runs the tile loops over arrays of any layout and dtype, on every core. Imports numba.
 
 Tiles that fit the cache go from amax (largest magnitude) to codes by strips, which stay in the cache. Larger ones (a
 whole tensor, a column) are read twice: all of them for the amax, then for the codes. Arrays that are not contiguous
@@ -7,41 +7,34 @@ floats of the width that the arithmetic has are converted in pieces that stay in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts import pipelines
-from fpsim.core.decode import DecodeLayout
-from fpsim.core.layouts import EncodePlan, decode_plan
-from fpsim.core.scaled_element import ElementChoices
+from fpsim.core.layouts import decode_plan
 from fpsim.core.tile_scale import BY_SCALE, CLAMPED_LOW, COUNTERS, HAS_INFINITY
-from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.float_format import Format
-from fpsim.formats.named import FP32, FP64, NAMED
-from fpsim.runtime.pipeline import PIECE, run_stages, wrapping
+from fpsim.formats.named import NAMED
+from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.runtime.threads import over_spans
-from fpsim.scaling.kernels.amax import ANY, amax_strips, specials_loop, tile_shape
+from fpsim.scaling import tile_jobs
+from fpsim.scaling.kernels.amax import ANY, amax_strips, specials_loop
 from fpsim.scaling.kernels.elements import Elements, decode_strips, element_strips
 from fpsim.scaling.kernels.tiles import quantize_strips
-from fpsim.scaling.plan import ScalePlan, TensorScale, tensor_scale
+from fpsim.scaling.plan import TensorScale, tensor_scale
+from fpsim.scaling.tile_jobs import Place, TileJob, TilePlan, TileTargets, load, over_parts, pieces, tile_range
 from fpsim.scaling.tiling import Tiling
 
 SHORT_STRIP = 1 << 12  # elements of a strip one row high: 16 KiB, read from the L1 cache the second time
 TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 cache
 TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is worked on in strips
-FUSED = 1 << 18  # elements from which one loop that does all is worth compiling for each rule, mode and format
-SHORT = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
-
 AT_START = np.uint64(0)  # the flat index of the first element
-NO_KEY = np.uint64(0), np.uint64(0)
 NO_SPECIALS = np.empty(0, np.uint8)
 NO_CODES = np.empty(0, np.uint8)
 NO_TENSOR = TensorScale()
@@ -53,101 +46,9 @@ def no_codes(batch: int, bands: int, tiles: int) -> Array:
     return np.empty((batch, bands, 0), np.uint8)
 
 
-class TileTargets(NamedTuple):
-    """The arrays for results per tile, as batches of matrices."""
-
-    scales: Array  # float32
-    codes: Array  # of the scale format; (batch, bands, 0) where there are none
-    counts: Array
-
-
-@dataclass(frozen=True, eq=False)
-class TilePlan:
-    """The plan by which arrays of one dtype become codes, or values, of one format by one scaling."""
-
-    source_fmt: Format
-    scales: ScalePlan
-    options: CastOptions  # the seed aside
-    encoder: EncodePlan  # how scaled floats become codes
-    integer: bool
-    back: bool
-
-    @property
-    def width(self) -> int:
-        """Bits of the float that the arithmetic is done in."""
-        return self.scales.width
-
-    @cached_property
-    def is_wide(self) -> bool:
-        """True if the source has the width of the arithmetic."""
-        return self.source_fmt.bits == self.scales.width
-
-    def choices(self) -> ElementChoices:
-        """Return the choices by which elements become codes."""
-        return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
-
-    @cached_property
-    def layouts(self) -> tuple[Array, Array, Array]:
-        """Layouts of the elements' encoder and decoder, and their choices."""
-        decoder = decode_plan(self.options.fmt, self.width) if self.back else None
-        word: Any = np.uint32 if self.width == 32 else np.uint64
-        back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
-        return self.encoder.layout, back, np.array(self.choices(), np.int64)
-
-
-class TileJob(NamedTuple):
-    """One array on its way to codes, or values, of one format."""
-
-    source: Array  # words, batch x rows x columns, of any layout
-    out: Array  # codes, or uint32 bits of float32 values; C order
-    tiling: Tiling
-    how: TilePlan
-    seed: int | None = None
-
-    @property
-    def source_fmt(self) -> Format:
-        """The format of the source."""
-        return self.how.source_fmt
-
-    @property
-    def random_key(self) -> tuple[Any, Any]:
-        """The low and the high word of the seed."""
-        return NO_KEY if self.seed is None else (np.uint64(self.seed & 0xFFFFFFFF), np.uint64(self.seed >> 32))
-
-    @property
-    def plan(self) -> ScalePlan:
-        """The plan of the scales."""
-        return self.how.scales
-
-    @property
-    def width(self) -> int:
-        """Bits of the float that the arithmetic is done in."""
-        return self.how.scales.width
-
-    def elements(self, columns: int, *, careful: bool = False) -> Elements:
-        """Return the compile-time choices for tiles with this number of columns; careful: for any factors."""
-        how, fmt = self.how, self.how.options.fmt
-        freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
-        back = decode_plan(fmt, self.width) if how.back else None
-        frozen = (how.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
-        choices = how.choices() if self.source.size > SHORT or not careful else None
-        return Elements(self.width, shape_of(self, columns), how.back, choices, frozen, careful)
-
-    def first(self, batch: int, row: int, column: int) -> Any:
-        """Return the flat index of an element."""
-        _, rows, columns, *_ = self.tiling
-        return np.uint64((batch * rows + row) * columns + column)
-
-
 def fits_strips(tiling: Tiling) -> bool:
     """Return whether tiles are small enough to be read twice while they stay in the cache."""
     return tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
-
-
-def shape_of(job: TileJob, columns: int) -> int:
-    """Return what loops know of tiles at compile time: little for short arrays, which would not repay it."""
-    long = job.tiling.rows * job.tiling.columns >= FUSED
-    return tile_shape(columns) if long or columns == 1 else ANY
 
 
 def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
@@ -155,7 +56,7 @@ def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
     tiling = job.tiling
     if not job.source.size:
         return
-    small = tiling.rows * tiling.columns < FUSED
+    small = tiling.rows * tiling.columns < tile_jobs.FUSED
     for batch in range(tiling.batch):
         if small:
             _run_at_once(job, grid, tensor, batch)
@@ -212,63 +113,15 @@ def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
     return scale
 
 
-class Place(NamedTuple):
-    """A part of one matrix."""
-
-    batch: int
-    rows: tuple[int, int]
-    columns: tuple[int, int]
-
-    def of(self, array: Array) -> Array:
-        """Return this part of a batch of matrices."""
-        part: Array = array[self.batch, slice(*self.rows), slice(*self.columns)]
-        return part
-
-
 def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
     return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
-
-
-def _direct(job: TileJob) -> bool:
-    """Return whether kernels can read the source as it is."""
-    flags, how = job.source.flags, job.how
-    return flags.c_contiguous and flags.aligned and job.source.dtype.isnative and how.is_wide
-
-
-def load(job: TileJob, part: Array) -> Array:
-    """Return a part of the source as a contiguous matrix of words of the arithmetic's width."""
-    if _direct(job) and part.flags.c_contiguous:
-        return part
-    native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
-    if job.source_fmt.bits == job.width:
-        return native
-    wide = FP32 if job.width == 32 else FP64
-    words = np.empty(part.shape, wide.storage)
-    run_stages(pipelines.decoding(job.source_fmt, wide, job.source_fmt.storage), native, words)
-    return words
-
-
-def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
-    """Yield the parts of a place that are read at once; they start at multiples of a step (rows, columns)."""
-    (top, bottom), (left, right) = place.rows, place.columns
-    if _direct(job) and place.of(job.source).flags.c_contiguous:
-        yield place
-        return
-    rows, columns = bottom - top, right - left
-    if step[0] * columns <= PIECE:
-        high, wide = PIECE // max(step[0] * columns, 1) * step[0], columns
-    else:
-        high, wide = step[0], max(PIECE // (step[0] * step[1]), 1) * step[1]
-    for r in range(top, top + rows, high):
-        for c in range(left, left + columns, wide):
-            yield Place(place.batch, (r, min(r + high, bottom)), (c, min(c + wide, right)))
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
     """Encode tiles that fit the cache in one pass."""
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
-    loop = quantize_strips(job.elements(tile[1]), job.plan.settle(FUSED))
+    loop = quantize_strips(job.elements(tile[1]), job.plan.settle(tile_jobs.FUSED))
     target = SHORT_STRIP if tile[0] == 1 else TALL_STRIP // tile[0]
     strip = max(target // tile[1], 1) * tile[1]
     arguments, layouts, seed = job.plan.arguments(tensor), job.how.layouts, job.random_key
@@ -302,11 +155,11 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
-    loops = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= SHORT)
+    loops = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= tile_jobs.SHORT)
     tops, specials = np.zeros(scales.shape, loops.word), NO_SPECIALS
     factors = np.empty(scales.shape, loops.real)
     with ieee_arithmetic(), wrapping():
-        matrix = source if _direct(job) else load(job, source)
+        matrix = source if job.is_direct else load(job, source)
         if loops.find_tops(matrix, tops, *tile) >= loops.infinity:
             specials = np.zeros(tops.size, np.uint8)
             specials_loop(job.width)(matrix, tops, specials.reshape(tops.shape), *tile)
@@ -332,36 +185,12 @@ class ShortLoops(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _short_loops(how: TilePlan, of_columns: bool, tiles: int, brief: bool) -> ShortLoops:
-    """Return the loops for a number of tiles in a short array; columns: tiles are one column wide."""
+def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
+    """Return the loops for a small matrix; of_columns: tiles are one column wide; short: one loop for all modes."""
     shape = 1 if of_columns else ANY
-    elements = Elements(how.width, shape, how.back, None if brief else how.choices(), (None, None), careful=True)
+    elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
     types = (np.uint32, np.float32, 0x7F800000) if how.width == 32 else (np.uint64, np.float64, 0x7FF0000000000000)
     return ShortLoops(amax_strips(how.width, shape), how.scales.settle(tiles), element_strips(elements), *types)
-
-
-def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """Return the tiles of a span of rows or columns that begins at the edge of one."""
-    return span[0] // size, -(-span[1] // size)
-
-
-def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call work for parts of a place that start at multiples of a step, at once where that pays."""
-    (top, bottom), (left, right) = place.rows, place.columns
-    rows, columns = bottom - top, right - left
-    if rows == 0 or columns == 0:
-        return
-
-    def by_rows(start: int, stop: int) -> None:
-        work(place._replace(rows=(top + start // columns, top + -(-stop // columns))))
-
-    def by_columns(start: int, stop: int) -> None:
-        work(place._replace(columns=(left + start // rows, left + -(-stop // rows))))
-
-    if rows > step[0]:
-        over_spans(rows * columns, by_rows, alignment=step[0] * columns)
-    else:
-        over_spans(rows * columns, by_columns, alignment=step[1] * rows)
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
@@ -398,7 +227,7 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
     part_tops: list[Array] = []
-    loop = amax_strips(job.width, shape_of(job, columns))
+    loop = amax_strips(job.width, job.shape_of(columns))
     rows = max(place.rows[1] - place.rows[0], 1)
 
     def add(part: Place) -> None:
@@ -442,8 +271,7 @@ def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> 
     bands, tiles = scales.shape
     height = tiling.tile_rows if bands > 1 else max(place.rows[1] - place.rows[0], 1)
     columns = tiling.tile_columns if tiles > 1 else max(place.columns[1] - place.columns[0], 1)
-    small = tiling.rows * tiling.columns < FUSED
-    elements = job.elements(columns, careful=small or not np.all((factors != 0) & np.isfinite(factors)))
+    elements = job.elements(columns, careful=job.is_small or not np.all((factors != 0) & np.isfinite(factors)))
     loop = element_strips(elements)
     layouts, seed, stride = job.how.layouts, job.random_key, np.uint64(tiling.columns)
     # within one band rows may be cut anywhere, and within one tile columns

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.arithmetic import routes
 from fpsim.arithmetic.float_plan import float_plan
-from fpsim.arithmetic.kernels import nearest, order, table
+from fpsim.arithmetic.kernels import nearest, nearest_fma, order, table
 from fpsim.arithmetic.operation import Operation, operation
 from fpsim.formats.float_format import NanEncoding
 from fpsim.formats.policies import OVERFLOWS
@@ -253,7 +253,7 @@ def test_patience_ends_whatever_came_before(name: str) -> None:
 def in_float32_range(size: int, seed: int) -> list[Array]:
     """BF16 operands of fma whose products float32 holds: up to the bounds that the loop looks for, many near ties."""
     generator = np.random.default_rng(seed)
-    low, high = int(nearest.SMALLEST_FACTOR), int(nearest.LARGEST_FACTOR)
+    low, high = int(nearest_fma.SMALLEST_FACTOR), int(nearest_fma.LARGEST_FACTOR)
     factors = generator.integers(low, high, (2, size))
     factors[:, ::3] = generator.integers(0x3F00, 0x4080, factors[:, ::3].shape)
     factors[0, ::7], factors[1, ::11] = low, high - 1
@@ -278,7 +278,7 @@ def at_the_ends(columns: list[Array]) -> list[Array]:
 def test_products_that_float32_holds_are_summed_and_rounded_once() -> None:
     columns = in_float32_range(200 * nearest.BLOCK + 77, seed=8)
     with np.errstate(over="ignore"):
-        assert nearest._in_range(*at_the_ends(columns))
+        assert nearest_fma._in_range(*at_the_ends(columns))
     op = operation("fma", (fp.BF16,) * 3, fp.BF16)
     compare(routes._by_float(op), op, columns)
 
@@ -287,13 +287,13 @@ def test_products_that_float32_holds_are_summed_and_rounded_once() -> None:
 @pytest.mark.parametrize("column", [0, 1, 2])
 def test_one_factor_out_of_range_sends_its_block_another_way(column: int, place: int) -> None:
     op = operation("fma", (fp.BF16,) * 3, fp.BF16)
-    low, high = int(nearest.SMALLEST_FACTOR), int(nearest.LARGEST_FACTOR)
+    low, high = int(nearest_fma.SMALLEST_FACTOR), int(nearest_fma.LARGEST_FACTOR)
     for code in (1, low - 1, high, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0xFF80, 0xFFC1):
         columns = in_float32_range(3 * nearest.BLOCK, seed=9)
         columns[column][nearest.BLOCK + place] = code
         with np.errstate(over="ignore"):
             block = [each[nearest.BLOCK : 2 * nearest.BLOCK] for each in columns]
-            assert nearest._in_range(*block) == (column == 2 and code < high)
+            assert nearest_fma._in_range(*block) == (column == 2 and code < high)
         compare(routes._by_float(op), op, columns)
 
 
@@ -312,7 +312,7 @@ def test_loops_around_the_caches_give_the_same_bits(name: str, fmt: fp.Format) -
     columns = hard_columns(name, op.formats, fmt, 2000, seed=7)
     if name == "fma":
         columns = [np.concatenate([x, y]) for x, y in zip(columns, in_float32_range(2000, seed=7), strict=True)]
-    loop = nearest.fma_kernel(fmt, True) if name == "fma" else nearest.binary_kernel(fmt, name, True)
+    loop = nearest_fma.fma_kernel(fmt, True) if name == "fma" else nearest.binary_kernel(fmt, name, True)
     want = by_core(op, columns)[0]
     for size in (0, 1, 127, 500, columns[0].size):
         for offset in (0, 1, 31, 32):  # of the target from a cache line

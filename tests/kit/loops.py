@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fpsim.scaling import plan, run_tiles
+from fpsim.scaling import plan, tile_jobs
 
 ENDLESS = 1 << 60  # elements
 
@@ -14,6 +14,6 @@ def take_common_loops(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/scaling/test_loops.py and those of long arrays in test_encode_scaled.py compare the loops bit by bit.
     """
-    monkeypatch.setattr(run_tiles, "FUSED", ENDLESS)
-    monkeypatch.setattr(run_tiles, "SHORT", ENDLESS)
+    monkeypatch.setattr(tile_jobs, "FUSED", ENDLESS)
+    monkeypatch.setattr(tile_jobs, "SHORT", ENDLESS)
     monkeypatch.setattr(plan, "FEW_TILES", ENDLESS)

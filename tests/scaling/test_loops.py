@@ -10,7 +10,7 @@ import pytest
 import fpsim as fp
 from fpsim.casts import pipelines
 from fpsim.runtime.compile import KERNELS
-from fpsim.scaling import plan, run_tiles
+from fpsim.scaling import plan, tile_jobs
 from fpsim.testing import assert_bits_equal
 from tests.oracles import casts
 from tests.scaling.checks import assert_same_encoding, preset
@@ -30,7 +30,7 @@ def test_both_kinds_of_loops_give_the_same_bits(name: str, rounding: str, monkey
     options: dict[str, Any] = {"rounding": rounding, "seed": 3}
     encoded: list[list[Any]] = []
     for longest_brief in (0, arrays[0].size):
-        monkeypatch.setattr(run_tiles, "SHORT", longest_brief)
+        monkeypatch.setattr(tile_jobs, "SHORT", longest_brief)
         monkeypatch.setattr(plan, "FEW_TILES", longest_brief)
         encoded.append([fp.encode_scaled(x, fp.E4M3, preset(name), **options) for x in arrays])
     for long, brief in zip(*encoded, strict=True):
@@ -45,7 +45,7 @@ def test_so_they_do_for_integers_and_for_values(fmt: Any, rounding: str, monkeyp
     options: dict[str, Any] = {"rounding": rounding, "seed": 3}
     found: list[Any] = []
     for longest_brief in (0, x.size):
-        monkeypatch.setattr(run_tiles, "SHORT", longest_brief)
+        monkeypatch.setattr(tile_jobs, "SHORT", longest_brief)
         codes = fp.encode_scaled(x, fmt, fp.scalings.TILE_1X128, **options).codes
         found.append((codes, fp.quantize_scaled(x, fmt, fp.scalings.TILE_1X128, **options)))
     for long, brief in zip(*found, strict=True):
@@ -69,7 +69,7 @@ def test_loops_with_a_formats_layout_compiled_in_give_the_same_bits(
     arrays: list[Any] = [wide((40, 384)), normal((130, 128)), anything((7, 64))]
     general = [convert(x, fmt, preset(name)) for x in arrays]
     monkeypatch.setattr(pipelines, "LARGE", 1)
-    monkeypatch.setattr(run_tiles, "FUSED", 1)
+    monkeypatch.setattr(tile_jobs, "FUSED", 1)
     for x, want in zip(arrays, general, strict=True):
         found = convert(x, fmt, preset(name))
         (assert_same_encoding if convert is fp.encode_scaled else assert_bits_equal)(want, found)

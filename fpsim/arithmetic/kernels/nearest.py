@@ -1,8 +1,8 @@
 """CPU loops of FP16 and BF16 arithmetic to nearest even, the mode that most people want, at the speed of float32.
 
 A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
-products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. A fused product and sum is
-rounded to odd first. tests/arithmetic/test_float_kernels.py compares every loop with the integer core. Measured:
+products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. Fused products and sums are
+those of nearest_fma.py. tests/arithmetic/test_float_kernels.py compares every loop with the integer core. Measured:
 docs/performance.md.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from fpsim.arithmetic.kernels.float_arithmetic import real_width
 from fpsim.arithmetic.kernels.short_floats import (
     DROPPED,
     INEXACT,
@@ -28,12 +27,9 @@ from fpsim.arithmetic.kernels.short_floats import (
     f32,
     flagged_divide_bfloat,
     flagged_multiply_bfloat,
-    float_of,
     load_bfloat,
     load_half,
     multiply_bfloat,
-    narrow_to_odd,
-    round_signed_bfloat,
     store_bfloat,
     store_half,
     to_half_of,
@@ -41,10 +37,9 @@ from fpsim.arithmetic.kernels.short_floats import (
     u32,
 )
 from fpsim.casts.half import has_conversion
-from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import BF16, FP16, Format
-from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.stream import block_loop
 
 i32, u64, f64 = np.int32, np.uint64, np.float64
@@ -53,10 +48,6 @@ i32, u64, f64 = np.int32, np.uint64, np.float64
 SHORT_ZERO, SHORT_ONE, SHORT_MAGNITUDE = u16(0), u16(1), u16(0x7FFF)
 SHORT_OVERFLOW, SHORT_BY_ZERO = u16(Flags.INEXACT | Flags.OVERFLOW), u16(Flags.DIVIDE_BY_ZERO)
 SHORT_INVALID = u16(Flags.INVALID)
-
-# The codes of 2**-67 and 2**64. The last of the 16 bits of a product of such BF16 values is worth at least 2**-148,
-# and the product is below 2**128.
-SMALLEST_FACTOR, LARGEST_FACTOR = u16((127 - 67) << 7), u16((127 + 64) << 7)
 
 BLOCK = 512  # elements
 PATIENCE = 16  # blocks that are scaled after one that had to be
@@ -92,7 +83,7 @@ SCALED: Any = {
 }
 
 
-def _load_store(fmt: Format) -> Any:
+def load_store(fmt: Format) -> Any:
     return (load_half, store_half) if fmt == FP16 else (load_bfloat, store_bfloat)
 
 
@@ -108,7 +99,7 @@ def code_functions(fmt: Format, name: str) -> Any:
     """Return the scalar functions `(a, b) -> code` and `(a, b, tiny_below) -> (code, flags)` of an operation."""
     if (fmt.name, name) in SCALED:
         return SCALED[fmt.name, name]
-    load, store = _load_store(fmt)
+    load, store = load_store(fmt)
     store_any = to_half_of if fmt == FP16 else store_bfloat  # any NaN will do: it is looked at again
     operation = OPERATIONS[name]
     adds, subtracts = name in ("add", "subtract"), name == "subtract"
@@ -254,7 +245,7 @@ def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: 
 @cache
 def sqrt_kernel(fmt: Format) -> Any:
     """Return the loop `(a, codes)`."""
-    load, store = _load_store(fmt)
+    load, store = load_store(fmt)
 
     def sqrt(a: Any, codes: Any) -> None:
         for i in range(codes.size):
@@ -266,7 +257,7 @@ def sqrt_kernel(fmt: Format) -> Any:
 @cache
 def flagged_sqrt_kernel(fmt: Format) -> Any:
     """Return the loop `(a, codes, flags)`."""
-    load, store = _load_store(fmt)
+    load, store = load_store(fmt)
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
 
     def sqrt(a: Any, codes: Any, flags: Any) -> None:
@@ -285,170 +276,3 @@ def flagged_sqrt_kernel(fmt: Format) -> Any:
                     raised[i] = _special_flags(u16(raised[i]), x[i], x[i], target[i], infinity, quiet, False)
 
     return kernel(sqrt)
-
-
-# ---- a fused product and sum
-
-
-@scalar
-def wide_bits(x: Any) -> Any:
-    """Return the bits of a float32 as a float64."""
-    return u64(f64(x).view(np.uint64))
-
-
-@cache
-def _fused(fmt: Format) -> Any:
-    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, NaN without a sign.
-
-    The product has to be exact in float32, as any of FP16 is.
-    """
-    load, _ = _load_store(fmt)
-    fused_32 = real_width(32).fused
-
-    @scalar
-    def by_float32(a: Any, b: Any, c: Any) -> Any:
-        bits, _ = fused_32(bits_of(load(a)), bits_of(load(b)), bits_of(load(c)), NEAREST_EVEN)
-        return u32(bits)
-
-    return by_float32
-
-
-@cache
-def _fused_in_range() -> Any:
-    """Return the scalar function `(a, b, c) -> bits of a * b + c rounded to odd` for `_in_range`'s BF16 codes."""
-    sum_to_odd = real_width(32).sum_to_odd
-
-    @scalar
-    def in_range(a: Any, b: Any, c: Any) -> Any:
-        return u32(sum_to_odd(f32(load_bfloat(a) * load_bfloat(b)), load_bfloat(c)))
-
-    return in_range
-
-
-@cache
-def _fused_wide() -> Any:
-    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, for any BF16 codes."""
-    fused_64 = real_width(64).fused
-
-    @scalar
-    def by_float64(a: Any, b: Any, c: Any) -> Any:
-        bits, _ = fused_64(
-            wide_bits(load_bfloat(a)), wide_bits(load_bfloat(b)), wide_bits(load_bfloat(c)), NEAREST_EVEN
-        )
-        return u32(narrow_to_odd(u64(bits).view(np.float64)))
-
-    return by_float64
-
-
-@scalar
-def _in_range(a: Any, b: Any, c: Any) -> Any:
-    """Return whether float32 surely holds the products of some BF16 codes, none of them an infinity or NaN."""
-    largest, least = SHORT_ZERO, SHORT_MAGNITUDE
-    for i in range(a.size):
-        p, q, r = u16(a[i] & SHORT_MAGNITUDE), u16(b[i] & SHORT_MAGNITUDE), u16(c[i] & SHORT_MAGNITUDE)
-        largest = u16(max(largest, u16(max(u16(max(p, q)), r))))
-        least = u16(min(least, u16(min(u16(p - SHORT_ONE), u16(q - SHORT_ONE)))))  # zeros, which wrap around, may be
-    return largest < LARGEST_FACTOR and least >= SMALLEST_FACTOR - SHORT_ONE
-
-
-@cache
-def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
-    """Return the loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
-    is_bfloat = fmt == BF16
-    loop = block_loop(_fill_fused_bfloat() if is_bfloat else _fill_fused(fmt), streamed, BLOCK if is_bfloat else 0)
-
-    def fma(a: Any, b: Any, c: Any, codes: Any) -> None:
-        loop((a, b, c), codes, None)
-
-    return kernel(fma)
-
-
-def _fill_fused(fmt: Format) -> Any:
-    fused, (_, store) = _fused(fmt), _load_store(fmt)
-
-    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
-        a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
-        for i in range(count):
-            codes[i] = store(float_of(fused(a[i], b[i], c[i])))
-        return state
-
-    return fill
-
-
-def _fill_fused_bfloat() -> Any:
-    """Return what computes BF16 sums of products in float32, and in float64 for blocks with products that need it."""
-    fused, wide = _fused_in_range(), _fused_wide()
-
-    @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
-    def fill_wide(a: Any, b: Any, c: Any, codes: Any) -> None:
-        for i in range(a.size):
-            codes[i] = store_bfloat(float_of(wide(a[i], b[i], c[i])))
-
-    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
-        a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
-        if _in_range(a, b, c):
-            for i in range(count):
-                codes[i] = round_signed_bfloat(fused(a[i], b[i], c[i]))
-        else:
-            fill_wide(a, b, c, codes)
-        return state
-
-    return fill
-
-
-@cache
-def flagged_fma_kernel(fmt: Format) -> Any:
-    """Return the loop `(a, b, c, codes, flags, bits of the smallest magnitude that is not tiny)`."""
-    is_bfloat = fmt == BF16
-    narrow = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
-    wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide())) if is_bfloat else narrow
-    infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
-
-    def fma(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> None:
-        for start in range(0, codes.size, BLOCK):
-            x, y, z = a[start : start + BLOCK], b[start : start + BLOCK], c[start : start + BLOCK]
-            target, raised = codes[start : start + BLOCK], flags[start : start + BLOCK]
-            if not is_bfloat or _in_range(x, y, z):
-                largest = narrow(x, y, z, target, raised, tiny_below)
-            else:
-                largest = wide(x, y, z, target, raised, tiny_below)
-            if largest >= infinity:
-                for i in range(target.size):
-                    raised[i] = _special_fma_flags(u16(raised[i]), x[i], y[i], z[i], target[i], infinity, quiet)
-
-    return kernel(fma)
-
-
-def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
-    """Return the loop `(a, b, c, codes, flags, tiny_below) -> largest magnitude code`; finite flags only."""
-    load, store = _load_store(fmt)
-
-    def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:
-        largest = SHORT_ZERO
-        for i in range(codes.size):
-            bits = u32(fused(a[i], b[i], c[i]))
-            code = u16(store(float_of(bits)))
-            tiny = u32(bits & MAGNITUDE) < tiny_below
-            codes[i] = code
-            # what was rounded to odd is no value of the format unless it was exact
-            flags[i] = (TINY_AND_INEXACT if tiny else INEXACT) if bits_of(load(code)) != bits else ZERO
-            largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
-        return largest
-
-    return fill
-
-
-@scalar
-def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
-    """Return the flags with those of infinities and NaNs, from the codes of operands and result."""
-    p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
-    result = u16(code & SHORT_MAGNITUDE)
-    largest = u16(max(u16(max(p, q)), r))
-    of_infinity = SHORT_OVERFLOW if largest < infinity else SHORT_ZERO
-    flags = of_infinity if result == infinity else flags
-    above, span = u16(infinity + SHORT_ONE), u16(u16(quiet - infinity) - SHORT_ONE)
-    signals = u16(min(u16(min(u16(p - above), u16(q - above))), u16(r - above))) < span
-    # 0 * Inf is invalid whatever c is
-    zero_times_infinity = (u16(min(p, q)) == SHORT_ZERO) & (u16(max(p, q)) == infinity)
-    invalid = (largest <= infinity) | signals | zero_times_infinity
-    return (SHORT_INVALID if invalid else SHORT_ZERO) if result > infinity else flags

@@ -23,9 +23,10 @@ from fpsim.scaling.encode import (
 )
 from fpsim.scaling.kernels.counts import count_kernel
 from fpsim.scaling.look import look, over_job, ruled
-from fpsim.scaling.run_tiles import TileJob, run_scales, settle_tensor
+from fpsim.scaling.run_tiles import run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tile_jobs import TileJob
 from fpsim.scaling.tiling import tiling
 
 

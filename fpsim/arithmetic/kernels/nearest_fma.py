@@ -1,0 +1,212 @@
+"""CPU loops of fused products and sums in FP16 and BF16 to nearest even, at the speed of float32.
+
+A float32 is rounded to odd first, so that one more rounding, to FP16 or BF16, rounds the exact a * b + c once. What is
+said in nearest.py of other operations holds here too.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.kernels.float_arithmetic import real_width
+from fpsim.arithmetic.kernels.nearest import (
+    BLOCK,
+    SHORT_INVALID,
+    SHORT_MAGNITUDE,
+    SHORT_ONE,
+    SHORT_OVERFLOW,
+    SHORT_ZERO,
+    load_store,
+)
+from fpsim.arithmetic.kernels.short_floats import (
+    INEXACT,
+    MAGNITUDE,
+    TINY_AND_INEXACT,
+    ZERO,
+    bits_of,
+    f32,
+    float_of,
+    load_bfloat,
+    narrow_to_odd,
+    round_signed_bfloat,
+    store_bfloat,
+    u16,
+    u32,
+)
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.formats.named import BF16, Format
+from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.runtime.stream import block_loop
+
+u64, f64 = np.uint64, np.float64
+
+# The codes of 2**-67 and 2**64. The last of the 16 bits of a product of such BF16 values is worth at least 2**-148,
+# and the product is below 2**128.
+SMALLEST_FACTOR, LARGEST_FACTOR = u16((127 - 67) << 7), u16((127 + 64) << 7)
+
+
+@scalar
+def wide_bits(x: Any) -> Any:
+    """Return the bits of a float32 as a float64."""
+    return u64(f64(x).view(np.uint64))
+
+
+@cache
+def _fused(fmt: Format) -> Any:
+    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, NaN without a sign.
+
+    The product has to be exact in float32, as any of FP16 is.
+    """
+    load, _ = load_store(fmt)
+    fused_32 = real_width(32).fused
+
+    @scalar
+    def by_float32(a: Any, b: Any, c: Any) -> Any:
+        bits, _ = fused_32(bits_of(load(a)), bits_of(load(b)), bits_of(load(c)), NEAREST_EVEN)
+        return u32(bits)
+
+    return by_float32
+
+
+@cache
+def _fused_in_range() -> Any:
+    """Return the scalar function `(a, b, c) -> bits of a * b + c rounded to odd` for `_in_range`'s BF16 codes."""
+    sum_to_odd = real_width(32).sum_to_odd
+
+    @scalar
+    def in_range(a: Any, b: Any, c: Any) -> Any:
+        return u32(sum_to_odd(f32(load_bfloat(a) * load_bfloat(b)), load_bfloat(c)))
+
+    return in_range
+
+
+@cache
+def _fused_wide() -> Any:
+    """Return the scalar function `(a, b, c) -> bits of a * b + c`, a float32 rounded to odd, for any BF16 codes."""
+    fused_64 = real_width(64).fused
+
+    @scalar
+    def by_float64(a: Any, b: Any, c: Any) -> Any:
+        bits, _ = fused_64(
+            wide_bits(load_bfloat(a)), wide_bits(load_bfloat(b)), wide_bits(load_bfloat(c)), NEAREST_EVEN
+        )
+        return u32(narrow_to_odd(u64(bits).view(np.float64)))
+
+    return by_float64
+
+
+@scalar
+def _in_range(a: Any, b: Any, c: Any) -> Any:
+    """Return whether float32 surely holds the products of some BF16 codes, none of them an infinity or NaN."""
+    largest, least = SHORT_ZERO, SHORT_MAGNITUDE
+    for i in range(a.size):
+        p, q, r = u16(a[i] & SHORT_MAGNITUDE), u16(b[i] & SHORT_MAGNITUDE), u16(c[i] & SHORT_MAGNITUDE)
+        largest = u16(max(largest, u16(max(u16(max(p, q)), r))))
+        least = u16(min(least, u16(min(u16(p - SHORT_ONE), u16(q - SHORT_ONE)))))  # zeros, which wrap around, may be
+    return largest < LARGEST_FACTOR and least >= SMALLEST_FACTOR - SHORT_ONE
+
+
+@cache
+def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
+    """Return the loop `(a, b, c, codes)`; streamed: around the caches, for results that would not stay there."""
+    is_bfloat = fmt == BF16
+    loop = block_loop(_fill_fused_bfloat() if is_bfloat else _fill_fused(fmt), streamed, BLOCK if is_bfloat else 0)
+
+    def fma(a: Any, b: Any, c: Any, codes: Any) -> None:
+        loop((a, b, c), codes, None)
+
+    return kernel(fma)
+
+
+def _fill_fused(fmt: Format) -> Any:
+    fused, (_, store) = _fused(fmt), load_store(fmt)
+
+    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
+        a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
+        for i in range(count):
+            codes[i] = store(float_of(fused(a[i], b[i], c[i])))
+        return state
+
+    return fill
+
+
+def _fill_fused_bfloat() -> Any:
+    """Return what computes BF16 sums of products in float32, and in float64 for blocks with products that need it."""
+    fused, wide = _fused_in_range(), _fused_wide()
+
+    @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
+    def fill_wide(a: Any, b: Any, c: Any, codes: Any) -> None:
+        for i in range(a.size):
+            codes[i] = store_bfloat(float_of(wide(a[i], b[i], c[i])))
+
+    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
+        a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
+        if _in_range(a, b, c):
+            for i in range(count):
+                codes[i] = round_signed_bfloat(fused(a[i], b[i], c[i]))
+        else:
+            fill_wide(a, b, c, codes)
+        return state
+
+    return fill
+
+
+@cache
+def flagged_fma_kernel(fmt: Format) -> Any:
+    """Return the loop `(a, b, c, codes, flags, bits of the smallest magnitude that is not tiny)`."""
+    is_bfloat = fmt == BF16
+    narrow = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
+    wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide())) if is_bfloat else narrow
+    infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
+
+    def fma(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> None:
+        for start in range(0, codes.size, BLOCK):
+            x, y, z = a[start : start + BLOCK], b[start : start + BLOCK], c[start : start + BLOCK]
+            target, raised = codes[start : start + BLOCK], flags[start : start + BLOCK]
+            if not is_bfloat or _in_range(x, y, z):
+                largest = narrow(x, y, z, target, raised, tiny_below)
+            else:
+                largest = wide(x, y, z, target, raised, tiny_below)
+            if largest >= infinity:
+                for i in range(target.size):
+                    raised[i] = _special_fma_flags(u16(raised[i]), x[i], y[i], z[i], target[i], infinity, quiet)
+
+    return kernel(fma)
+
+
+def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
+    """Return the loop `(a, b, c, codes, flags, tiny_below) -> largest magnitude code`; finite flags only."""
+    load, store = load_store(fmt)
+
+    def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:
+        largest = SHORT_ZERO
+        for i in range(codes.size):
+            bits = u32(fused(a[i], b[i], c[i]))
+            code = u16(store(float_of(bits)))
+            tiny = u32(bits & MAGNITUDE) < tiny_below
+            codes[i] = code
+            # what was rounded to odd is no value of the format unless it was exact
+            flags[i] = (TINY_AND_INEXACT if tiny else INEXACT) if bits_of(load(code)) != bits else ZERO
+            largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
+        return largest
+
+    return fill
+
+
+@scalar
+def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
+    """Return the flags with those of infinities and NaNs, from the codes of operands and result."""
+    p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
+    result = u16(code & SHORT_MAGNITUDE)
+    largest = u16(max(u16(max(p, q)), r))
+    of_infinity = SHORT_OVERFLOW if largest < infinity else SHORT_ZERO
+    flags = of_infinity if result == infinity else flags
+    above, span = u16(infinity + SHORT_ONE), u16(u16(quiet - infinity) - SHORT_ONE)
+    signals = u16(min(u16(min(u16(p - above), u16(q - above))), u16(r - above))) < span
+    # 0 * Inf is invalid whatever c is
+    zero_times_infinity = (u16(min(p, q)) == SHORT_ZERO) & (u16(max(p, q)) == infinity)
+    invalid = (largest <= infinity) | signals | zero_times_infinity
+    return (SHORT_INVALID if invalid else SHORT_ZERO) if result > infinity else flags

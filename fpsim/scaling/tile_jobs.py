@@ -1,0 +1,197 @@
+"""Jobs of the tile loops: an array on its way to codes with a scale per tile, its plan, and parts of its matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts import pipelines
+from fpsim.core.decode import DecodeLayout
+from fpsim.core.layouts import EncodePlan, decode_plan
+from fpsim.core.scaled_element import ElementChoices
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32, FP64, NAMED
+from fpsim.runtime.pipeline import PIECE, run_stages
+from fpsim.runtime.threads import over_spans
+from fpsim.scaling.kernels.amax import ANY, tile_shape
+from fpsim.scaling.kernels.elements import Elements
+from fpsim.scaling.plan import ScalePlan
+from fpsim.scaling.tiling import Tiling
+
+FUSED = 1 << 18  # elements of a matrix from which one loop that does all is worth compiling for each rule and format
+SHORT = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
+
+NO_KEY = np.uint64(0), np.uint64(0)
+
+
+class TileTargets(NamedTuple):
+    """The arrays for results per tile, as batches of matrices."""
+
+    scales: Array  # float32
+    codes: Array  # of the scale format; (batch, bands, 0) where there are none
+    counts: Array
+
+
+@dataclass(frozen=True, eq=False)
+class TilePlan:
+    """The plan by which arrays of one dtype become codes, or values, of one format by one scaling."""
+
+    source_fmt: Format
+    scales: ScalePlan
+    options: CastOptions  # the seed aside
+    encoder: EncodePlan  # how scaled floats become codes
+    integer: bool
+    back: bool
+
+    @property
+    def width(self) -> int:
+        """Bits of the float that the arithmetic is done in."""
+        return self.scales.width
+
+    @cached_property
+    def is_wide(self) -> bool:
+        """True if the source has the width of the arithmetic."""
+        return self.source_fmt.bits == self.scales.width
+
+    def choices(self) -> ElementChoices:
+        """Return the choices by which elements become codes."""
+        return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
+
+    @cached_property
+    def layouts(self) -> tuple[Array, Array, Array]:
+        """Layouts of the elements' encoder and decoder, and their choices."""
+        decoder = decode_plan(self.options.fmt, self.width) if self.back else None
+        word: Any = np.uint32 if self.width == 32 else np.uint64
+        back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
+        return self.encoder.layout, back, np.array(self.choices(), np.int64)
+
+
+class TileJob(NamedTuple):
+    """One array on its way to codes, or values, of one format."""
+
+    source: Array  # words, batch x rows x columns, of any layout
+    out: Array  # codes, or uint32 bits of float32 values; C order
+    tiling: Tiling
+    how: TilePlan
+    seed: int | None = None
+
+    @property
+    def source_fmt(self) -> Format:
+        """The format of the source."""
+        return self.how.source_fmt
+
+    @property
+    def random_key(self) -> tuple[Any, Any]:
+        """The low and the high word of the seed."""
+        return NO_KEY if self.seed is None else (np.uint64(self.seed & 0xFFFFFFFF), np.uint64(self.seed >> 32))
+
+    @property
+    def plan(self) -> ScalePlan:
+        """The plan of the scales."""
+        return self.how.scales
+
+    @property
+    def width(self) -> int:
+        """Bits of the float that the arithmetic is done in."""
+        return self.how.scales.width
+
+    @property
+    def is_small(self) -> bool:
+        """True if a matrix is too small to repay compiling one loop for all that is done to its tiles."""
+        return self.tiling.rows * self.tiling.columns < FUSED
+
+    @property
+    def is_direct(self) -> bool:
+        """True if kernels can read the source as it is."""
+        flags, source = self.source.flags, self.source
+        return flags.c_contiguous and flags.aligned and source.dtype.isnative and self.how.is_wide
+
+    def elements(self, columns: int, *, careful: bool = False) -> Elements:
+        """Return the compile-time choices for tiles with this number of columns; careful: for any factors."""
+        how, fmt = self.how, self.how.options.fmt
+        freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
+        back = decode_plan(fmt, self.width) if how.back else None
+        frozen = (how.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
+        choices = None if self.source.size <= SHORT and careful else how.choices()
+        return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
+
+    def shape_of(self, columns: int) -> int:
+        """Return what loops know of tiles at compile time: little for small matrices, which would not repay it."""
+        return ANY if self.is_small and columns != 1 else tile_shape(columns)
+
+    def first(self, batch: int, row: int, column: int) -> Any:
+        """Return the flat index of an element."""
+        _, rows, columns, *_ = self.tiling
+        return np.uint64((batch * rows + row) * columns + column)
+
+
+class Place(NamedTuple):
+    """A part of one matrix."""
+
+    batch: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    def of(self, array: Array) -> Array:
+        """Return this part of a batch of matrices."""
+        part: Array = array[self.batch, slice(*self.rows), slice(*self.columns)]
+        return part
+
+
+def load(job: TileJob, part: Array) -> Array:
+    """Return a part of the source as a contiguous matrix of words of the arithmetic's width."""
+    if job.is_direct and part.flags.c_contiguous:
+        return part
+    native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
+    if job.source_fmt.bits == job.width:
+        return native
+    wide = FP32 if job.width == 32 else FP64
+    words = np.empty(part.shape, wide.storage)
+    run_stages(pipelines.decoding(job.source_fmt, wide, job.source_fmt.storage), native, words)
+    return words
+
+
+def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
+    """Yield the parts of a place that are read at once; they start at multiples of a step (rows, columns)."""
+    (top, bottom), (left, right) = place.rows, place.columns
+    if job.is_direct and place.of(job.source).flags.c_contiguous:
+        yield place
+        return
+    rows, columns = bottom - top, right - left
+    if step[0] * columns <= PIECE:
+        high, wide = PIECE // max(step[0] * columns, 1) * step[0], columns
+    else:
+        high, wide = step[0], max(PIECE // (step[0] * step[1]), 1) * step[1]
+    for r in range(top, top + rows, high):
+        for c in range(left, left + columns, wide):
+            yield Place(place.batch, (r, min(r + high, bottom)), (c, min(c + wide, right)))
+
+
+def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
+    """Return the tiles of a span of rows or columns that begins at the edge of one."""
+    return span[0] // size, -(-span[1] // size)
+
+
+def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
+    """Call work for parts of a place that start at multiples of a step, at once where that pays."""
+    (top, bottom), (left, right) = place.rows, place.columns
+    rows, columns = bottom - top, right - left
+    if rows == 0 or columns == 0:
+        return
+
+    def by_rows(start: int, stop: int) -> None:
+        work(place._replace(rows=(top + start // columns, top + -(-stop // columns))))
+
+    def by_columns(start: int, stop: int) -> None:
+        work(place._replace(columns=(left + start // rows, left + -(-stop // rows))))
+
+    if rows > step[0]:
+        over_spans(rows * columns, by_rows, alignment=step[0] * columns)
+    else:
+        over_spans(rows * columns, by_columns, alignment=step[1] * rows)
