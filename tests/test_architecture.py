@@ -43,7 +43,7 @@ VAGUE = {"asked", "given", "on", "own", "what"}  # names that do not say what th
 # Module -> those that users write, or read in a report.
 PUBLIC_WORDS = {
     "analysis.models.monitors": {"asked"}, "analysis.studies.budget.budget": {"on"},
-    "analysis.studies.budget.report": {"on"}, "analysis.studies.diagnosis.advice": {"on"},
+    "analysis.studies.budget.report": {"on"}, "analysis.studies.diagnosis.diagnosed": {"on"},
     "analysis.studies.diagnosis.diagnose": {"on"}, "analysis.studies.diagnosis.report": {"on"},
     "gpu.lab.report": {"what"}, "testing.products.report": {"asked"}, "testing.quantizers.report": {"asked"},
 }  # fmt: skip

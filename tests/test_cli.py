@@ -417,7 +417,7 @@ def test_diagnose_prints_the_answer_and_writes_the_page(
     done = fpsim("diagnose", "my_model_of_fpsim:setup", "--recipes", "FP8_TENSOR", "--out", "o")
     assert (done.returncode, done.stderr) == (0, "")
     said = " ".join(done.stdout.split())
-    assert said.startswith("The one linear layer can go to FP8_TENSOR on H100 as it is: ")
+    assert said.startswith("The one linear layer can use FP8_TENSOR on H100 as it is: ")
     assert "o/report.html: the report" in said
     assert {"report.html", "products.csv", "plan.toml"} <= {path.name for path in (tmp_path / "o").iterdir()}
     done = fpsim("diagnose", "my_model_of_fpsim:alone", "--recipes", "FP8_TENSOR", "--out", "alone")

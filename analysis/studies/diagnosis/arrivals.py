@@ -1,4 +1,4 @@
-"""The operands that arrive at layers where all follow a recipe, compared with those of exact products."""
+"""The inherited errors of layers: their inputs where all layers follow a recipe, compared with exact inputs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fpsim.torch.operators import tensor_of
 
 
 class Arrivals:
-    """The operands that arrive at layers where all follow a recipe, compared with those of exact products.
+    """Compares the inputs of layers in a run where all follow a recipe with their inputs in an exact run.
 
     Attributes:
-      energies: recipe -> layer -> the energy of the error that exact products of the arriving operands have.
+      energies: recipe -> layer -> the sum of squares of the error that the exact product has because of its input.
     """
 
     def __init__(self, recording: Recording, layers: Mapping[str, int]) -> None:
@@ -32,13 +32,13 @@ class Arrivals:
         self._name = ""
 
     def listen(self, twin: Twin, name: str) -> None:
-        """Note what arrives in the runs of a recipe."""
+        """Listen to the inputs of all layers in the runs of a recipe."""
         self._name, self.energies[name], self._seen[name] = name, {}, set()
         for spot in twin.spots.values():
             spot.read = self._read
 
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
-        """End it; batches whose outputs were known, and which did not run, run now."""
+        """Stop listening, after running the batches that were not run because their outputs were known."""
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():
             for index in range(min(len(self._steps), len(measurer.batches))):
@@ -50,7 +50,7 @@ class Arrivals:
     def _read(self, spot: Spot, x: torch.Tensor) -> None:
         index = (spot.draw - 1) // CALLS
         if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:
-            return  # as the first call alone was kept
+            return  # the recording kept only the first call
         self._seen[self._name].add((spot.name, index))
         exact = self._exact.get((self._steps[index], recorded_name(spot.name), "input"))
         if exact is None or exact.shape != tuple(x.shape):

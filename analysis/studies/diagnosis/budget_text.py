@@ -1,4 +1,4 @@
-"""Budgets as text that keeps every bit, for the folder of a diagnosis that goes on."""
+"""Budgets as text that keeps every bit, for the folder in which a diagnosis keeps its measurements."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ FIELDS = (
 )
 
 
-def to_text(found: Budget) -> str:
-    """A budget as JSON."""
+def to_text(budget: Budget) -> str:
+    """Return a budget as JSON."""
     rows = [
         {name: _plain(getattr(row, name)) for name in FIELDS}
         | {"squares": list(row.squares), "tiles": [_tile(tile) for tile in row.tiles]}
-        for row in found.rows
+        for row in budget.rows
     ]
-    fields = {name: _plain(getattr(found, name)) for name in ("recipe", "on", "model", "steps", "notes")}
-    return json.dumps(to_json({**fields, "rows": rows, "coverage": found.coverage.to_dict()}))
+    fields = {name: _plain(getattr(budget, name)) for name in ("recipe", "on", "model", "steps", "notes")}
+    return json.dumps(to_json({**fields, "rows": rows, "coverage": budget.coverage.to_dict()}))
 
 
 def from_text(text: str) -> Budget:
-    """What `to_text` was given.
+    """Return the budget that `to_text` wrote.
 
     Example:
       >>> import torch
@@ -48,24 +48,24 @@ def from_text(text: str) -> Budget:
       >>> model = torch.nn.Sequential(torch.nn.Linear(64, 32))
       >>> with fp.analysis.record(model, keep=1) as r:
       ...     y = model(torch.randn(64, 64))
-      >>> found = fp.analysis.budget(r, recipe="FP8_TENSOR")
-      >>> from_text(to_text(found)) == found
+      >>> budget = fp.analysis.budget(r, recipe="FP8_TENSOR")
+      >>> from_text(to_text(budget)) == budget
       True
     """
-    found = from_json(json.loads(text))
-    rows = tuple(_row(fields) for fields in found["rows"])
-    fields = (found["recipe"], found["on"], found["model"], tuple(found["steps"]), tuple(found["notes"]))
-    coverage = Coverage.from_dict(found["coverage"]) if "coverage" in found else NOTHING  # of folders without one
-    return Budget(rows, *fields, coverage)
+    fields = from_json(json.loads(text))
+    rows = tuple(_row(row) for row in fields["rows"])
+    steps, notes = tuple(fields["steps"]), tuple(fields["notes"])
+    coverage = Coverage.from_dict(fields["coverage"]) if "coverage" in fields else NOTHING  # in older folders
+    return Budget(rows, fields["recipe"], fields["on"], fields["model"], steps, notes, coverage)
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _tile(tile: WorstTile) -> dict[str, Any]:
-    found = {name: _plain(value) for name, value in tile._asdict().items()}
-    return found | {"fmt": None if tile.fmt is None else element_fields(element_format(tile.fmt))}
+    fields = {name: _plain(value) for name, value in tile._asdict().items()}
+    return fields | {"fmt": None if tile.fmt is None else element_fields(element_format(tile.fmt))}
 
 
 def _row(fields: dict[str, Any]) -> BudgetRow:

@@ -1,4 +1,4 @@
-"""What a diagnosis recommends: the recipe that fits most, and 16 bits for what it does not fit."""
+"""The recommendation of a diagnosis: the recipe that fits most products, and 16 bits for the others."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, sp
 from fpsim.display.wording import listed
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-ROOM = 1.05  # bits within which recipes are alike, as scales for every 32 values take 3 %: the lower error decides
-WORTH = 0.25  # share of the bits of one recipe everywhere that a mix of two saves at least: libraries run one at a time
-SAVES = 0.1  # share of the bits of the recipe of 16 bits that a recommendation of fewer saves at least
-RANDOM = 2  # random plans beside it
+ROOM = 1.05  # recipes whose bits differ by no more than this factor are alike, and the lower error decides: scales for
+# every 32 values take 3 %
+WORTH = 0.25  # a mix of two recipes saves at least this share of the bits of one: libraries run one recipe at a time
+SAVES = 0.1  # a recommendation of fewer than 16 bits saves at least this share of the bits
+RANDOM = 2  # random plans that are measured for comparison
 SHARED = (
-    "No product was measured alone in {}, as all that fit stay within the limit at once: figures of single products "
-    "are shares of what all do, by the squares of their own errors."
+    "No product was measured alone in {}, as all that fit stay within the limit at once: the errors of single products "
+    "are shares of the joint error, in proportion to the squares of the products' own errors."
 )
 Slots = Mapping[tuple[str, str], str]  # (layer, product) -> recipe
 
 
 class Chosen(NamedTuple):
-    """What is recommended.
+    """The recommended plan, and the recipes it was chosen from.
 
     Attributes:
-      plan: it.
-      low: the recipe of fewer than 16 bits that is recommended, or would be where that paid; "" without one.
+      plan: the recommended plan.
+      low: the recipe of fewer than 16 bits that is recommended, or that would be if it saved enough; "" without one.
       high: the recipe of 16 bits or more.
-      joint: of `low` for all that fits, and `high` for the rest, measured; None without one.
-      missed: bits a value that were asked for and that what fits does not meet; None where it does.
-      pays: whether fewer than 16 bits save enough.
+      joint: the measured errors of the model with `low` where it fits and `high` elsewhere; None without `low`.
+      missed: the requested bits a value if no plan of products that fit takes as few; None otherwise.
+      pays: whether the plan saves at least SAVES of the bits.
     """
 
     plan: Plan
@@ -48,76 +49,76 @@ class Chosen(NamedTuple):
 
 
 def chosen(
-    found: Sensitivity, verdicts: Sequence[Verdict], limit: float, bits: float | None, out: Path | None
+    report: Sensitivity, verdicts: Sequence[Verdict], limit: float, bits: float | None, out: Path | None
 ) -> Chosen:
     """Choose among the recipes that fit each product.
 
-    Without `bits` it is one recipe and the one of 16 bits: as few bits as keep the gradients, measured with all
-    products low at once, within the limit, which may take a product out that fits alone. One recipe for every product
-    is preferred to a mix that saves less than a quarter of its bits. With them
-    it is the plan of the least harm, of all recipes that fit.
+    Without `bits` the plan has one low recipe, and the one of 16 bits: the fewest bits whose gradients, measured with
+    all products in low precision at once, are within the limit. This may exclude products that fit alone. One recipe
+    for every product is preferred to a mix that saves less than a quarter of its bits. With `bits` it is the plan of
+    the least harm among all recipes that fit.
     """
-    high = high_of(found.recipes, verdicts)
-    lows = [name for name, recipe in found.recipes.items() if not is_high(recipe)]
-    offers = {name: _assignment(verdicts, name, high) for name in lows}
-    joint = {name: found.measure(each) for name, each in offers.items()}
-    found = with_shares(found, verdicts, joint)
+    high = high_of(report.recipes, verdicts)
+    lows = [name for name, recipe in report.recipes.items() if not is_high(recipe)]
+    everywhere = {(verdict.layer, verdict.product): high for verdict in verdicts}
+    offers: dict[str, Slots] = {
+        name: everywhere | {
+            (verdict.layer, verdict.product): name for verdict in verdicts if verdict.recipe == name and verdict.fits
+        } for name in lows
+    }  # fmt: skip
+    joint = {name: report.measure(slots) for name, slots in offers.items()}
+    report = with_shares(report, verdicts, joint)
     if bits is None:
-        low, made, missed = *_fewest(found, verdicts, offers, joint, high, limit, out), None
+        low, made, missed = *_fewest(report, verdicts, offers, joint, high, limit, out), None
     else:
-        low = _best(joint, {name: _bits_of(slots, verdicts) for name, slots in offers.items()}, limit, found.figure)
-        made, missed = _of_bits(found, verdicts, {*lows, high}, high, bits, out)
-    everywhere = _bits_of({(one.layer, one.product): high for one in verdicts}, verdicts)
-    pays = _bits_of(made.assignment, verdicts) <= (1 - SAVES) * everywhere
+        low = _best(joint, {name: _bits_of(slots, verdicts) for name, slots in offers.items()}, limit, report.figure)
+        made, missed = _of_bits(report, verdicts, {*lows, high}, high, bits, out)
+    high_bits = _bits_of(everywhere, verdicts)
+    pays = _bits_of(made.assignment, verdicts) <= (1 - SAVES) * high_bits
     if bits is None and not pays:
-        made = plan(_rows_of(found, verdicts, {high}), bits=_up(everywhere), random=0, out=out)
-    return Chosen(_without(made, found), low, high, joint.get(low), missed, pays)
+        made = plan(_rows_of(report, verdicts, {high}), bits=_up(high_bits), random=0, out=out)
+    return Chosen(_without(made, report), low, high, joint.get(low), missed, pays)
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
     """Return the recipe of 16 bits or more that products stay in: the first of those in which the fewest overflow."""
-    overflows = [one.recipe for one in verdicts if math.isinf(one.error)]
+    overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
-def _assignment(verdicts: Sequence[Verdict], low: str, high: str) -> Slots:
-    """A recipe wherever it fits, and the other one elsewhere."""
-    slots: dict[tuple[str, str], str] = {(one.layer, one.product): high for one in verdicts}
-    return slots | {(one.layer, one.product): low for one in verdicts if one.recipe == low and one.fits}
-
-
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
-    """Bits a value of all products."""
-    of = {(one.layer, one.product, one.recipe): one for one in verdicts}
-    found = [of[(*slot, name)] for slot, name in slots.items()]
-    return math.fsum(one.bits * one.values for one in found) / sum(one.values for one in found)
+    """Return the bits a value of all products in an assignment."""
+    known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
+    chosen = [known[(*slot, name)] for slot, name in slots.items()]
+    return math.fsum(verdict.bits * verdict.values for verdict in chosen) / sum(verdict.values for verdict in chosen)
 
 
 def _fewest(
-    found: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
+    report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """The best recipe beside the one of 16 bits and its plan: all that fits where that is within the limit at once,
-    else as much of it as is.
+    """Return the best low recipe and its plan with the recipe of 16 bits.
+
+    The plan has every product that fits in the low recipe if these are within the limit at once, else as many as are.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
     plans: dict[str, Plan] = {}
     for name in sorted(offers, key=lambda name: every[name]):
-        if plans and every[name] > ROOM * min(one.cost for one in plans.values()):
+        if plans and every[name] > ROOM * min(offer.cost for offer in plans.values()):
             break  # nor is what a part of it saves enough
-        known = {every[name]} if figure_of(joint[name], found.figure) <= limit else set()
-        made = _within(found, verdicts, {name, high}, limit, known, out)
+        known = {every[name]} if figure_of(joint[name], report.figure) <= limit else set()
+        made = _within(report, verdicts, {name, high}, limit, known, out)
         if made.measured <= limit and name in made.assignment.values():
             plans[name] = made
     if not plans:
-        low = _best(joint, every, limit, found.figure)
-        return low, _within(found, verdicts, {low, high} - {""}, limit, set(), out)
-    rows = {name: found.measure(one.assignment) for name, one in plans.items()}
-    low = _best(rows, {name: one.cost for name, one in plans.items()}, limit, found.figure)
-    alone = _best_alone(offers, joint, every, limit, found.figure)
+        low = _best(joint, every, limit, report.figure)
+        return low, _within(report, verdicts, {low, high} - {""}, limit, set(), out)
+    rows = {name: report.measure(offer.assignment) for name, offer in plans.items()}
+    low = _best(rows, {name: offer.cost for name, offer in plans.items()}, limit, report.figure)
+    alone = _best_alone(offers, joint, every, limit, report.figure)
     if alone and len({*plans[low].assignment.values()}) > 1 and plans[low].cost > (1 - WORTH) * every[alone]:
-        return alone, plan(_rows_of(found, verdicts, {alone}), bits=_up(every[alone]), random=0, out=out)
-    return low, plan(_rows_of(found, verdicts, {low, high}), bits=_up(plans[low].cost), random=RANDOM, out=out)
+        return alone, plan(_rows_of(report, verdicts, {alone}), bits=_up(every[alone]), random=0, out=out)
+    return low, plan(_rows_of(report, verdicts, {low, high}), bits=_up(plans[low].cost), random=RANDOM, out=out)
 
 
 def _best_alone(
@@ -131,7 +132,10 @@ def _best_alone(
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
-    """The recipe of the fewest bits within the limit, of those that are alike that of the least error; "" without."""
+    """Return the recipe of the fewest bits within the limit, among recipes of alike bits that of the least error.
+
+    Without any recipe it returns "".
+    """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)
     if not within:
@@ -142,69 +146,71 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
     return fewest if alike_over_batches(joint[fewest], joint[best], figure) else best
 
 
-def alike_over_batches(one: SensitivityRow, other: SensitivityRow, figure: str) -> bool:
-    """Return whether the errors of gradients or outputs differ by no more than one of them does between batches."""
-    spreads = [spread_of(row, figure) for row in (one, other) if not math.isnan(spread_of(row, figure))]
-    return abs(figure_of(one, figure) - figure_of(other, figure)) <= max(spreads, default=0.0)
+def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: str) -> bool:
+    """Return whether two errors differ by no more than the larger standard deviation over batches."""
+    spreads = [spread_of(row, figure) for row in (first, second) if not math.isnan(spread_of(row, figure))]
+    return abs(figure_of(first, figure) - figure_of(second, figure)) <= max(spreads, default=0.0)
 
 
 def with_shares(
-    found: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
+    report: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
 ) -> Sensitivity:  # fmt: skip
     """Return a sensitivity in which products that were not measured alone have a share of what all do to the outputs.
 
-    Squares of errors of independent roundings add up, so that shares of the square are those of the products' own.
+    Squares of errors of independent roundings add up, so the joint square is shared in proportion to the squares of the
+    products' own errors.
 
     Args:
-      joint: recipe -> the row of all that fits at once; those of other recipes are of all products.
+      joint: recipe -> the row with all products that fit at once; for other recipes the row of all products is taken.
     """
-    if found.has_loss:
-        return found
-    errors = {(one.layer, one.product, one.recipe): one.error for one in verdicts}
-    fits = {(one.layer, one.product, one.recipe) for one in verdicts if one.fits}
-    wholes = {row.recipe: row for row in found.joint} | dict(joint)
-    measured = {row.recipe for row in found.rows if not math.isnan(row.output_error)}
+    if report.has_loss:
+        return report
+    errors = {(verdict.layer, verdict.product, verdict.recipe): verdict.error for verdict in verdicts}
+    fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
+    wholes = {row.recipe: row for row in report.joint} | dict(joint)
+    measured = {row.recipe for row in report.rows if not math.isnan(row.output_error)}
     rows: list[SensitivityRow] = []
     shared: dict[str, None] = {}
-    for row in found.rows:
+    for row in report.rows:
         key = row.layer, row.product, row.recipe
         whole = wholes[row.recipe].output_error
         if row.recipe not in measured and math.isfinite(errors[key]) and math.isfinite(whole):
-            of = [error for other, error in errors.items() if other[2] == row.recipe and math.isfinite(error)
-                  and (row.recipe not in joint or other in fits)]  # fmt: skip
-            size = math.hypot(*of)
+            shared_by = [error for other, error in errors.items() if other[2] == row.recipe and math.isfinite(error)
+                         and (row.recipe not in joint or other in fits)]  # fmt: skip
+            size = math.hypot(*shared_by)
             share = whole * errors[key] / size if size else 0.0
             row, shared[row.recipe] = dataclasses.replace(row, output_error=share), None
         rows.append(row)
-    notes = (*found.notes, SHARED.format(listed(list(shared)))) if shared else found.notes
-    return dataclasses.replace(found, rows=tuple(rows), notes=notes)
+    notes = (*report.notes, SHARED.format(listed(list(shared)))) if shared else report.notes
+    return dataclasses.replace(report, rows=tuple(rows), notes=notes)
 
 
-def _rows_of(found: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """The sensitivity of what fits, and of the recipes of 16 bits, of some recipes."""
-    fits = {(one.layer, one.product, one.recipe) for one in verdicts if one.fits}
+def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
+    """Return the sensitivity of the named recipes, reduced to products that fit or have 16 bits."""
+    fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
-        row for row in found.rows
-        if row.recipe in names and (is_high(found.recipes[row.recipe]) or (row.layer, row.product, row.recipe) in fits)
+        row for row in report.rows
+        if row.recipe in names and (is_high(report.recipes[row.recipe]) or (row.layer, row.product, row.recipe) in fits)
     )  # fmt: skip
-    return dataclasses.replace(found, rows=rows, recipes={n: r for n, r in found.recipes.items() if n in names})
+    return dataclasses.replace(report, rows=rows, recipes={n: r for n, r in report.recipes.items() if n in names})
 
 
 def _within(
-    found: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
+    report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
-    """The plan of the fewest bits whose gradients, measured with all products at once, are within a limit.
+    """Return the plan of the fewest bits whose error, measured with all products at once, is within the limit.
 
-    Bits of which it is known are tried whatever is predicted; of others those that are predicted to be within it.
+    Args:
+      known: bits a value of plans that are known to be within the limit; they are tried whatever is predicted.
     """
-    rows = _rows_of(found, verdicts, names)
+    rows = _rows_of(report, verdicts, names)
     for cost in known:  # the fewest bits of all, for which no other plan needs a prediction
         made = plan(rows, bits=_up(cost), random=0, out=out)
         if made.measured <= limit:
             return made
     quiet = plan(dataclasses.replace(rows, _measurer=None), bits=64, random=0)
-    found_costs = {point.cost for point in quiet.frontier() if point.method == "milp" and point.predicted <= limit}
-    for cost in sorted(found_costs):
+    costs = {point.cost for point in quiet.frontier() if point.method == "milp" and point.predicted <= limit}
+    for cost in sorted(costs):
         made = plan(rows, bits=_up(cost), random=0, out=out)
         if made.measured <= limit:
             return made
@@ -212,28 +218,28 @@ def _within(
 
 
 def _of_bits(
-    found: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
+    report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """The plan of a budget; where it is too small for what fits, the cheapest one and what was asked for."""
-    rows = _rows_of(found, verdicts, names)
+    """Return the plan of a budget; if products that fit need more bits, the cheapest plan and the requested bits."""
+    rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
     cheapest: dict[tuple[str, str], Verdict] = {}
-    for one in verdicts:
-        slot = one.layer, one.product
-        if (*slot, one.recipe) in there and (slot not in cheapest or one.bits < cheapest[slot].bits):
-            cheapest[slot] = one
-    least = _bits_of({slot: one.recipe for slot, one in cheapest.items()}, verdicts)
+    for verdict in verdicts:
+        slot = verdict.layer, verdict.product
+        if (*slot, verdict.recipe) in there and (slot not in cheapest or verdict.bits < cheapest[slot].bits):
+            cheapest[slot] = verdict
+    least = _bits_of({slot: verdict.recipe for slot, verdict in cheapest.items()}, verdicts)
     missed = bits if bits < least else None
     return plan(rows, bits=_up(max(least, bits)), random=RANDOM, out=out), missed
 
 
 def _up(bits: float) -> float:
-    """A budget that such a mean fits in, however it was rounded."""
+    """Return a budget that a plan of this mean of bits fits in, however the mean was rounded."""
     return bits * (1 + 2.0**-40)
 
 
-def _without(made: Plan, found: Sensitivity) -> Plan:
-    """The plan without notes on what verdicts left out, which say why themselves."""
-    notes = tuple(note for note in made.notes if not note.endswith("of which the sensitivity has no row."))
-    shared = tuple(note for note in found.notes if note.startswith(SHARED[:30]))
+def _without(made: Plan, report: Sensitivity) -> Plan:
+    """Return a plan without the notes on products that verdicts left out, which give the reasons themselves."""
+    notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
+    shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))
     return dataclasses.replace(made, notes=(*notes, *shared))

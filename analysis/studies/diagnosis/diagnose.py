@@ -1,4 +1,4 @@
-"""Diagnoses a model: which layers can go to few bits, which cannot, why, and what to do: fp.analysis.diagnose."""
+"""The function fp.analysis.diagnose: which layers of a model can use few bits, which cannot, why, and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fpsim.display.progress import Progress, bar
 from fpsim.errors import require_integer, shown
 from fpsim.files import path_of
 
-LIMIT = 0.1  # relative error of a product, and of the gradients; the reason stands below
+LIMIT = 0.1  # relative error of a product, and of the gradients; `limit` below says why
 
 
 def diagnose(
@@ -31,41 +31,42 @@ def diagnose(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Say which layers of a model can go to few bits as they are, which cannot, why, and what to do.
+    """Say which layers of a model can use few bits as they are, which cannot, why, and what to do.
 
-    Records the products of the first two batches, splits their errors by cause in each recipe on the hardware, local
-    and inherited, lets one product at a time follow each recipe, and plans from what fits (docs/diagnose.md). A
-    product fits where it is off by at most `limit`, single rows and columns by three times that, and where alone it
-    changes the gradients of all parameters by at most `limit`. Nothing is recommended that was not measured.
+    The diagnosis records the products of the first two batches and splits their errors by cause, in each recipe on the
+    hardware. Then it runs the model with one product at a time in each recipe, and plans from the products that fit
+    (docs/diagnose.md). A product fits if its relative error is at most `limit`, that of its single rows and columns at
+    most three times `limit`, and if this product alone changes the gradients of all parameters by at most `limit`.
+    Nothing is recommended that was not measured.
 
-    Without a loss outputs alone are judged: forward products, no gradients, no backward pass. Products are measured
-    alone, and errors split by cause, only where that decides something, so that it takes a fraction of the time.
+    Without a loss only forward products and outputs are judged; no backward pass runs. Products are then measured
+    alone, and errors split by cause, only where that decides something, which takes a fraction of the time.
 
     Args:
-      model: a torch.nn.Module on the CPU with torch.nn.Linear layers, which stays as it is.
-      batches: a list of what the loss takes as its batch: two or more, since figures of one say nothing of others.
+      model: a torch.nn.Module on the CPU with linear layers or convolutions, which stays as it is.
+      batches: a list of what the loss takes as its batch: two or more, since one batch says nothing about others.
       loss: called as loss(model, batch) with a copy; returns one value with a gradient. Or a criterion of torch, such
         as torch.nn.CrossEntropyLoss(), for batches of (input, target). None for inference: a batch is what the model
         takes, model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
       recipes: one or several names, `fp.torch.LinearRecipe` or `fp.train.Recipe`, or a dictionary of these; None for
-        BF16, FP8_TENSOR, DEEPSEEK_V3 and MXFP8, as far as the hardware has units for them. Without one of 16 bits or
-        more BF16 is added, which products stay in that cannot go lower.
-      on: the hardware that adds, as of `fp.analysis.budget`: "H100", "B200", "H100 cuBLAS"; None for the recipes' own.
-      bits: at most so many bits a value, as of `fp.analysis.plan`; None for one recipe, in as few bits as `limit`
-        admits.
-      limit: the relative error from which a product does not fit. A tenth is 2.7 times what two E4M3 operands cost by
-        their rounding (2.65 % each), and twice what FP8 recipes that train as BF16 does come to in all gradients.
-      layers: a shell pattern or several of the names of linear layers and convolutions.
-      seed: of the draws of the first batch; the next ones count up.
-      out: a folder in which everything is kept as soon as it is measured; the same call goes on where it stopped.
+        BF16, FP8_TENSOR, DEEPSEEK_V3 and MXFP8, as far as the hardware has units for them. If none has 16 bits or more,
+        BF16 is added for products that fit no other recipe.
+      on: the hardware that adds, as in `fp.analysis.budget`: "H100", "B200", "H100 cuBLAS"; None for the units of the
+        recipes themselves.
+      bits: largest mean bits a value, as in `fp.analysis.plan`; None for one recipe, in as few bits as `limit` admits.
+      limit: the largest relative error that fits. The default is 2.7 times the error that rounding two operands to E4M3
+        makes (2.65 % each), and twice that of all gradients in FP8 recipes that train as well as BF16.
+      layers: a shell pattern or several for the names of linear layers and convolutions.
+      seed: seed of the random draws of the first batch; the next batches count up from it.
+      out: a folder that keeps each measurement as soon as it is made; the same call continues where it stopped.
       progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
     Returns:
       A Diagnosis: `answer` in words, `recording`, `budgets`, `sensitivity`, `plan`, and `page(path)`.
     Raises:
       TypeError: an argument of another kind.
       ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,
-        without a gradient, or that does not call the model; a batch that does not fit; unknown recipes, hardware or
-        layers; bits that no recipe meets; a folder of another model, loss or data.
+        without a gradient, or that does not call the model; a batch that does not fit the model; unknown recipes,
+        hardware or layers; fewer bits than any recipe takes; a folder of another model, loss or data.
       ImportError: torch, or a package that plans need, is not installed.
 
     Example:
@@ -75,7 +76,7 @@ def diagnose(
       >>> batches = [torch.randn(128, 128) for _ in range(2)]
       >>> found = fp.analysis.diagnose(model, batches, lambda model, x: model(x).square().mean(), recipes="FP8_TENSOR")
       >>> print(found.sentences[0])  # doctest: +ELLIPSIS
-      All 2 linear layers can go to FP8_TENSOR on H100 as they are: no product is off by more than ...
+      All 2 linear layers can use FP8_TENSOR on H100 as they are: no product is off by more than ...
       >>> found.plan["0", "wgrad"].recipe
       'FP8_TENSOR'
     """
@@ -89,14 +90,13 @@ def diagnose(
     refuse_swapped(model, batches, loss)
     chosen = request.product_layers(request.model_checked(model), layers)
     loss = None if loss is None else loss_of(loss)
-    listed = request.batches_listed(batches)
+    batches = request.batches_listed(batches)
     require_integer("seed", seed, 0)
     _require_positive("limit", limit)
     if bits is not None:
         _require_positive("bits", bits)
     folder = None if out is None else path_of(out, "out")
-    kind = Stages if loss is not None else OutputStages
-    stages = kind(model, listed, loss, chosen, recipes, on, seed, folder)
+    stages = (Stages if loss is not None else OutputStages)(model, batches, loss, chosen, recipes, on, seed, folder)
     with bar("diagnose") if progress is None else nullcontext(progress) as report:
         return stages.run(bits, float(limit), layers, report)
 

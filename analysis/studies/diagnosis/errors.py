@@ -1,10 +1,11 @@
-"""The errors of a recording's forward products in the recipes of a diagnosis, without their causes where these fit."""
+"""The errors of a recording's forward products in each recipe, split by cause only where a product does not fit."""
 
 from __future__ import annotations
 
 import dataclasses
 import glob
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -16,22 +17,30 @@ from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.report import Budget, added
 from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.cells import Cells
+from fpsim.analysis.studies.diagnosis.recipes import cache_of
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
-from fpsim.analysis.studies.diagnosis.stages import Report, Stages, keep_budget, known_budget
+from fpsim.analysis.studies.diagnosis.stages import (
+    OwnError,
+    Report,
+    Stages,
+    keep_budget,
+    known_budget,
+    own_verdict,
+)
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, LINES, Verdict, is_high, lines_of
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.content import recipe_words
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-CACHE = "cache of "  # before the name of a recipe whose format a KV cache has
+CACHE = "cache of "  # precedes the name of the recipe of a KV cache
 
 
 class ProductErrors:
-    """The errors of forward products in every recipe, as budgets whose rows need not have causes.
+    """The errors of forward products in every recipe, as budgets whose rows may have no causes.
 
     Attributes:
-      budgets: recipe -> the rows of linear layers and convolutions.
-      refused: (layer, recipe) -> why it cannot have the product.
+      budgets: recipe -> the errors of linear layers and convolutions.
+      refused: (layer, recipe) -> why the recipe cannot have the product.
     """
 
     def __init__(self, stages: Stages, recording: Recording, cells: Cells | None) -> None:
@@ -45,7 +54,7 @@ class ProductErrors:
         self._largest: dict[str, float] = {}
 
     def measure(self, patterns: str | Sequence[str], report: Report) -> None:
-        """Measure every recorded product that patterns name."""
+        """Measure every recorded product whose layer the patterns match."""
         recording, stages = self._recording, self._stages
         names = {recorded_name(layer): layer for layer in stages.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
@@ -57,15 +66,17 @@ class ProductErrors:
             report(place / len(layers), f"{recorded_as} in {', '.join(stages.recipes)}")
             caches = layer is None and (recording.steps[0], recorded_as, "query") in recording.operands
             for name, one in self._of_layer(recorded_as, caches).items():
-                if layer is None:
-                    self._add_other(name, recorded_as, one)
+                if layer is None and name.startswith(CACHE):
+                    self._caches[name.removeprefix(CACHE), recorded_as] = one
+                elif layer is None:
+                    self._others[name, recorded_as] = one
                 elif one.rows:
                     self._add(name, layer, one)
                 else:
                     self.refused[layer, name] = one.notes[0] if one.notes else "it was not recorded"
 
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
-        """Return the budget of a recorded layer in each recipe, and in caches of keys and values by their recipe."""
+        """Return the budget of a recorded layer in each recipe, and with KV caches in their recipes."""
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
             recipes |= {CACHE + name: cache_of(recipe) for name, recipe in recipes.items() if not is_high(recipe)}
@@ -89,7 +100,7 @@ class ProductErrors:
                 said[name].extend((note, one.layer) for note in errors.notes[name])
         steps = tuple(sorted({one.step for one in kept}))
         for name in missing:
-            rows = () if name in refused else added(tuple(with_part(each) for each in parts[name].values()))
+            rows = () if name in refused else added(tuple(with_part(rows) for rows in parts[name].values()))
             why = (refused[name],) if name in refused else (*notes.sentences, *said[name].sentences)
             why = tuple(note for note in why if not note.startswith("Without dgrad and wgrad"))
             fresh = Budget(rows, name, self._stages.hardware, self._recording.model, steps, why)
@@ -103,14 +114,11 @@ class ProductErrors:
         notes = tuple(dict.fromkeys((*mine.notes, *one.notes)))
         self.budgets[name] = dataclasses.replace(mine, rows=mine.rows + rows, notes=notes, steps=one.steps)
 
-    def _add_other(self, name: str, layer: str, one: Budget) -> None:
-        if name.startswith(CACHE):
-            self._caches[name.removeprefix(CACHE), layer] = one
-        else:
-            self._others[name, layer] = one
-
     def inherit(self, name: str, energies: Mapping[str, float]) -> None:
-        """Add what arrives at the layers: the energy of the error of exact products of the operands there."""
+        """Add the inherited errors to the rows of a recipe.
+
+        Args: energies: layer -> the sum of squares of the error that its exact product has because of its input.
+        """
         rows = tuple(
             dataclasses.replace(row, squares=row.squares._replace(inherited=energies.get(row.layer)))
             for row in self.budgets[name].rows
@@ -118,7 +126,7 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def replace(self, name: str, layer: str, one: Budget) -> None:
-        """Replace the row of a layer by one with causes."""
+        """Replace the row of a layer by one whose error is split by cause."""
         if not one.rows:  # a note says why
             return
         row = one.rows[0]
@@ -133,43 +141,25 @@ class ProductErrors:
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:
-        """Return verdicts of the products that no recipe of linear layers names."""
+        """Return the verdicts on products that no recipe of linear layers names."""
         recording, stages = self._recording, self._stages
         verdicts = []
         for (name, layer), one in self._others.items():
             recipe = stages.recipes[name]
-            verdicts += [
-                stages._of_row(row, name, recipe, recording, (layer, limit, self._reaches(), ""))
-                for row in self._with_causes(one, layer, recipe, limit)
-            ]  # fmt: skip
+            own = OwnError(layer, limit, defaultdict(lambda: math.nan, self._largest))  # NaN if read from a folder
+            rows = self._with_causes(one, layer, recipe, limit)
+            verdicts += [own_verdict(row, name, recipe, recording, own) for row in rows]
             cache = self._caches.get((name, layer))
             if cache is not None:
-                verdicts += [
-                    stages._of_row(row, name, cache_of(recipe), recording, (layer, limit, self._reaches(), KV_CACHE))
-                    for row in self._with_causes(cache, layer, cache_of(recipe), limit)
-                ]  # fmt: skip
+                rows, own = self._with_causes(cache, layer, cache_of(recipe), limit), own._replace(called=KV_CACHE)
+                verdicts += [own_verdict(row, name, cache_of(recipe), recording, own) for row in rows]
         return tuple(verdicts)
 
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
-        """Return the rows of a layer, with causes where one does not fit."""
+        """Return the rows of a layer, with causes if one does not fit."""
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows
         return budget(self._recording, recipe=recipe, on=None, layers=glob.escape(layer)).rows
-
-    def _reaches(self) -> Mapping[str, float]:
-        return _Reached(self._largest)
-
-
-class _Reached(dict[str, float]):
-    """Largest magnitudes of exact products by layer; NaN for those that were read from a folder."""
-
-    def __missing__(self, layer: str) -> float:
-        return math.nan
-
-
-def cache_of(recipe: LinearRecipe) -> LinearRecipe:
-    """Return the recipe of a product with a KV cache, which holds its second operand alone in few bits."""
-    return LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:

@@ -1,4 +1,4 @@
-"""The stages of a diagnosis without a loss: forward products and outputs alone, and no more than decides something."""
+"""The stages of a diagnosis without a loss: forward products and outputs, and only what decides something."""
 
 from __future__ import annotations
 
@@ -35,19 +35,28 @@ from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.analysis.studies.sensitivity.shapes import groups_of
 from fpsim.analysis.studies.sensitivity.twin import Twin
 
-SPLIT = 6  # layers of each recipe whose errors are split by cause though they fit: the worst ones
+SPLIT = 6  # the worst layers of each recipe, whose errors are split by cause even if they fit
 WORDS = (
-    "No loss was given: gradients were not measured, and errors were split by cause only where a product does not fit, "
-    f"and for the {SPLIT} worst layers of each recipe of few bits."
+    "No loss was given: gradients were not measured, and errors were split by cause only for products that do not fit, "
+    f"and for the {SPLIT} worst layers of each recipe below 16 bits."
 )
-ENDS = {"recording": 0.05, "errors": 0.4, "together": 0.8, "causes": 0.9, "alone": 0.98}  # shares of the work done then
+ENDS = {
+    "recording": 0.05,
+    "errors": 0.4,
+    "together": 0.8,
+    "causes": 0.9,
+    "alone": 0.98,
+}  # share of the work done after each stage
 
 
 class OutputStages(Stages):
-    """Measures the outputs of a model on some batches; see `fp.analysis.diagnose`. Arguments are those of `Stages`."""
+    """Measures forward products and outputs of a model; see `fp.analysis.diagnose`.
+
+    The arguments are those of `Stages`.
+    """
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """Run all stages."""
+        """Run all stages and return the diagnosis."""
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, None, self.seed)
@@ -66,30 +75,30 @@ class OutputStages(Stages):
             misfits = errors.misfits(limit)
             self._split(recording, errors, misfits, cells, report)
             self._alone_where_needed(measurer, errors, misfits, limit, report)
-        found = self._sensitivity(measurer, joint, layers, unsteady)
+        sensitivity = self._sensitivity(measurer, joint, layers, unsteady)
         budgets = {
             name: dataclasses.replace(
                 one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, layers not in EVERY)
             ) for name, one in errors.budgets.items()
         }  # fmt: skip
         report(ENDS["alone"], "plan")
-        rows = tuple(dataclasses.replace(row, output_error=0.0) for row in found.rows)
-        offered = dataclasses.replace(found, rows=rows)  # measured alone or not
-        verdicts = self._verdicts(recording, budgets, found, limit, offered)
-        out = None if self.out is None else self.out / "plan" / found.identity[:16]
-        choice = chosen(found, verdicts, limit, bits, out)
+        rows = tuple(dataclasses.replace(row, output_error=0.0) for row in sensitivity.rows)
+        offered = dataclasses.replace(sensitivity, rows=rows)  # plans can offer products that were not measured alone
+        verdicts = self._verdicts(recording, budgets, sensitivity, limit, offered)
+        out = None if self.out is None else self.out / "plan" / sensitivity.identity[:16]
+        choice = chosen(sensitivity, verdicts, limit, bits, out)
         alone = errors.alone(limit)
         report(1.0, "done")
-        there = list(dict.fromkeys(one.layer for one in verdicts))
+        judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
-        left = left_out_notes(recording, there, list(self.layers), unseen, exact, recording_has_loss=False)
-        notes = (*self.notes, *(note for note in found.notes if not note.startswith(LEFT_OUT)), *left)
+        left = left_out_notes(recording, judged, list(self.layers), unseen, exact, recording_has_loss=False)
+        notes = (*self.notes, *(note for note in sensitivity.notes if not note.startswith(LEFT_OUT)), *left)
         notes += (*recording.notes, *choice.plan.notes, *judged_eagerly(self.model, recording.coverage), WORDS)
-        notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
+        notes += of_layers([note for budget in budgets.values() for note in budget.notes], set(recording.layers))
         made = with_kept(choice.plan, alone, recording)
         return Diagnosis(
-            recording, budgets, found, made, tuple(verdicts), choice.low, choice.high, choice.joint,
+            recording, budgets, sensitivity, made, tuple(verdicts), choice.low, choice.high, choice.joint,
             choice.missed, choice.pays, self._promoted(recording, verdicts), limit, self.hardware, len(first),
             tuple(dict.fromkeys(notes)), tuple(unseen), alone,
         )  # fmt: skip
@@ -110,7 +119,7 @@ class OutputStages(Stages):
     def _together(
         self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
-        """Run the model with all products low at once in each recipe, and note what arrives at every layer."""
+        """Run the model with all products in each recipe at once, and record the inherited errors of every layer."""
         rows = []
         start, end = ENDS["errors"], ENDS["together"]
         for place, name in enumerate(self.recipes):
@@ -137,7 +146,7 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause of what does not fit, and of the worst layers of each recipe of few bits."""
+        """Split errors by cause for products that do not fit, and for the worst layers of each recipe below 16 bits."""
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:
             mine = errors.budgets[name]
@@ -155,7 +164,7 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products alone in recipes whose products, as far as they fit themselves, are too much at once."""
+        """Measure products alone in recipes whose fitting products are beyond the limit at once."""
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]
         wanted: list[tuple[str, str, str]] = []
@@ -188,11 +197,11 @@ class OutputStages(Stages):
         )  # fmt: skip
 
 
-def _plain(errors: ProductErrors, found: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return verdicts of products by their own errors alone."""
-    rows = {(row.layer, name): row for name, each in errors.budgets.items() for row in each.rows}
+def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
+    """Return verdicts on products by their own errors alone, without reasons."""
+    rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
     nan, plain = math.nan, []
-    for row in found:
+    for row in measured:
         mine = rows.get((row.layer, row.recipe))
         error = nan if mine is None else mine.joint
         plain.append(Verdict(row.layer, "fprop", row.recipe, nan, 0, error, nan, nan, nan, nan, True, "", ""))

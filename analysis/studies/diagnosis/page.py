@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.advice import Diagnosed, beside_batches, judged_by, kind_of
+from fpsim.analysis.studies.diagnosis.diagnosed import Diagnosed, judged_by, kind_of
+from fpsim.analysis.studies.diagnosis.recommendation import beside_batches
 from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
 from fpsim.analysis.studies.sensitivity.row import figure_of, spread_of
 from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
@@ -18,32 +19,37 @@ from fpsim.errors import install
 
 PLOTS = f"Pictures need matplotlib: {install('plot')}"
 WORST = 3  # layers whose worst values are shown
-MOST_LAYERS = 24  # of a picture of causes: the worst ones
+FRONTIER = "The error of plans with more bits"  # title of a picture
+MOST_LAYERS = 24  # layers that a picture of causes shows, the worst ones
 
 DEFINITIONS = (
     ("fprop, dgrad, wgrad", "the three products of a layer: its output x wᵀ, the gradient of its input dy w, and that "
      "of its weight dyᵀ x; of a convolution x are the patches of its input."),
-    ("Error of a product", "its relative error in the Frobenius norm beside the exact product of the same operands, as "
-     "the recipe rounds and the hardware adds, bit for bit. That of rows and columns is the root mean square of each "
-     "one's own."),
-    ("Inherited", "what the exact product of the operands is off by that arrive where all layers follow the recipe."),
-    ("Error of the gradients", "|g − g0| / |g0| over all parameters of the model, with one product low, or all at "
-     "once; g0 has torch's own products. Mean over the batches, with its standard deviation."),
-    ("Bits a value", "the mean over the operands that products read, scales included. It says nothing about time."),
+    ("Error of a product", "its relative error in the Frobenius norm compared with the exact product of the same "
+     "operands. The operands are rounded as the recipe says and the products added as the hardware does, bit for bit. "
+     "The error of rows and columns is the root mean square of the errors of each row, or of each column."),
+    ("Inherited", "the relative error that the exact product has because its operands come from layers that all follow "
+     "the recipe."),
+    ("Error of the gradients", "|g − g0| / |g0| over all parameters of the model, with one product in low precision, "
+     "or all at once; g0 are the gradients with torch's own products. Mean over the batches, with the standard "
+     "deviation."),
+    ("Bits a value", "the mean over all values of the operands that products read, scales included. It does not tell "
+     "how much time a product takes."),
 )  # fmt: skip
 
 
 DEFINITIONS_OF_OUTPUTS = (
     ("fprop", "the product of a layer: its output x wᵀ; of a convolution x are the patches of its input."),
     *DEFINITIONS[1:3],
-    ("Error of the outputs", "|y − y0| / |y0| over all that the model returns, with all products low at once, or where "
-     "that is too much with one; y0 has torch's own products. Mean over the batches, with its standard deviation."),
+    ("Error of the outputs", "|y − y0| / |y0| over all that the model returns, with all products in low precision at "
+     "once, or with one where all are beyond the limit; y0 are the outputs with torch's own products. Mean over the "
+     "batches, with the standard deviation."),
     DEFINITIONS[4],
 )  # fmt: skip
 
 
 class Paged(Diagnosed, Protocol):
-    """What the page shows of a `Diagnosis`."""
+    """The fields of a `Diagnosis` that its page shows."""
 
     @property
     def recording(self) -> Recording: ...
@@ -67,60 +73,65 @@ class Paged(Diagnosed, Protocol):
     def rows(self) -> list[tuple[str, ...]]: ...
 
 
-def page(found: Paged) -> str:
-    """The whole page as text.
+def page(diagnosis: Paged) -> str:
+    """Return the whole page of a diagnosis as HTML.
 
     Raises:
       ImportError: jinja2 is not installed.
     """
     drawn = importlib.util.find_spec("matplotlib") is not None
-    batches = len(found.sensitivity.losses)
+    figure = diagnosis.sensitivity.figure
+    verdicts, has_loss = (*diagnosis.verdicts, *diagnosis.alone), diagnosis.sensitivity.has_loss
+    any_alone = any(not math.isnan(figure_of(row, figure)) for row in diagnosis.sensitivity.rows)
     return render(
         "fpsim.analysis.studies.diagnosis",
         "diagnosis.html.jinja",
         title="fpsim diagnose",
-        lead=_lead(found),
-        answer=_unbroken(found.sentences[0]),
-        more=[_unbroken(line) for line in found.sentences[1:]],
+        lead=_lead(diagnosis),
+        answer=_unbroken(diagnosis.sentences[0]),
+        more=[_unbroken(line) for line in diagnosis.sentences[1:]],
         plots="" if drawn else PLOTS,
-        layers=_layers(found),
-        recipes=(_recipe_heads(found), [_recipe_row(found, name) for name in found.sensitivity.recipes]),
-        causes=[_causes(found, name) for name in _drawn(found)] if drawn else [],
-        effects=[_effects(found)] if drawn and _any_alone(found) else [],
-        plans=[_frontier(found)] if drawn and len(found.plan.recipes) > 1 else [],
-        plan_answer=found.plan.answer,
-        candidates=(_candidate_heads(found), _candidates(found)),
-        additivity=[str(each) for each in found.sensitivity.additivity()],
-        settings=[str(each) for each in found.plan.settings],
-        worst=[str(found.budget.worst(layer)) for layer in _worst(found)],
-        products=(_product_heads(found), [_product_row(found, one) for one in (*found.verdicts, *found.alone)]),
-        ranges=(RANGE_HEADS, [_range_row(row) for row in found.recording if row.layer]),
-        written=found.plan.to_toml() if importlib.util.find_spec("tomli_w") is not None else "",
-        limit=relative(found.limit),
-        lines=relative(LINES * found.limit),
-        budgeted=found.budgeted,
-        batches=batches,
-        notes=[printable(note) for note in found.notes],
-        definitions=DEFINITIONS if found.sensitivity.has_loss else DEFINITIONS_OF_OUTPUTS,
-        judged=judged_by(found),
-        has_loss=found.sensitivity.has_loss,
-        identity=found.identity,
+        layers=_layers(diagnosis),
+        recipes=(_recipe_heads(diagnosis), [_recipe_row(diagnosis, name) for name in diagnosis.sensitivity.recipes]),
+        causes=[_causes(diagnosis, name) for name in _drawn(diagnosis)] if drawn else [],
+        effects=[_effects(diagnosis)] if drawn and any_alone else [],
+        plans=[_picture(diagnosis.plan.plot(_axes(3.2)), "plan", FRONTIER)]
+        if drawn and len(diagnosis.plan.recipes) > 1
+        else [],
+        plan_answer=diagnosis.plan.answer,
+        candidates=(_candidate_heads(diagnosis), _candidates(diagnosis)),
+        additivity=list(map(str, diagnosis.sensitivity.additivity())),
+        settings=list(map(str, diagnosis.plan.settings)),
+        worst=[str(diagnosis.budget.worst(layer)) for layer, _ in diagnosis.budget.ranking[:WORST]],
+        products=(_product_heads(diagnosis), [_product_row(verdict, has_loss) for verdict in verdicts]),
+        ranges=(RANGE_HEADS, [_range_row(row) for row in diagnosis.recording if row.layer]),
+        written=diagnosis.plan.to_toml() if importlib.util.find_spec("tomli_w") is not None else "",
+        limit=relative(diagnosis.limit),
+        lines=relative(LINES * diagnosis.limit),
+        budgeted=diagnosis.budgeted,
+        batches=len(diagnosis.sensitivity.losses),
+        notes=[printable(note) for note in diagnosis.notes],
+        definitions=DEFINITIONS if has_loss else DEFINITIONS_OF_OUTPUTS,
+        judged=judged_by(diagnosis),
+        has_loss=has_loss,
+        identity=diagnosis.identity,
         versions=versions("fpsim-numerics", "numpy", "torch"),
     )
 
 
-def _lead(found: Paged) -> str:
-    """What was diagnosed, in a line."""
-    products = len({(one.layer, one.product) for one in found.verdicts})
-    batches = plural(len(found.sensitivity.losses), "batch", "batches")
+def _lead(diagnosis: Paged) -> str:
+    """Return the line above the answer: the model, and the numbers of layers, products, batches and recipes."""
+    products = len({(verdict.layer, verdict.product) for verdict in diagnosis.verdicts})
+    batches = plural(len(diagnosis.sensitivity.losses), "batch", "batches")
+    layers, recipes = plural(len(diagnosis.layers), kind_of(diagnosis)), len(diagnosis.sensitivity.recipes)
     return (
-        f"{found.model}: {plural(len(found.layers), kind_of(found))}, {plural(products, 'product')}, {batches}, "
-        f"{plural(len(found.sensitivity.recipes), 'recipe')} on {found.on}"
+        f"{diagnosis.model}: {layers}, {plural(products, 'product')}, {batches}, {plural(recipes, 'recipe')} on "
+        f"{diagnosis.on}"
     )
 
 
 def _unbroken(line: str) -> str:
-    """A sentence in which no line ends in front of a per cent sign."""
+    """Return a sentence in which no line ends before a per cent sign."""
     return line.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
@@ -131,68 +142,72 @@ def _share(value: float) -> TableCell:
     return TableCell(relative(value), value)
 
 
-def _layers(found: Paged) -> tuple[Any, list[TableRow]]:
-    """The table of layers; why some cannot go lower is a column where there are any."""
-    bad = {printable(layer) or "the model" for layer in found.ill()} if found.low else set()
-    columns = tuple((head, False) for head in found.heads[:-1])
+def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
+    """Return the table of layers; if some cannot use the low recipe, its last column says why."""
+    bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
+    columns = tuple((head, False) for head in diagnosis.heads[:-1])
     if not bad:
-        return columns, [TableRow(cells[:-1]) for cells in found.rows()]
-    heads = (*columns, (f"why it cannot go to {found.low} as it is", False))
-    return heads, [TableRow(cells, marked=cells[0] in bad) for cells in found.rows()]
+        return columns, [TableRow(cells[:-1]) for cells in diagnosis.rows()]
+    heads = (*columns, (f"why it cannot use {diagnosis.low} as it is", False))
+    return heads, [TableRow(cells, marked=cells[0] in bad) for cells in diagnosis.rows()]
 
 
-def _recipe_heads(found: Paged) -> tuple[Any, ...]:
-    judged = ((f"{judged_by(found)} off, all at once", True), ("± over batches", True))
-    more = (("outputs off", True), ("loss", True), ("", False)) if found.sensitivity.has_loss else ()
-    return (("recipe", False), ("bits a value", True), ("products that fit", True), *judged, *more)
+def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
+    judged = ((f"error of {judged_by(diagnosis)}, all at once", True), ("± over batches", True))
+    heads = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
+    if not diagnosis.sensitivity.has_loss:
+        return heads
+    return (*heads, ("error of outputs", True), ("change of the loss", True), ("", False))
 
 
-def _recipe_row(found: Paged, name: str) -> TableRow:
-    rows = [one for one in found.verdicts if one.recipe == name]
-    fits = sum(one.fits for one in rows)
-    bits = math.fsum(one.bits * one.values for one in rows) / max(sum(one.values for one in rows), 1)
-    joint = next(row for row in found.sensitivity.joint if row.recipe == name)
-    slots = len({(one.layer, one.product) for one in found.verdicts})
-    figure = found.sensitivity.figure
+def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
+    """Return a recipe's row: its bits, the products that fit, and the errors with all products in it."""
+    rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
+    fits = sum(verdict.fits for verdict in rows)
+    bits = math.fsum(row.bits * row.values for row in rows) / max(sum(row.values for row in rows), 1)
+    joint = next(row for row in diagnosis.sensitivity.joint if row.recipe == name)
+    slots = len({(verdict.layer, verdict.product) for verdict in diagnosis.verdicts})
+    figure = diagnosis.sensitivity.figure
     judged = _share(figure_of(joint, figure)), _share(spread_of(joint, figure))
     more = (
         _share(joint.output_error), TableCell(f"{joint.loss_change:+.2g}", joint.loss_change),
-        beside_batches(joint).removeprefix("which is "),
-    ) if found.sensitivity.has_loss else ()  # fmt: skip
+        beside_batches(joint),
+    ) if diagnosis.sensitivity.has_loss else ()  # fmt: skip
     return TableRow((
         name, TableCell(f"{bits:.3g}", bits), TableCell(f"{fits} of {slots}", fits), *judged, *more,
     ), marked=fits < slots)  # fmt: skip
 
 
-def _candidate_heads(found: Paged) -> tuple[Any, ...]:
-    predicted = f"{judged_by(found)} off, if errors add up"
+def _candidate_heads(diagnosis: Paged) -> tuple[Any, ...]:
+    predicted = f"error of {judged_by(diagnosis)}, predicted"
     named = ((predicted, True), ("measured at once", True), ("± over batches", True))
     return (("plan", False), ("bits a value", True), *named)
 
 
-def _candidates(found: Paged) -> list[TableRow]:
-    """The plans, equal ones in one row."""
-    of: dict[tuple[Any, ...], list[Any]] = {}
-    for one in found.plan.candidates:
-        of.setdefault(tuple(sorted(one.assignment.items())), []).append(one)
-    return [_candidate_row(each[0], [RECOMMENDED.get(one.method, one.method) for one in each]) for each in of.values()]
+def _candidates(diagnosis: Paged) -> list[TableRow]:
+    """Return the rows of the table of plans, with equal plans in one row."""
+    equal: dict[tuple[Any, ...], list[Any]] = {}
+    for plan in diagnosis.plan.candidates:
+        equal.setdefault(tuple(sorted(plan.assignment.items())), []).append(plan)
+    return [
+        _candidate_row(plans[0], ["recommended" if plan.method == "milp" else plan.method for plan in plans])
+        for plans in equal.values()
+    ]
 
 
-RECOMMENDED = {"milp": "recommended"}
-
-
-def _candidate_row(one: Any, methods: Sequence[str]) -> TableRow:
-    measured, spread = (math.nan, math.nan) if one.joint is None else one.joint[:2]
+def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
+    """Return the row of a plan that the methods have in common."""
+    measured, spread = (math.nan, math.nan) if plan.joint is None else plan.joint[:2]
     return TableRow((
-        " = ".join(methods), TableCell(f"{one.cost:.4g}", one.cost), _share(one.predicted), _share(measured),
+        " = ".join(methods), TableCell(f"{plan.cost:.4g}", plan.cost), _share(plan.predicted), _share(measured),
         _share(spread),
     ))  # fmt: skip
 
 
-def _product_heads(found: Paged) -> tuple[Any, ...]:
-    named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("off by", True))
-    effects = (("rows, columns", True), ("inherited", True), (f"{judged_by(found)} off", True), ("±", True))
-    return (*named, *effects, ("mostly from", False), ("why not", False))
+def _product_heads(diagnosis: Paged) -> tuple[Any, ...]:
+    named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("relative error", True))
+    effects = (("rows, columns", True), ("inherited", True), (f"error of {judged_by(diagnosis)}", True), ("±", True))
+    return (*named, *effects, ("largest cause", False), ("why it does not fit", False))
 
 
 CAUSES = {
@@ -201,13 +216,13 @@ CAUSES = {
 }  # fmt: skip
 
 
-def _product_row(found: Paged, one: Verdict) -> TableRow:
-    has_loss = found.sensitivity.has_loss
-    effect = (one.gradient_error, one.gradient_spread) if has_loss else (one.output_error, one.output_spread)
+def _product_row(row: Verdict, has_loss: bool) -> TableRow:
+    """Return the row of one product in one recipe."""
+    effect = (row.gradient_error, row.gradient_spread) if has_loss else (row.output_error, row.output_spread)
     return TableRow((
-        printable(one.layer) or "the model", one.product, one.recipe, TableCell(f"{one.bits:.4g}", one.bits),
-        _share(one.error), _share(one.lines), _share(one.inherited), *map(_share, effect), CAUSES[one.cause], one.why,
-    ), marked=not one.fits)  # fmt: skip
+        printable(row.layer) or "the model", row.product, row.recipe, TableCell(f"{row.bits:.4g}", row.bits),
+        _share(row.error), _share(row.lines), _share(row.inherited), *map(_share, effect), CAUSES[row.cause], row.why,
+    ), marked=not row.fits)  # fmt: skip
 
 
 RANGE_HEADS = (
@@ -217,10 +232,11 @@ RANGE_HEADS = (
 
 
 def _range_row(row: Any) -> TableRow:
+    """Return the row of one recorded tensor: its range, and how E4M3 would store it."""
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan
     below = spread.shares("e4m3")["below"]
-    sqnr = next((each.sqnr_db for each in row.errors if each.format == "E4M3"), math.nan)
+    sqnr = next((report.sqnr_db for report in row.errors if report.format == "E4M3"), math.nan)
     number = "–" if math.isnan(sqnr) else f"{sqnr:.1f} dB" if math.isfinite(sqnr) else "no error"
     return TableRow((
         printable(row.layer), row.tensor.replace("_", " "), TableCell(str(row.step), row.step),
@@ -232,55 +248,42 @@ def _range_row(row: Any) -> TableRow:
 # ---- pictures
 
 
-def _drawn(found: Paged) -> list[str]:
-    """The recipes whose causes are drawn: those of fewer than 16 bits, the one that the answer speaks of first."""
-    lows = [name for name, recipe in found.sensitivity.recipes.items() if not is_high(recipe) and name in found.budgets]
-    lows = [name for name in lows if found.budgets[name].rows]
-    names = sorted(lows, key=lambda name: name != found.low)
-    return names or [name for name in found.budgets if found.budgets[name].rows]
+def _drawn(diagnosis: Paged) -> list[str]:
+    """Return the recipes whose causes are drawn: those of fewer than 16 bits, the low recipe first."""
+    budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
+    recipes = diagnosis.sensitivity.recipes
+    lows = [name for name, recipe in recipes.items() if not is_high(recipe) and name in budgeted]
+    return sorted(lows, key=lambda name: name != diagnosis.low) or budgeted
 
 
-def _worst(found: Paged) -> list[str]:
-    """The layers whose worst values are shown."""
-    return [layer for layer, _ in found.budget.ranking[:WORST]]
-
-
-def _any_alone(found: Paged) -> bool:
-    """Return whether a product was measured alone."""
-    return any(not math.isnan(figure_of(row, found.sensitivity.figure)) for row in found.sensitivity.rows)
-
-
-def _causes(found: Paged, name: str) -> Picture:
-    """A bar for each product of the worst layers, cut by cause."""
+def _causes(diagnosis: Paged, name: str) -> Picture:
+    """Draw a bar for each product of the worst layers, cut by cause."""
     import dataclasses
 
     from fpsim.analysis.studies.budget.figure import BAR, EDGES, GAP
 
-    whole = found.budgets[name]
+    whole = diagnosis.budgets[name]
     layers = {layer for layer, _ in whole.ranking[:MOST_LAYERS]}
     rows = tuple(row for row in whole.rows if row.layer in layers)
     some = dataclasses.replace(whole, rows=rows)
     height = EDGES + BAR * len(rows) + GAP * len(layers)
-    return _picture(some.plot(_axes(height)), f"causes-{len(name)}-{name}", f"Where {name} loses")
+    return _picture(some.plot(_axes(height)), f"causes-{len(name)}-{name}", f"Causes of the errors in {name}")
 
 
-def _effects(found: Paged) -> Picture:
+def _effects(diagnosis: Paged) -> Picture:
+    """Draw the errors that single products make of gradients or outputs."""
     from fpsim.analysis.studies.sensitivity.figure import ROOM
 
-    layers = min(len(found.layers), MOST_LAYERS)
+    layers = min(len(diagnosis.layers), MOST_LAYERS)
     return _picture(
-        found.sensitivity.plot(_axes(1.1 + ROOM * layers)),
+        diagnosis.sensitivity.plot(_axes(1.1 + ROOM * layers)),
         "effects",
-        f"What each product does to the {judged_by(found)}",
+        f"The error that each product alone makes of the {judged_by(diagnosis)}",
     )
 
 
-def _frontier(found: Paged) -> Picture:
-    return _picture(found.plan.plot(_axes(3.2)), "plan", "What more bits would bring")
-
-
 def _axes(height: float) -> Any:
-    """Axes of a figure as wide as those that reports draw."""
+    """Return the axes of a new figure as wide as those of other reports."""
     from fpsim.display.figure import WIDTH, figure_style
     from fpsim.display.optional import load
 
@@ -290,6 +293,7 @@ def _axes(height: float) -> Any:
 
 
 def _picture(ax: Any, name: str, title: str) -> Picture:
+    """Return drawn axes as SVG with a title."""
     from fpsim.display.figure import to_svg
 
     plain = "".join(sign if sign.isalnum() else "-" for sign in name)

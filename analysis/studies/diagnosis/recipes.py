@@ -13,19 +13,19 @@ from fpsim.recipes.hardware import placed
 from fpsim.recipes.linear import LINEAR
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
-USUAL = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8")  # what libraries have, from one scale to one for 32 values
-HIGH = ("BF16", "FP16")  # what products stay in, the first that the hardware has
+USUAL = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8")  # libraries have these, from one scale to one for 32 values
+HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low one, in order of preference
 
 
 class PlacedRecipes(NamedTuple):
-    """Recipes on hardware, one of 16 bits or more among them, and a sentence for each that is not as usual."""
+    """Recipes on some hardware, at least one of 16 bits or more, and a sentence for each that one might not expect."""
 
     recipes: dict[str, LinearRecipe]
     notes: tuple[str, ...]
 
 
 def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
-    """The recipes asked for as some hardware adds them; None for the usual ones that it has.
+    """Return the requested recipes with the units and schedules of some hardware; None for the usual recipes.
 
     Raises:
       TypeError, ValueError: no such recipe or hardware, or a recipe that the hardware has no unit or order for.
@@ -35,9 +35,9 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
       >>> [list(recipes_on(None, chip).recipes) for chip in ("H100", "B200", "A100")]
       [['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3'], ['BF16', 'FP8_TENSOR', 'DEEPSEEK_V3', 'MXFP8'], ['BF16']]
     """
-    placed(LINEAR["FP32"], hardware)  # a word that is no hardware
+    placed(LINEAR["FP32"], hardware)  # refuses an unknown name of hardware
     notes = Notes()
-    found: dict[str, LinearRecipe] = {}
+    chosen: dict[str, LinearRecipe] = {}
     wanted: Mapping[str, LinearRecipe]
     if recipes is None:
         wanted = {name: LINEAR[name] for name in USUAL}
@@ -45,23 +45,25 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
         wanted = recipes_named(recipes)
     for name, recipe in wanted.items():
         try:
-            found[name] = _placed(name, recipe, hardware, notes)
+            chosen[name] = _placed(name, recipe, hardware, notes)
         except ValueError as refusal:
             if recipes is not None:
                 why = str(refusal).rstrip(".")
                 raise ValueError(f"recipes must be ones that the hardware can run; got {name}: {why}.") from None
-            notes.add(f"Left out, since {hardware} has no unit for its products, or no order that is known", name)
-    if not any(map(is_high, found.values())):
+            notes.add(
+                f"Left out, since {hardware} has no unit for its products, or its order of additions is unknown", name
+            )
+    if not any(map(is_high, chosen.values())):
         name, high = _high(hardware, notes)
-        found = {name: high, **found}
-    return PlacedRecipes(found, notes.sentences)
+        chosen = {name: high, **chosen}
+    return PlacedRecipes(chosen, notes.sentences)
 
 
 def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
     where = placed(recipe, hardware)
     for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
-        unit, found = recipe.accumulator(product), where.recipe.accumulator(product)
-        if isinstance(unit, MatrixUnit) and unit.scale is not None and getattr(found, "scale", None) is None:
+        unit, other = recipe.accumulator(product), where.recipe.accumulator(product)
+        if isinstance(unit, MatrixUnit) and unit.scale is not None and getattr(other, "scale", None) is None:
             raise ValueError(
                 f"{product} on {hardware} needs a unit that takes scales, as {unit.name} does; there is none"
             )
@@ -70,11 +72,16 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """What products stay in, on this hardware, or where that has no order for it by the units of its own."""
+    """Return the name and recipe of 16 bits for products that do not fit, on this hardware if its order is known."""
     for name in HIGH:
         try:
             return name, _placed(name, LINEAR[name], hardware, notes)
         except ValueError:
             continue
-    notes.add(f"Added by units of its own, since it is not known how {hardware} does", HIGH[0])
+    notes.add(f"Computed with the recipe's own units, since it is not known how {hardware} adds", HIGH[0])
     return HIGH[0], LINEAR[HIGH[0]]
+
+
+def cache_of(recipe: LinearRecipe) -> LinearRecipe:
+    """Return the recipe of a product with a KV cache, in which only the second operand is stored in few bits."""
+    return LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)

@@ -1,4 +1,4 @@
-"""Recordings of a model's copy on the batches of a diagnosis: in exact products, and by a recipe."""
+"""Recordings of a copy of the model on the batches of a diagnosis, with exact products or with a recipe."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ Loss = Callable[[Any, Any], Any] | None
 
 
 def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
-    """Record what the products of a model read on some batches, with a loss backwards too; the model stays as it is.
+    """Record the operands of a model's products on some batches, with a loss also of the backward pass.
+
+    The model stays as it is.
 
     Raises:
       TypeError, ValueError: a batch or a loss that does not fit, or a loss that does not call the model.
     """
-    found = _recorded(Twin(model, (), loss, seed, "emulated"), batches)
-    if not found.operands and loss is not None:
+    recording = _recorded(Twin(model, (), loss, seed, "emulated"), batches)
+    if not recording.operands and loss is not None:
         raise ValueError(
             "loss must call the model that it is given, as model(...), whose layers are recorded there; loss(model, "
             "batch) did not."
         )
-    return found
+    return recording
 
 
 def recorded_low(
     model: Any, batches: Sequence[Any], loss: Loss, seed: int, recipe: LinearRecipe, layers: Sequence[str]
 ) -> Recording:
-    """The same where some layers follow a recipe.
+    """Record the same with all three products of the given layers in a recipe.
 
     Raises:
       ValueError: a layer cannot follow it.
     """
     low = {(layer, product): recipe for layer in layers for product in PRODUCTS}
-    # whoever reads it asks for operands and their amax, and not what formats would make of them
+    # only the operands and their amax are needed, not their errors in formats
     return _recorded(Twin(model, layers, loss, seed, "emulated"), batches, low, formats=())
 
 
@@ -52,30 +54,31 @@ def _recorded(
     twin: Twin, batches: Sequence[Any], low: Assignment | None = None, formats: Sequence[str] = FORMATS
 ) -> Recording:
     with warnings.catch_warnings(), layer_by_layer():
-        # notes of the diagnosis say so
+        # the notes of the diagnosis say the same
         warnings.filterwarnings(
             "ignore", message="nothing was recorded|.*had inputs of fewer than|Only .* are seen", category=UserWarning
         )
-        with record(twin.model, keep=STEPS, formats=formats) as found:
+        with record(twin.model, keep=STEPS, formats=formats) as recording:
             for index, batch in enumerate(batches):
                 outcome = twin.tried(batch, index, low)
                 if twin.loss is not None:
                     twin.gradients(outcome.loss, index, keep=False)
-                if twin.model.training:  # else each call of the model is a step
-                    found.step()
-    return found
+                if twin.model.training:  # in eval mode each call of the model is a step by itself
+                    recording.step()
+    return recording
 
 
 def recorded_name(layer: str) -> str:
-    """What a recording calls a layer: one that is the model itself by its weight."""
+    """Return the name of a layer in a recording; a layer that is the whole model is called "weight" there."""
     return layer or "weight"
 
 
 def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
-    """Layers with weights that a recording has nothing of, nor of any part of them, and why they stay exact.
+    """Return the layers with weights that a recording has nothing of, and why they stay exact.
 
     Args:
-      layers: those that it has.
+      model: the model.
+      layers: the recorded layers.
     """
     there = tuple(layers)
     return {
@@ -89,23 +92,24 @@ def left_out_notes(
     recording: Recording, layers: Sequence[str], wanted: Sequence[str], unseen: Mapping[str, str],
     exact: Mapping[str, str], recording_has_loss: bool = True,
 ) -> tuple[str, ...]:  # fmt: skip
-    """What of a model is not diagnosed, a sentence for each reason.
+    """Return a sentence for each reason why parts of a model are not diagnosed.
 
     Args:
-      layers: the layers that are.
-      wanted: those that were asked for, also where the loss does not run through them.
-      unseen: layers that were not recorded, and why.
-      exact: layers that follow no recipe, recorded or not, and why.
-      recording_has_loss: whether the recording is of a loss, or of the model's outputs alone.
+      recording: the recording.
+      layers: the diagnosed layers.
+      wanted: the requested layers, including those that the loss does not run through.
+      unseen: layers that were not recorded -> why.
+      exact: layers that follow no recipe, recorded or not -> why.
+      recording_has_loss: whether a loss was recorded, or the model's outputs alone.
     """
     notes, operands = Notes(), recording.operands
     there = {recorded_name(layer) for layer in wanted}
     for step, layer in dict.fromkeys((step, layer) for step, layer, _ in operands):
         if layer not in there:
-            of = operands_of(recording, step, layer)
-            why = left_out(of, recording.role(step, layer, "weight"), recording.settings(step, layer))
-            attention = "attention is no layer that a recipe names"
-            other = attention if "query" in of else "it is no linear layer or convolution that layers= names"
+            kept = operands_of(recording, step, layer)
+            why = left_out(kept, recording.role(step, layer, "weight"), recording.settings(step, layer))
+            attention = "no recipe of linear layers names attention"
+            other = attention if "query" in kept else "it is not a linear layer or convolution that layers= names"
             judged = "Not diagnosed" if why else "Judged by its own errors alone"
             notes.add(f"{judged}, since {why or exact.get(layer, other)}", layer)
     for layer, why in unseen.items():
@@ -117,7 +121,7 @@ def left_out_notes(
     few = [layer for layer in recording.too_few() if layer in there]
     if few:
         notes.add(
-            f"Figures of {plural(len(few), 'layer')} mean little, with inputs of fewer than 1,000 values",
+            f"The errors of {plural(len(few), 'layer')} mean little, since the inputs have fewer than 1,000 values",
             ", ".join(few),
         )
     return notes.sentences

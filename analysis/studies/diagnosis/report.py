@@ -14,8 +14,10 @@ from typing import Any
 from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
-from fpsim.analysis.studies.diagnosis.advice import ill_layers, judged_alone, sentences
+from fpsim.analysis.studies.diagnosis.advice import sentences
+from fpsim.analysis.studies.diagnosis.diagnosed import ill_layers
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
+from fpsim.analysis.studies.diagnosis.unplanned import judged_alone
 from fpsim.analysis.studies.diagnosis.verdict import Verdict
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
@@ -31,27 +33,28 @@ LONGEST = 32  # characters of a layer's name in tables
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Which layers of a model can go to few bits as they are, which cannot, why, and what to do.
+    """A diagnosis: which layers of a model can use few bits as they are, which cannot, why, and what to do.
 
     Attributes:
-      recording: of the first batches, with their operands.
+      recording: the recording of the first batches, with the operands of their products.
       budgets: recipe -> the errors of its products by cause.
-      sensitivity: what each product alone does to the model, in each recipe.
-      plan: what is recommended.
+      sensitivity: the errors that each product alone makes of the model, in each recipe.
+      plan: the recommended plan.
       verdicts: a Verdict for each layer, product and recipe, in the model's order.
-      low: the recipe of fewer than 16 bits that fits best, of which the answer speaks; "" without one.
-      high: the recipe of 16 bits or more that products stay in.
-      joint: of `low` where it fits and `high` elsewhere, measured at once; None without one.
-      missed: bits a value that were asked for and cannot be met; None where they can.
-      pays: whether what fits saves a tenth of the bits.
-      promoted: (layer, product, recipe) -> what is left of an error by sums if these move to float32 every 128 terms.
-      limit: the relative error from which a product does not fit.
+      low: the recipe of fewer than 16 bits that fits best, which the answer is about; "" without one.
+      high: the recipe of 16 bits or more for products that do not fit `low`.
+      joint: the errors of the model with `low` where it fits and `high` elsewhere; None without `low`.
+      missed: the requested bits a value if no plan of products that fit takes as few; None otherwise.
+      pays: whether the recommendation saves a tenth of the bits or more.
+      promoted: (layer, product, recipe) -> the relative error of a product whose sums are the cause of its error, if
+        these sums move to float32 every 128 terms.
+      limit: the largest relative error that fits.
       on: the hardware, as text.
-      budgeted: how many batches were recorded and budgeted.
-      notes: a sentence for each thing that was left out or is not as one might expect.
+      budgeted: the number of batches that were recorded and budgeted.
+      notes: a sentence for each thing that was left out or that one might not expect.
       unseen: layers with weights, such as recurrent ones, that stay exact and were not recorded.
-      alone: Verdicts of products that no recipe of linear layers names, by their own errors: attention, the projections
-        of nn.MultiheadAttention, and weights that are multiplied by hand. They stay exact in all else.
+      alone: Verdicts of products that no recipe of linear layers names, judged by their own errors: attention, the
+        projections of nn.MultiheadAttention, and weights that are multiplied by hand. They stay exact in all else.
     """
 
     recording: Recording = dataclasses.field(repr=False)
@@ -74,39 +77,39 @@ class Diagnosis:
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """The answer, sentence by sentence: the first says which layers cannot go lower, or that all can."""
+        """The answer, sentence by sentence: the first names layers that cannot use few bits, or says that all can."""
         return sentences(self)
 
     @property
     def answer(self) -> str:
-        """The diagnosis in plain words."""
+        """The answer as one text."""
         return " ".join(self.sentences)
 
     @property
     def budget(self) -> Budget:
-        """The budget of the recipe that the answer speaks of."""
+        """The budget of the recipe that the answer is about."""
         return self.budgets[self.low or self.high]
 
     @property
     def coverage(self) -> Coverage:
-        """How much of the model has verdicts."""
+        """The share of the model that has verdicts."""
         names = {recorded_name(layer) for layer in self.layers} | judged_alone(self)
         return self.recording.coverage.of(names, self.sensitivity.coverage.is_chosen)
 
     @property
     def model(self) -> str:
-        """The model's class."""
+        """Name of the model's class."""
         return self.sensitivity.model
 
     @property
     def identity(self) -> str:
-        """A digest of the model, the batches, the loss, the draws and the recipes."""
+        """A digest of the model, the batches, the loss, the random draws and the recipes."""
         return self.sensitivity.identity
 
     @property
     def layers(self) -> tuple[str, ...]:
         """The layers that were diagnosed, in the model's order."""
-        return tuple(dict.fromkeys(one.layer for one in self.verdicts))
+        return tuple(dict.fromkeys(verdict.layer for verdict in self.verdicts))
 
     @property
     def products(self) -> tuple[str, ...]:
@@ -115,37 +118,40 @@ class Diagnosis:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads of `rows`."""
+        """The heads of the columns of `rows`."""
         return ("layer", *self.products, "")
 
     def ill(self, recipe: str | None = None) -> tuple[str, ...]:
-        """The layers that cannot follow a recipe as it is, the worst first.
+        """Return the layers that cannot use a recipe as it is, the worst first.
 
         Args:
-          recipe: its name; None for the one that the answer speaks of.
+          recipe: its name; None for the one that the answer is about.
         """
         return tuple(ill_layers(self, recipe or self.low))
 
     def __getitem__(self, key: tuple[str, str, str]) -> Verdict:
-        """The verdict of (layer, product, recipe)."""
-        for one in self.verdicts:
-            if (one.layer, one.product, one.recipe) == key:
-                return one
+        """Return the verdict of (layer, product, recipe)."""
+        for verdict in self.verdicts:
+            if (verdict.layer, verdict.product, verdict.recipe) == key:
+                return verdict
         raise KeyError(
-            f"no verdict of layer, product and recipe {key!r}; there are {plural(len(self.verdicts), 'one')}"
+            f"no verdict of layer, product and recipe {key!r}; there are {plural(len(self.verdicts), 'verdict')}"
         )
 
     def to_frame(self) -> Any:
-        """Return a pandas DataFrame of the verdicts, with whether each is chosen; without a loss without gradients."""
+        """Return a pandas DataFrame of the verdicts, and whether each recipe is chosen.
+
+        Without a loss it has no columns of gradients.
+        """
         chosen = self.plan.assignment
         table = frame([
-            dataclasses.asdict(one) | {"chosen": chosen.get((one.layer, one.product)) == one.recipe}
-            for one in self.verdicts
+            dataclasses.asdict(verdict) | {"chosen": chosen.get((verdict.layer, verdict.product)) == verdict.recipe}
+            for verdict in self.verdicts
         ])  # fmt: skip
         return table if self.sensitivity.has_loss else table.drop(columns=["gradient_error", "gradient_spread"])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the error of each product by cause, in the recipe that the answer speaks of; returns the axes."""
+        """Draw the error of each product by cause, in the recipe that the answer is about; returns the axes."""
         return self.budget.plot(ax)
 
     def page(self, path: str | os.PathLike[str]) -> Path:
@@ -176,8 +182,8 @@ class Diagnosis:
         return [self.page(place / PAGE), place / TABLE, place / PLAN]
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row for each layer: its name, what each product is recommended and how far off it is then, and why."""
-        found = []
+        """Return a row for each layer: its name, the recipe and error of each product, and why it does not fit."""
+        rows = []
         assigned = self.plan.assignment
         bad = set(self.ill()) if self.low else set()
         for layer in self.layers:
@@ -185,12 +191,12 @@ class Diagnosis:
             for product in self.products:
                 name = assigned.get((layer, product))
                 cells.append("–" if name is None else f"{name} {self[layer, product, name].off}")
-            why = [one.why for one in self.verdicts if (one.layer, one.recipe) == (layer, self.low) and not one.fits]
-            found.append((printable(layer) or "the model", *cells, "; ".join(why) if layer in bad else ""))
-        return found
+            why = [row.why for row in self.verdicts if (row.layer, row.recipe) == (layer, self.low) and not row.fits]
+            rows.append((printable(layer) or "the model", *cells, "; ".join(why) if layer in bad else ""))
+        return rows
 
     def __str__(self) -> str:
-        """The answer, and a line for each layer."""
+        """Return the answer, a row for each layer, and the notes."""
         table = [self.heads, *((short(name, LONGEST), *rest) for name, *rest in self.rows())]
         widths = [max(len(line[i]) for line in table) for i in range(len(self.heads))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]

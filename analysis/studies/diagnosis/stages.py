@@ -1,4 +1,4 @@
-"""The stages of a diagnosis, one after the other; what was measured before is read from its folder."""
+"""The stages of a diagnosis, one after the other; earlier measurements are read from its folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.cells import Cells, SweepCell
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
 from fpsim.analysis.studies.diagnosis.choosing import chosen
-from fpsim.analysis.studies.diagnosis.recipes import recipes_on
+from fpsim.analysis.studies.diagnosis.recipes import cache_of, recipes_on
 from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name, unrecorded
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, Verdict, is_high, lines_of, reason
@@ -40,21 +40,37 @@ from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
 from fpsim.formats.element import element_format
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-BUDGETED = 2  # batches whose products are recorded and budgeted; sensitivity takes all
+BUDGETED = 2  # batches whose products are recorded and budgeted; the sensitivity takes all
 RANGE = "BF16"  # the recipe of 16 bits that has the range of float32
-PROMOTED = 128  # terms after which sums move to float32, where a remedy is tried
+PROMOTED = 128  # terms after which sums move to float32, where that is tried as a remedy
 Report = Callable[[float, str], None]
-ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # shares of the work that are done then
+ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # share of the work done after each stage
+
+
+class OwnError(NamedTuple):
+    """The facts, besides its errors, that the verdict on a product by its own error depends on.
+
+    Attributes:
+      layer: the layer whose operands were recorded.
+      limit: the largest relative error that fits.
+      largest: layer -> the largest magnitude of its exact product.
+      called: the name of a product with a KV cache; "" for others.
+    """
+
+    layer: str
+    limit: float
+    largest: Mapping[str, float]
+    called: str = ""
 
 
 class Stages:
     """Measures a model on some batches; see `fp.analysis.diagnose`.
 
     Args:
-      layers: the linear layers and convolutions, with the elements of their weights.
-      out: a folder, or None.
+      layers: linear layer or convolution -> the number of elements of its weight.
+      out: a folder that keeps each measurement, or None.
     Raises:
-      ValueError, TypeError: recipes or hardware that there are not.
+      ValueError, TypeError: unknown recipes or hardware.
     """
 
     def __init__(
@@ -67,7 +83,7 @@ class Stages:
         self._hardware = hardware
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """All stages."""
+        """Run all stages and return the diagnosis."""
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, self.loss, self.seed)
@@ -80,37 +96,37 @@ class Stages:
             ) for name, one in self._budgets(recording, first, report).items()
         }  # fmt: skip
         start, end = ENDS["budgets"], ENDS["sensitivity"]
-        found = sensitivity(
+        effects = sensitivity(
             self.model, self.batches, self.loss, recipes=self.recipes, layers=layers, seed=self.seed,
             out=None if self.out is None else self.out / "sensitivity",
             progress=lambda share, text: report(start + (end - start) * share, text),
         )  # fmt: skip
         report(end, "plan")
-        verdicts = self._verdicts(recording, budgets, found, limit)
-        # other recipes are another plan, though their measurements go on
-        out = None if self.out is None else self.out / "plan" / found.identity[:16]
-        choice = chosen(found, verdicts, limit, bits, out)
+        verdicts = self._verdicts(recording, budgets, effects, limit)
+        # other recipes make another plan, though their measurements are shared
+        out = None if self.out is None else self.out / "plan" / effects.identity[:16]
+        choice = chosen(effects, verdicts, limit, bits, out)
         promoted = self._promoted(recording, verdicts)
         report(1.0, "done")
-        there = list(dict.fromkeys(one.layer for one in verdicts))
-        same = judged_eagerly(self.model, found.coverage)
-        measured = [note for note in found.notes if not note.startswith(LEFT_OUT) and note not in same]
+        judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
+        same = judged_eagerly(self.model, effects.coverage)
+        measured = [note for note in effects.notes if not note.startswith(LEFT_OUT) and note not in same]
         alone = self._alone(recording, limit, layers)
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
-        left = left_out_notes(recording, there, list(self.layers), unseen, exact)
+        left = left_out_notes(recording, judged, list(self.layers), unseen, exact)
         notes = (*self.notes, *measured, *left, *recording.notes, *choice.plan.notes)
         notes += judged_eagerly(self.model, recording.coverage)
-        notes += of_layers([note for each in budgets.values() for note in each.notes], set(recording.layers))
+        notes += of_layers([note for budget in budgets.values() for note in budget.notes], set(recording.layers))
         made = with_kept(choice.plan, alone, recording)
         return Diagnosis(
-            recording, budgets, found, made, tuple(verdicts), choice.low, choice.high, choice.joint,
+            recording, budgets, effects, made, tuple(verdicts), choice.low, choice.high, choice.joint,
             choice.missed, choice.pays, promoted, limit, self.hardware, len(first), tuple(dict.fromkeys(notes)),
             tuple(unseen), alone,
         )  # fmt: skip
 
     def _add_range(self, recording: Recording) -> None:
-        """Add BF16 where every recipe of 16 bits or more has formats that end below what layers read or give."""
+        """Add BF16 if the formats of every recipe of 16 bits or more end below values that layers read or give."""
         judged = {recorded_name(layer) for layer in self.layers}
         largest = max((row.range.amax for row in recording if row.layer in judged), default=0.0)
         highs = {name: ends_at(recipe) for name, recipe in self.recipes.items() if is_high(recipe)}
@@ -119,28 +135,28 @@ class Stages:
             self.notes += (f"{RANGE} was added, since values of up to {largest:.2g} are beyond {', '.join(highs)}.",)
 
     def _require_bits(self, recording: Recording, bits: float) -> None:
-        """A ValueError before the long work where no recipe has as few bits."""
+        """Raise a ValueError, before the long work, if no recipe has as few bits."""
         least = total = 0.0
         for layer in self.layers:
             values = _values(recording, layer)
             for product, pair in values.items():
-                each = [float(product_bits(recipe, product, pair)) for recipe in self.recipes.values()]
-                least, total = least + min(each), total + sum(pair)
+                bits_of = [float(product_bits(recipe, product, pair)) for recipe in self.recipes.values()]
+                least, total = least + min(bits_of), total + sum(pair)
         if total and bits < least / total * (1 - 2.0**-30):
             raise ValueError(
-                f"bits must be at least {math.ceil(1000 * least / total) / 1000:g}, which the smallest of the recipes "
-                f"{', '.join(self.recipes)} takes everywhere; got {bits:g}. Add a smaller recipe, such as 'NVFP4' on "
-                "B200."
+                f"bits must be at least {math.ceil(1000 * least / total) / 1000:g}, which all products take in the "
+                f"smallest of the recipes {', '.join(self.recipes)}; got {bits:g}. Add a smaller recipe, such as "
+                "'NVFP4' on B200."
             )
 
     # ---- budgets
 
     def _budgets(self, recording: Recording, batches: Sequence[Any], report: Report) -> dict[str, Budget]:
-        """The budget of each recipe; a layer at a time, each kept when it is there."""
-        there = {layer for _, layer, _ in recording.operands}
-        layers = [layer for layer in self.layers if recorded_name(layer) in there]
+        """Return the budget of each recipe; each layer's budget is kept as soon as it is computed."""
+        recorded_layers = {layer for _, layer, _ in recording.operands}
+        layers = [layer for layer in self.layers if recorded_name(layer) in recorded_layers]
         steps = [(name, layer) for name in self.recipes for layer in layers]
-        found: dict[str, Budget] = {}
+        budgets: dict[str, Budget] = {}
         low: dict[str, Recording | None] = {}
         start, end = ENDS["recording"], ENDS["budgets"]
         with self._cells(batches) as cells:
@@ -150,17 +166,22 @@ class Stages:
                 one = known_budget(cells, key)
                 if one is None:
                     if name not in low:
-                        low[name] = self._low(name, batches)
+                        try:
+                            low[name] = recorded_low(
+                                self.model, batches, self.loss, self.seed, self.recipes[name], list(self.layers)
+                            )
+                        except ValueError:  # a recipe cannot have one of the products; its budget says which
+                            low[name] = None
                     one = self._budget(recording, low[name], name, layer)
                     keep_budget(cells, key, name, layer, one)
                 rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
-                mine = found.get(name)
-                found[name] = dataclasses.replace(
-                    one, rows=((() if mine is None else mine.rows) + rows), recipe=name, on=self.hardware,
-                    notes=tuple(dict.fromkeys((() if mine is None else mine.notes) + one.notes)),
-                    steps=one.steps or (() if mine is None else mine.steps),
+                before = budgets.get(name)
+                budgets[name] = dataclasses.replace(
+                    one, rows=((() if before is None else before.rows) + rows), recipe=name, on=self.hardware,
+                    notes=tuple(dict.fromkeys((() if before is None else before.notes) + one.notes)),
+                    steps=one.steps or (() if before is None else before.steps),
                 )  # fmt: skip
-        return found
+        return budgets
 
     def _cells(self, batches: Sequence[Any]) -> Any:
         if self.out is None:
@@ -172,20 +193,16 @@ class Stages:
             changed="with other weights, batches, draws or code of the loss",
         )  # fmt: skip
 
-    def _low(self, name: str, batches: Sequence[Any]) -> Recording | None:
-        """A recording where all layers follow a recipe; None where one cannot."""
-        try:
-            return recorded_low(self.model, batches, self.loss, self.seed, self.recipes[name], list(self.layers))
-        except ValueError:  # one of the products; its budget says which
-            return None
-
     def _budget(self, recording: Recording, low: Recording | None, name: str, layer: str) -> Budget:
-        """The budget of a layer, with what it inherits where that is known; without rows where it cannot be had."""
+        """Return the budget of a layer, with its inherited error if that is known.
+
+        It has no rows if the recipe cannot have the layer.
+        """
         pattern, recipe = glob.escape(recorded_name(layer)), self.recipes[name]
         try:
             if low is not None:
                 return budget(recording, recipe=recipe, on=None, arriving=low, layers=pattern)
-        except ValueError:  # what arrives is Inf or NaN, or was not kept
+        except ValueError:  # an input is Inf or NaN in low precision, or was not kept
             pass
         try:
             return budget(recording, recipe=recipe, on=None, layers=pattern)
@@ -199,15 +216,18 @@ class Stages:
         self, recording: Recording, budgets: Mapping[str, Budget], found: Sensitivity, limit: float,
         offered: Sensitivity | None = None,
     ) -> list[Verdict]:  # fmt: skip
-        """Return the verdicts of all products; `offered` says what plans can have, where it is another sensitivity."""
+        """Return the verdicts on all products.
+
+        Args: offered: a sensitivity that says which recipes plans can offer, if that is not `found`.
+        """
         evidence = evidence_of(found if offered is None else offered, found.figure)
-        rows = {(row.layer, row.product, name): row for name, each in budgets.items() for row in each.rows}
+        rows = {(row.layer, row.product, name): row for name, budget in budgets.items() for row in budget.rows}
         names = {recorded_name(layer): layer for layer in self.layers}
-        reached: dict[str, float] = {}  # the largest magnitude of each layer's output
-        for each in recording:
-            if each.tensor == "output" and each.layer in names:
-                layer = names[each.layer]
-                reached[layer] = max(each.range.amax, reached.get(layer, 0.0))
+        largest: dict[str, float] = {}  # the largest magnitude of each layer's output
+        for recorded_row in recording:
+            if recorded_row.tensor == "output" and recorded_row.layer in names:
+                layer = names[recorded_row.layer]
+                largest[layer] = max(recorded_row.range.amax, largest.get(layer, 0.0))
         verdicts = []
         for row in found.rows:
             key = row.layer, row.product, row.recipe
@@ -217,10 +237,10 @@ class Stages:
             if mine is None:
                 why, figures = f"its {row.product} was not recorded", (math.nan,) * 3
             else:
-                reaches = reached.get(row.layer, math.nan) if row.product == "fprop" else math.nan
+                reaches = largest.get(row.layer, math.nan) if row.product == "fprop" else math.nan
                 why = reason(mine, row, limit, recipe, recording, row.layer, reaches)
                 figures = mine.joint, lines_of(mine), mine.inherited
-            if mine is None or math.isfinite(mine.joint):  # else it overflows, and harms are infinite by that
+            if mine is None or math.isfinite(mine.joint):  # a product that overflows has infinite harm for that reason
                 why = _not_offered(evidence, key) or why
             verdicts.append(Verdict(
                 *key, bits, sum(row.elements), *figures, row.gradient_error, row.gradient_spread, not why, why,
@@ -231,70 +251,64 @@ class Stages:
     def _alone(
         self, recording: Recording, limit: float, patterns: str | Sequence[str]
     ) -> tuple[Verdict, ...]:  # fmt: skip
-        """Verdicts of the recorded products that no recipe of linear layers names, by their own errors alone."""
-        there = {recorded_name(layer) for layer in self.layers}
+        """Return verdicts, by their own errors alone, on recorded products that no recipe of linear layers names."""
+        judged = {recorded_name(layer) for layer in self.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
         verdicts = []
         for layer in dict.fromkeys(layer for _, layer, _ in recording.operands):
-            if layer in there or not any(fnmatchcase(layer, pattern) for pattern in globs):
+            if layer in judged or not any(fnmatchcase(layer, pattern) for pattern in globs):
                 continue
             try:
                 kept = kept_layers(recording, glob.escape(layer), Notes())
             except ValueError:  # it multiplies nothing, which a note says
                 continue
-            reaches = {
+            largest = {
                 name: max(float(np.abs(one.x @ one.weight.T).max(initial=0.0)) for one in kept if one.layer == name)
                 for name in dict.fromkeys(one.layer for one in kept)
             }
             for name, recipe in self.recipes.items():
                 rows = self._budget(recording, None, name, layer).rows
-                verdicts += [self._of_row(row, name, recipe, recording, (layer, limit, reaches, "")) for row in rows]
+                own = OwnError(layer, limit, largest)
+                verdicts += [own_verdict(row, name, recipe, recording, own) for row in rows]
                 if kept[0].kind == "attention" and not is_high(recipe):
-                    cache = LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)
-                    found = budget(recording, recipe=cache, on=None, layers=glob.escape(layer))
+                    cache, own = cache_of(recipe), own._replace(called=KV_CACHE)
+                    rows = budget(recording, recipe=cache, on=None, layers=glob.escape(layer)).rows
                     verdicts += [
-                        self._of_row(row, name, cache, recording, (layer, limit, reaches, KV_CACHE))
-                        for row in found.rows if row.product == "fprop"
-                    ]  # fmt: skip
+                        own_verdict(row, name, cache, recording, own) for row in rows if row.product == "fprop"
+                    ]
         return tuple(verdicts)
 
-    @staticmethod
-    def _of_row(
-        row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording,
-        how: tuple[str, float, Mapping[str, float], str],
-    ) -> Verdict:  # fmt: skip
-        """Return the verdict of a product by its own error.
-
-        Args:
-          how: the recorded layer, the limit, what each exact product reaches, and the name of a product with a cache.
-        """
-        layer, limit, reaches, called = how
-        (m, n, k), largest = row.shape, reaches[row.layer] if row.product == "fprop" else math.nan
-        sizes = (0, n * k) if called else (m * k, n * k)  # of a cache only what it holds
-        why = reason(row, None, limit, recipe, recording, layer, largest, called)
-        return Verdict(
-            row.layer, called or row.product, name, float(product_bits(recipe, row.product, sizes) / sum(sizes)),
-            sum(sizes), row.joint, lines_of(row), math.nan, math.nan, math.nan, not why, why, cause_of(row),
-        )  # fmt: skip
-
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
-        """What products whose sums are the cause would be off by, if these moved to float32 every 128 terms."""
-        found = {}
-        for one in verdicts:
-            if one.fits or one.cause != "sums":
+        """Return the errors that products whose sums are the cause have if these move to float32 every 128 terms."""
+        errors = {}
+        for verdict in verdicts:
+            if verdict.fits or verdict.cause != "sums":
                 continue
-            recipe = self.recipes[one.recipe]
-            how = getattr(recipe, one.product)
+            recipe = self.recipes[verdict.recipe]
+            how = getattr(recipe, verdict.product)
             if not isinstance(how.accumulate, str) and how.accumulate is None:
                 continue
-            other = recipe.replace(**{one.product: how.replace(promote=PROMOTED, schedule=None)})
-            row = budget(recording, recipe=other, on=None, layers=glob.escape(recorded_name(one.layer)))
-            found[one.layer, one.product, one.recipe] = row.row(recorded_name(one.layer), one.product).joint
-        return found
+            other = recipe.replace(**{verdict.product: how.replace(promote=PROMOTED, schedule=None)})
+            row = budget(recording, recipe=other, on=None, layers=glob.escape(recorded_name(verdict.layer)))
+            errors[verdict.layer, verdict.product, verdict.recipe] = row.row(
+                recorded_name(verdict.layer), verdict.product
+            ).joint
+        return errors
+
+
+def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, own: OwnError) -> Verdict:
+    """Return the verdict on a product by its own error alone."""
+    (m, n, k), largest = row.shape, own.largest[row.layer] if row.product == "fprop" else math.nan
+    sizes = (0, n * k) if own.called else (m * k, n * k)  # for a cache only the operand that it holds
+    why = reason(row, None, own.limit, recipe, recording, own.layer, largest, own.called)
+    return Verdict(
+        row.layer, own.called or row.product, name, float(product_bits(recipe, row.product, sizes) / sum(sizes)),
+        sum(sizes), row.joint, lines_of(row), math.nan, math.nan, math.nan, not why, why, cause_of(row),
+    )  # fmt: skip
 
 
 def ends_at(recipe: LinearRecipe) -> float:
-    """Return the smallest of the largest numbers of a recipe's formats; infinite where none is cast.
+    """Return the smallest of the largest numbers of a recipe's formats; infinity if nothing is cast.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.stages import ends_at
@@ -308,26 +322,28 @@ def ends_at(recipe: LinearRecipe) -> float:
 
 
 def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Plan:
-    """Return a plan that names the layers judged by their own errors alone as kept, since no recipe has them."""
+    """Return a plan whose kept layers include those judged by their own errors alone, which no recipe names."""
     recorded_layers = set(recording.layers)
-    names = (one.layer if one.layer in recorded_layers else one.layer.rpartition(".")[0] for one in alone)
+    names = (
+        verdict.layer if verdict.layer in recorded_layers else verdict.layer.rpartition(".")[0] for verdict in alone
+    )
     return dataclasses.replace(made, kept=tuple(dict.fromkeys((*made.kept, *names))))
 
 
 def known_budget(cells: Cells | None, key: str) -> Budget | None:
-    """Return the budget of a finished cell; None without one."""
+    """Return the budget of a finished cell; None if there is none."""
     cell = None if cells is None else cells.found.get(key)
     return None if cell is None or cell.result is None else from_text(cell.result["budget"])
 
 
 def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: Budget) -> None:
-    """Keep a budget in the file of cells, where there is one."""
+    """Keep a budget in the file of cells, if there is one."""
     if cells is not None:
         cells.add(SweepCell(key, {"recipe": recipe, "layer": layer}, {"budget": to_text(budget)}))
 
 
 def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
-    """The notes of budgets of single layers, with one for all layers that the same holds of."""
+    """Return the notes of budgets of single layers, those with the same reason as one note."""
     reasons, others = Notes(), []
     for note in dict.fromkeys(notes):
         reason, _, layer = note.removesuffix(".").rpartition(": ")
@@ -339,26 +355,23 @@ def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
 
 
 def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
-    """Why a plan cannot have a product in a recipe; "" where it can."""
-    layer, product, name = key
+    """Return why a plan cannot have a product in a recipe, as the end of a sentence; "" if it can."""
     if key in evidence.measured:
         return ""
-    begins = f"{name} is not offered to {product} of {layer}, "
-    notes = [note.removeprefix(begins) for of, note in evidence.notes if of == layer and note.startswith(begins)]
-    because = notes[0].rstrip(".").removeprefix("whose ").removeprefix("where its ") if notes else "it was not measured"
-    return f"its {product} is not offered, as its {because.replace('of its', 'of the')}"
+    reason = next((refusal.reason for refusal in evidence.refusals if refusal.key == key), "it was not measured")
+    return f"its {key[1]} cannot be planned, since {reason}"
 
 
 def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:
-    """How many values the operands of a layer's products have at the first step that was kept, where they are known."""
+    """Return product -> the number of values of both operands of a layer, at the first step that was kept."""
     name = recorded_name(layer)
-    steps = [step for step, of, _ in recording.operands if of == name]
+    steps = [step for step, recorded_as, _ in recording.operands if recorded_as == name]
     if not steps:
         return {}
-    of = operands_of(recording, steps[0], name)
-    if left_out(of, "", recording.settings(steps[0], name)):
+    operands = operands_of(recording, steps[0], name)
+    if left_out(operands, "", recording.settings(steps[0], name)):
         return {}
-    sizes = sizes_of(of, recording.settings(steps[0], name))
+    sizes = sizes_of(operands, recording.settings(steps[0], name))
     return {
         product: (sizes[a], sizes[b]) for product, (a, b) in NAMES.items() if a in sizes and b in sizes
     }  # fmt: skip

@@ -1,9 +1,9 @@
-"""Whether one product of a layer can follow a recipe as it is, and if not, why: rows of a diagnosis."""
+"""The verdict on one product of a layer: whether it can use a recipe as it is, and if not, why."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,36 +17,40 @@ from fpsim.formats.named import NAMED, Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-LINES = 3  # times the limit that single rows or columns may be off: small ones cancel more
-WIDE = 100  # times the median from which the largest value of a tensor is named
-ALIKE = 0.8  # share of the larger one of two roundings from which both are the cause
-LOST = 0.01  # share of a tensor out of the range of a format from which it is named
+LINES = 3  # limit for the error of single rows or columns, in limits of the product: small ones cancel more
+WIDE = 100  # a reason names the largest value of a tensor from this multiple of the median on
+ALIKE = 0.8  # the roundings of both operands are the cause if the smaller error is at least this share of the larger
+LOST = 0.01  # a reason names the share of a tensor out of a format's range from here on
 KV_CACHE = "product with a KV cache"  # keys or values in few bits, read by a product of attention in 16 bits or more
 CAST_AS = {
     "output_gradient": "grad", "score_gradient": "grad", "query": "input", "probabilities": "input", "key": "weight",
     "value": "weight",
 }  # fmt: skip
-FIGURES = {"gradient_error": "gradients", "output_error": "outputs"}  # by which recipes are compared
+FIGURES = {"gradient_error": "gradients", "output_error": "outputs"}  # metrics that compare recipes, in words
 SIDES = {"rounding_a": 0, "rounding_b": 1}
+OUT_OF_RANGE = {
+    "below": "is below the smallest number of", "above": "is above the largest number of",
+    "subnormal": "is among the subnormal numbers of",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One product of a layer in one recipe.
+    """The verdict on one product of a layer in one recipe.
 
     Attributes:
       layer, product, recipe: names.
-      bits: a value that the product reads, scales included.
-      values: of both operands in a batch.
-      error: of the product itself, relative to the exact one (the `joint` of `fp.analysis.budget`).
-      lines: of single rows or columns of it. Those of dgrad are columns alone: its rows are samples, of which the ones
-        with small gradients do not count.
-      inherited: what exact products of its operands are off by where all layers follow the recipe; NaN where it is not
-        known.
-      gradient_error, gradient_spread: what the product alone does to the gradients of all parameters, over batches; NaN
-        where no loss was given.
-      output_error, output_spread: what it alone does to the outputs; NaN where it was not measured alone.
-      fits: whether the product can follow the recipe as it is.
+      bits: bits per value that the product reads, scales included.
+      values: number of values of both operands in a batch.
+      error: relative error of the product compared with the exact one (the `joint` of `fp.analysis.budget`).
+      lines: relative error of its single rows or columns. For dgrad only columns count: its rows are samples, of which
+        those with small gradients matter little.
+      inherited: relative error that the exact product has because of its operands, where all layers follow the recipe;
+        NaN where it is not known.
+      gradient_error, gradient_spread: relative error of the gradients of all parameters when this product alone follows
+        the recipe, and its standard deviation over batches; NaN where no loss was given.
+      output_error, output_spread: the same for the outputs; NaN where the product was not measured alone.
+      fits: whether the product can use the recipe as it is.
       why: why it cannot, as the end of a sentence; "" where it can.
       cause: "rounding_a", "rounding_b", "scales", "sums" or "cast", the largest part of `error`; "" where it is not
         known.
@@ -70,12 +74,12 @@ class Verdict:
 
     @property
     def off(self) -> str:
-        """How far the product is off, in words."""
+        """Relative error of the product as text."""
         return relative(self.error)
 
 
 def relative(value: float) -> str:
-    """A relative error in words.
+    """Return a relative error as text.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import relative
@@ -94,9 +98,9 @@ def relative(value: float) -> str:
 
 
 def lines_of(row: BudgetRow) -> float:
-    """The relative error of single rows or columns, where they count."""
-    found = row.squares
-    columns = math.sqrt(found.columns / found.column_count) if found.column_count else math.nan
+    """Return the relative error of a product's single rows or columns, for dgrad of its columns alone."""
+    squares = row.squares
+    columns = math.sqrt(squares.columns / squares.column_count) if squares.column_count else math.nan
     return columns if row.product == "dgrad" else row.lines
 
 
@@ -104,13 +108,17 @@ def reason(
     row: BudgetRow, effect: SensitivityRow | None, limit: float, recipe: LinearRecipe, recording: Recording, layer: str,
     reaches: float = math.nan, called: str = "",
 ) -> str:  # fmt: skip
-    """Return why a product is too far off, as the end of a sentence; "" where it is not.
+    """Return why a product does not fit, as the end of a sentence; "" if it fits.
 
     Args:
-      effect: what it does to the model; None where that was not measured.
-      layer: the layer whose operands the recording has.
+      row: the errors of the product.
+      effect: the errors that it makes of the model; None where they were not measured.
+      limit: the largest relative error that fits.
+      recipe: the recipe of the product.
+      recording: has the ranges of its operands.
+      layer: the layer of the operands in the recording.
       reaches: the largest magnitude of the exact product; NaN where it is not known.
-      called: the name of the product, where that is another one than the row's.
+      called: another name for the product than the row's.
     """
     product, lines = called or row.product, lines_of(row)
     if not math.isfinite(row.joint):
@@ -137,94 +145,89 @@ def _since(why: str) -> str:
 
 
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
-    """The largest part of an error, with what makes it large."""
+    """Return the largest cause of an error, with the facts that make it large, as the end of a sentence."""
     cause = cause_of(row)
     if cause == "scales":
-        return _out_of_range(row, recipe, recording, layer) or f"scales are rounded to {_scale_formats(recipe)}"
+        scalings = (recipe.input_scaling, recipe.weight_scaling, recipe.grad_scaling)
+        scale_formats = " and ".join(dict.fromkeys(str(x.scale_format) for x in scalings if x is not None)) or "nothing"
+        return _out_of_range(row, recipe, recording, layer) or f"its scales are rounded to {scale_formats}"
     if cause == "sums":
         unit = UNITS.get(row.unit)
         kept = f", which keeps {unit.fraction_bits} fraction bits" if unit is not None and unit.fraction_bits else ""
-        return f"sums are those of {row.unit}{kept}"
+        return f"it is summed by {row.unit}{kept}"
     if cause == "cast":
-        return f"results are rounded to {row.out_fmt}"
+        return f"its result is rounded to {row.out_fmt}"
     side, parts = SIDES[cause], (row.rounding_a, row.rounding_b)
     if min(parts) >= ALIKE * max(parts):
-        said = " and ".join(map(_said, row.operands))
-        to = " and ".join(dict.fromkeys(row.formats))
-        side = max((0, 1), key=lambda each: _ratio(recording, layer, row.operands[each]))
-        wide = _wide(row, side, recording, layer, f"the {_said(row.operands[side])}'s")
-        return f"its {said} are rounded to {to}{wide}"
-    return f"its {_said(row.operands[side])} is rounded to {row.formats[side]}{_wide(row, side, recording, layer)}"
+        operands = " and ".join(map(_spoken, row.operands))
+        formats = " and ".join(dict.fromkeys(row.formats))
+        side = max((0, 1), key=lambda side: _ratio(recording, layer, row.operands[side]))
+        wide = _wide(row, side, recording, layer, f"the {_spoken(row.operands[side])}'s")
+        return f"its {operands} are rounded to {formats}{wide}"
+    return f"its {_spoken(row.operands[side])} is rounded to {row.formats[side]}{_wide(row, side, recording, layer)}"
 
 
-def _scale_formats(recipe: LinearRecipe) -> str:
-    scalings = (recipe.input_scaling, recipe.weight_scaling, recipe.grad_scaling)
-    return " and ".join(dict.fromkeys(str(each.scale_format) for each in scalings if each is not None)) or "nothing"
-
-
-def _said(operand: str) -> str:
+def _spoken(operand: str) -> str:
+    """Return the name of an operand without underscores."""
     return operand.replace("_", " ")
 
 
 def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
-    """How far the largest value of an operand stands out, where it does."""
+    """Return a clause on how large the largest value of an operand is; "" below WIDE times the median."""
     ratio = _ratio(recording, layer, row.operands[side])
     return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """The operand whose values are farthest apart, which is what single rows or columns are lost by; "" for none."""
-    found = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
-    ratio, side = max(found)
+    """Return the clause on the operand with the widest range, by which single rows or columns are lost, or ""."""
+    ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
+    ratio, side = max(ratios)
     if ratio < WIDE or row.formats[side] == "float32":
         return ""
-    return f"its {_said(row.operands[side])} is rounded to {row.formats[side]}{_wide(row, side, recording, layer)}"
+    return f"its {_spoken(row.operands[side])} is rounded to {row.formats[side]}{_wide(row, side, recording, layer)}"
 
 
 def _ratio(recording: Recording, layer: str, which: str) -> float:
-    """The largest value of a tensor over the median; 0 where that is not known."""
-    found = _range(recording, layer, which)
-    median = math.nan if found is None else found.magnitude(0.5)
-    return found.amax / median if found is not None and median > 0 else 0.0
+    """Return the largest value of a tensor divided by the median; 0 where that is not known."""
+    spread = _range(recording, layer, which)
+    median = math.nan if spread is None else spread.magnitude(0.5)
+    return spread.amax / median if spread is not None and median > 0 else 0.0
 
 
 def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Say which operand is out of the range of its format; "" where none is, or where it has scales.
+    """Return the clause on the operand without scales that is out of its format's range; "" if none is.
 
     Args:
-      sides: "below", "above" and "subnormal"; what is above counts alone from the first value, others from a share.
+      sides: what to look for: values "below", "above" and among the "subnormal" numbers. With "above" alone a single
+        value counts, else a share of LOST.
     """
-    found = []
+    clauses = []
     for side, operand in enumerate(row.operands):
         fmt = recipe.operands(row.product)[side]
         spread = _range(recording, layer, operand)
-        if fmt is None or spread is None or _scaled(recipe, operand) or not isinstance(element_format(fmt), Format):
+        scaled = recipe.delayed is not None or getattr(recipe, f"{CAST_AS.get(operand, operand)}_scaling") is not None
+        if fmt is None or spread is None or scaled or not isinstance(element_format(fmt), Format):
             continue
         shares = spread.shares(element_format(fmt))
-        found += [
-            (shares[word], f"{relative(shares[word])} of its {_said(operand)} {place} {row.formats[side]}")
-            for word, place in (("below", "is below the smallest number of"), ("above", "is above the largest one of"),
-                                ("subnormal", "is among the subnormal numbers of")) if word in sides
+        clauses += [
+            (shares[word], f"{relative(shares[word])} of its {_spoken(operand)} {place} {row.formats[side]}")
+            for word, place in OUT_OF_RANGE.items() if word in sides
         ]  # fmt: skip
-    share, words = max(found, default=(0.0, ""))
+    share, words = max(clauses, default=(0.0, ""))
     return f"without scales {words}" if share > (0.0 if sides == ("above",) else LOST) else ""
 
 
-def _scaled(recipe: LinearRecipe, operand: str) -> bool:
-    return recipe.delayed is not None or getattr(recipe, f"{CAST_AS.get(operand, operand)}_scaling") is not None
-
-
 def _range(recording: Recording, layer: str, which: str) -> Any:
-    """The range of a tensor at the first step; None without one."""
+    """Return the range of a tensor at the first recorded step; None if it was not recorded."""
     rows = [row for row in recording if (row.layer, row.tensor) == (recorded_name(layer), which)]
     return rows[0].range if rows else None
 
 
 def is_high(recipe: LinearRecipe) -> bool:
-    """Whether no operand has fewer than 16 bits.
+    """Return whether every operand of a recipe has 16 bits or more.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import is_high
@@ -233,12 +236,3 @@ def is_high(recipe: LinearRecipe) -> bool:
     """
     fmts = (recipe.input_fmt, recipe.weight_fmt, recipe.grad_fmt)
     return all(fmt is None or element_format(fmt).bits >= 16 for fmt in fmts)
-
-
-def by_layer(verdicts: Mapping[tuple[str, str, str], Verdict], recipe: str) -> dict[str, list[Verdict]]:
-    """The verdicts of one recipe, by layer in the model's order."""
-    found: dict[str, list[Verdict]] = {}
-    for one in verdicts.values():
-        if one.recipe == recipe:
-            found.setdefault(one.layer, []).append(one)
-    return found

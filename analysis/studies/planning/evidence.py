@@ -1,37 +1,36 @@
-"""What a plan is made from: measured harms of each layer, product and recipe, of a sensitivity or of budgets."""
+"""The evidence that a plan is made from: the harm of each product in each recipe, of a sensitivity or of budgets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import figure_of, spread_of
-from fpsim.display.wording import plural
+from fpsim.display.wording import listed, plural
 from fpsim.errors import require_word, shown
 from fpsim.recipes.blocks import STRICT, block_of
 from fpsim.recipes.hardware import placed
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import find_either
 
-FIGURES = ("gradient_error", "output_error", "loss_change")  # of a sensitivity
-JOINT = "joint"  # the figure of a budget
-FILLED = "fp.torch.quantize_linears would fill them up with zeros"
-SAID = 4  # missing rows that a message names
+FIGURES = ("gradient_error", "output_error", "loss_change")  # metrics of a sensitivity
+JOINT = "joint"  # the metric of a budget
+NAMED = 4  # missing rows that a message names
 
 
 class Measured(NamedTuple):
-    """A figure of one row.
+    """The metric of one product in one recipe.
 
     Attributes:
-      value: the figure as it was measured.
-      spread: its standard deviation over batches; NaN of one batch or where it is not known.
-      harm: what is added up and minimised: the square of a relative error, as errors of independent roundings add up;
-        of a change of the loss the change itself, and 0 where it is no larger than its spread.
+      value: the measured value.
+      spread: its standard deviation over batches; NaN for one batch or where it is not known.
+      harm: what plans add up and minimise. For a relative error it is the square, as squares of independent rounding
+        errors add up; for a change of the loss the change, or 0 if it is no larger than its spread.
     """
 
     value: float
@@ -40,7 +39,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, figure: str, value: float, spread: float) -> Measured:
-        """What a figure does harm.
+        """Return a measured value with its harm.
 
         Example:
           >>> from fpsim.analysis.studies.planning.evidence import Measured
@@ -55,22 +54,42 @@ class Measured(NamedTuple):
         return cls(value, spread, 0.0 if value <= differs else value)
 
 
+class Refusal(NamedTuple):
+    """A product that plans do not offer a recipe to, and why, as the end of a sentence."""
+
+    layer: str
+    product: str
+    recipe: str
+    reason: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The layer, product and recipe."""
+        return self.layer, self.product, self.recipe
+
+    @property
+    def sentence(self) -> str:
+        """The refusal as a note of a plan."""
+        return f"{self.recipe} is not offered to {self.product} of {self.layer}, since {self.reason}."
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """Measured harms.
+    """The measured harm of every product in every recipe, which a plan is made from.
 
     Attributes:
-      figure: which one.
-      slots: the layers' products, in the model's order.
-      recipes: by name.
-      measured: of (layer, product, recipe); what a recipe cannot have is missing.
-      values: of both operands of each product.
-      weights: values of each layer's weight.
-      model: its class.
-      identity: of weights, batches and recipes; "" of budgets.
-      together: measures an assignment of recipes jointly; None where there is no model to do so.
-      notes: layers, each with a sentence for a recipe that it is not offered.
-      convolutions: those of the layers that are.
+      figure: name of the measured metric.
+      slots: (layer, product) of every product, in the model's order.
+      recipes: name -> recipe.
+      measured: (layer, product, recipe) -> its metric; without the products that a recipe is not offered to.
+      values: (layer, product) -> number of values of both operands.
+      weights: layer -> number of values of its weight.
+      model: name of the model's class.
+      identity: digest of weights, batches and recipes; "" for budgets.
+      together: measures the model with an assignment of recipes; None where there is no model to run.
+      refusals: the products that are not offered a recipe.
+      unplanned: layer -> the sentence why it is not planned at all.
+      convolutions: the layers that are convolutions.
     """
 
     figure: str
@@ -82,41 +101,47 @@ class Evidence:
     model: str
     identity: str
     together: Callable[[Mapping[Slot, str]], Any] | None
-    notes: tuple[tuple[str, str], ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    unplanned: Mapping[str, str] = field(default_factory=dict)
     convolutions: frozenset[str] = frozenset()
 
     @property
     def uncounted(self) -> str:
-        """How many changes of the loss count as 0, in a sentence; "" of other figures, or where none does."""
+        """A sentence on the changes of the loss that count as 0; "" for other metrics, or if none does."""
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
             return ""
         return (
-            f"Of {plural(len(self.measured), 'change')} of the loss {len(small)} count as 0, being below it or within "
-            "their spread over batches."
+            f"{len(small)} of {plural(len(self.measured), 'change')} of the loss count as 0, since they lower the loss "
+            "or are within their standard deviation over batches."
         )
+
+    def notes(self, kept: Collection[str]) -> list[str]:
+        """Return a sentence for each refusal and each layer that is not planned, other than kept layers."""
+        notes = [text for layer, text in self.unplanned.items() if layer not in kept]
+        return notes + [refusal.sentence for refusal in self.refusals if refusal.layer not in kept]
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Those that have products, in order."""
+        """The layers that have products, in the model's order."""
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
     def of_row(self, row: Any) -> Measured:
-        """The harm of a row of a sensitivity."""
+        """Return the harm of a row of a sensitivity."""
         return Measured.of(self.figure, figure_of(row, self.figure), spread_of(row, self.figure))
 
 
 def evidence_of(source: Any, figure: str | None) -> Evidence:
-    """What a sensitivity or budgets say.
+    """Return the evidence in a sensitivity or in budgets.
 
     Raises:
-      TypeError: something else.
-      ValueError: an unknown figure, one that says nothing of a product, or budgets that do not belong together.
+      TypeError: source is neither.
+      ValueError: an unknown metric, one that does not depend on every product, or budgets that do not belong together.
     """
     if isinstance(source, Sensitivity):
         return _of_sensitivity(source, figure)
     budgets = list(source) if isinstance(source, Sequence) and not isinstance(source, str) else [source]
-    wrong = next((each for each in budgets if not isinstance(each, Budget)), None)
+    wrong = next((budget for budget in budgets if not isinstance(budget, Budget)), None)
     if wrong is not None or not budgets:
         raise TypeError(
             "plan needs an fp.analysis.Sensitivity, or a list of budgets of one recipe each; got "
@@ -133,79 +158,88 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
     backward = [product for product in PRODUCTS[1:] if product in products]
     if figure != "gradient_error" and backward:
         raise ValueError(
-            f"by must be a figure that every product has; got {figure!r}, which is 0 for {' and '.join(backward)}. "
-            "Take 'gradient_error', or measure sensitivity(..., products='fprop')."
+            f"by must be a metric that depends on every product; got {figure!r}, which is 0 for "
+            f"{' and '.join(backward)}. Use 'gradient_error', or measure sensitivity(..., products='fprop')."
         )
     slots = tuple(dict.fromkeys((row.layer, row.product) for row in report.rows))
     empty = Evidence(figure, slots, report.recipes, {}, {}, report.layers, report.model, report.identity, None)
-    found = {(row.layer, row.product, row.recipe): empty.of_row(row) for row in report.rows}
+    measured = {(row.layer, row.product, row.recipe): empty.of_row(row) for row in report.rows}
     values = {(row.layer, row.product): row.elements for row in report.rows}
     undivided = _undivided(
-        found, report.recipes,
+        measured, report.recipes,
         {slot: _terms(slot, values, report.layers[slot[0]], report.convolutions.get(slot[0], 1)) for slot in slots},
     )  # fmt: skip
-    notes = [*_unmeasured(figure, found), *_missing(slots, report.recipes, found)]
-    notes += [(key[0], text) for key, text in undivided.items()]
-    found = {key: one for key, one in found.items() if math.isfinite(one.harm) and key not in undivided}
+    refusals = [
+        *_unmeasured(figure, measured),
+        *(
+            Refusal(layer, product, recipe, "the sensitivity has no row of it")
+            for layer, product in slots for recipe in report.recipes if (layer, product, recipe) not in measured
+        ),
+        *undivided,
+    ]  # fmt: skip
+    measured = _without(measured, refusals)
     together = report.measure if report.can_measure else None
     return Evidence(
-        figure, slots, report.recipes, found, values, report.layers, report.model, report.identity, together,
-        tuple(notes), frozenset(report.convolutions),
+        figure, slots, report.recipes, measured, values, report.layers, report.model, report.identity, together,
+        tuple(refusals), convolutions=frozenset(report.convolutions),
     )  # fmt: skip
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
     if figure not in (None, JOINT):
         raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
-    models = list(dict.fromkeys(each.model for each in budgets))
+    models = list(dict.fromkeys(budget.model for budget in budgets))
     if len(models) > 1:
         raise ValueError(f"budgets must be of one model; got {' and '.join(map(str, models))}.")
     recipes: dict[str, LinearRecipe] = {}
-    for each in budgets:
-        if each.recipe in recipes:
-            raise ValueError(f"budgets must be of one recipe each; got two of {each.recipe}. Merge them.")
-        recipes[each.recipe] = _recipe_of(each)
-    every = [(each, row) for each in budgets for row in each.rows]
-    rows = {(row.layer, row.product, each.recipe): row for each, row in every if row.kind != "attention"}
+    for budget in budgets:
+        if budget.recipe in recipes:
+            raise ValueError(f"budgets must be of one recipe each; got two of {budget.recipe}. Merge them.")
+        recipes[budget.recipe] = _recipe_of(budget)
+    every = [(budget.recipe, row) for budget in budgets for row in budget.rows]
+    rows = {(row.layer, row.product, recipe): row for recipe, row in every if row.kind != "attention"}
     attention = dict.fromkeys(row.layer for _, row in every if row.kind == "attention")
     slots = tuple(dict.fromkeys((layer, product) for layer, product, _ in rows))
     lost = [(*slot, name) for slot in slots for name in recipes if (*slot, name) not in rows]
     if lost:
+        names = listed([f"{product} of {layer} in {recipe}" for layer, product, recipe in lost], NAMED)
         raise ValueError(
             f"budgets must have a row for every layer, product and recipe; {plural(len(lost), 'row')} "
-            f"{'is' if len(lost) == 1 else 'are'} missing, such as {_said(lost)}. Take them from one recording."
+            f"{'is' if len(lost) == 1 else 'are'} missing, such as {names}. Make all budgets from one recording."
         )
-    found = {key: Measured.of(JOINT, row.joint, math.nan) for key, row in rows.items()}
+    measured = {key: Measured.of(JOINT, row.joint, math.nan) for key, row in rows.items()}
     shapes = {(layer, product): row.shape for (layer, product, _), row in rows.items()}
     parts = {(layer, product): row.parts for (layer, product, _), row in rows.items()}
     values = {slot: (m * k * parts[slot], n * k * parts[slot]) for slot, (m, n, k) in shapes.items()}
     weights = {}
     for (layer, product), (m, n, k) in shapes.items():
         weights[layer] = (m * n if product == "wgrad" else n * k) * parts[layer, product]
-    undivided = _undivided(found, recipes, {slot: k for slot, (_, _, k) in shapes.items()})
-    notes = [(layer, f"{layer} is not planned, since attention multiplies no weights.") for layer in attention]
-    notes += [*_unmeasured(JOINT, found), *((key[0], text) for key, text in undivided.items())]
-    found = {key: one for key, one in found.items() if math.isfinite(one.harm) and key not in undivided}
+    undivided = _undivided(measured, recipes, {slot: k for slot, (_, _, k) in shapes.items()})
+    refusals = (*_unmeasured(JOINT, measured), *undivided)
+    unplanned = {layer: f"{layer} is not planned, since attention multiplies no weights." for layer in attention}
     convolutions = frozenset(layer for (layer, _, _), row in rows.items() if row.kind == "convolution")
-    return Evidence(JOINT, slots, recipes, found, values, weights, models[0], "", None, tuple(notes), convolutions)
+    return Evidence(
+        JOINT, slots, recipes, _without(measured, refusals), values, weights, models[0], "", None, refusals, unplanned,
+        convolutions,
+    )  # fmt: skip
 
 
 def _recipe_of(budget: Budget) -> LinearRecipe:
-    """The recipe of linear layers of a budget, on its hardware."""
+    """Return the recipe of linear layers of a budget, on its hardware."""
     try:
         recipe = find_either(budget.recipe)
         if not isinstance(recipe, LinearRecipe):
-            raise ValueError("it is one of training, which layers may follow differently.")
+            raise ValueError("it is a recipe of training, in which layers may have different recipes.")
         return placed(recipe, None if budget.on == OWN_UNITS else budget.on).recipe
     except ValueError as reason:
         raise ValueError(
-            "budgets must be of a recipe of fp.torch.RECIPES, on hardware that has a name; got "
+            "budgets must have a recipe of fp.torch.RECIPES and hardware with a name; got "
             f"{shown(budget.recipe)} on {shown(budget.on)}: {reason}"
         ) from None
 
 
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
-    """How many terms a product of each group sums, from the values of a layer's operands; 0 where these do not tell."""
+    """Return the terms that a product of each group sums, from the sizes of a layer's operands; 0 if unknown."""
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
     dy, x = values.get((layer, "wgrad"), (dy, x))
@@ -216,41 +250,34 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, grou
 
 
 def _undivided(
-    found: Mapping[tuple[str, str, str], Measured], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
-) -> dict[tuple[str, str, str], str]:
-    """Why recipes are not offered to products whose sums their blocks do not divide."""
-    lost = {}
-    for layer, product, name in found:
+    keys: Iterable[tuple[str, str, str]], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
+) -> list[Refusal]:
+    """Return a refusal for each product whose number of terms is not a multiple of a recipe's block."""
+    refusals = []
+    for layer, product, name in keys:
         block, length = block_of(recipes[name], product), terms[layer, product]
         if length % block:
-            # the terms of wgrad are what a batch has, and no fault of the layer
-            batch = f"; a batch whose terms are a multiple of {block} has it measured" if product == "wgrad" else ""
-            lost[layer, product, name] = (
-                f"{name} is not offered to {product} of {layer}, whose {length} terms are no multiple of its {block} "
-                f"that share a scale or a transform, as {STRICT} ask; {FILLED}{batch}."
-            )
-    return lost
+            # the terms of wgrad are the rows of the batch, which can be changed
+            batch = f"; measure with batches whose terms are a multiple of {block}" if product == "wgrad" else ""
+            refusals.append(Refusal(
+                layer, product, name,
+                f"its {length} terms are not a multiple of {block}, the terms that share a scale or a transform, which "
+                f"{STRICT} require; fp.torch.quantize_linears would pad them with zeros{batch}",
+            ))  # fmt: skip
+    return refusals
 
 
-def _unmeasured(figure: str, found: Mapping[tuple[str, str, str], Measured]) -> list[tuple[str, str]]:
-    """A sentence for each product and recipe whose figure is no number."""
+def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) -> list[Refusal]:
+    """Return a refusal for each product and recipe whose metric is Inf or NaN."""
     return [
-        (layer, f"{recipe} is not offered to {product} of {layer}, where its {figure} is {one.value:g}.")
-        for (layer, product, recipe), one in found.items() if not math.isfinite(one.harm)
+        Refusal(*key, f"its {figure} is {one.value:g}")
+        for key, one in measured.items() if not math.isfinite(one.harm)
     ]  # fmt: skip
 
 
-def _missing(
-    slots: Sequence[Slot], recipes: Mapping[str, Any], found: Mapping[tuple[str, str, str], Measured]
-) -> list[tuple[str, str]]:
-    """A sentence for each product and recipe that was not measured."""
-    return [
-        (layer, f"{recipe} is not offered to {product} of {layer}, of which the sensitivity has no row.")
-        for layer, product in slots for recipe in recipes if (layer, product, recipe) not in found
-    ]  # fmt: skip
-
-
-def _said(keys: Sequence[tuple[str, str, str]]) -> str:
-    """The first few rows of a list."""
-    more = f" and {len(keys) - SAID} more" if len(keys) > SAID else ""
-    return "; ".join(f"{product} of {layer} in {recipe}" for layer, product, recipe in keys[:SAID]) + more
+def _without(
+    measured: Mapping[tuple[str, str, str], Measured], refusals: Sequence[Refusal]
+) -> dict[tuple[str, str, str], Measured]:
+    """Return the metrics of products and recipes that are not refused."""
+    refused = {refusal.key for refusal in refusals}
+    return {key: one for key, one in measured.items() if key not in refused}

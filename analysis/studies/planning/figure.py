@@ -1,4 +1,4 @@
-"""The figure of a plan over its budget: what is predicted, and what was measured jointly."""
+"""The figure of a plan: its predicted and measured error over the budget."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fpsim.display.optional import load
 from fpsim.display.wording import bytes_in_words, short
 
 SHADES = list(COLORS.values())
-WORDS = {"milp": "optimum"}  # what readers of a figure call a method
-WIDE = 5  # times the smallest figure from which an axis is logarithmic: it has too few ticks for less
+WORDS = {"milp": "optimum"}  # names of methods in the figure
+WIDE = 5  # ratio of the largest and the smallest value from which the axis is logarithmic; below it has too few ticks
 LABELS = {"gradient_error": "error of the gradient", "output_error": "error of the outputs",
           "loss_change": "change of the loss", "joint": "error of the products"}  # fmt: skip
 
 
 class Drawn(Protocol):
-    """What a figure shows: a `Plan`."""
+    """The part of a `Plan` that its figure shows."""
 
     @property
     def candidates(self) -> Sequence[Any]: ...
@@ -40,20 +40,20 @@ def plan_axes(plan: Drawn, ax: Any = None) -> Any:
         points = plan.frontier()
         for method, tint, style in (("milp", SHADES[0], "-"), ("greedy", SHADES[1], (0, (4, 2)))):
             line = _frontier(points, method)
-            ax.plot(*_columns(line), color=tint, linestyle=style, linewidth=1.4, drawstyle="steps-post", zorder=2,
+            costs, errors = [cost for cost, _ in line], [error for _, error in line]
+            ax.plot(costs, errors, color=tint, linestyle=style, linewidth=1.4, drawstyle="steps-post", zorder=2,
                     label=f"{WORDS.get(method, method)}, predicted")  # fmt: skip
         ax.axvline(budget, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        for one in reversed(plan.candidates):
-            _draw(ax, one)
+        for candidate in reversed(plan.candidates):
+            _draw(ax, candidate)
         _label(ax, plan.candidates, budget)
         heights = [point.predicted for point in points]
-        heights += [one.joint.value for one in plan.candidates if one.joint is not None]
+        heights += [candidate.joint.value for candidate in plan.candidates if candidate.joint is not None]
         if heights and math.isfinite(max(heights)) and max(heights) > WIDE * min(heights) > 0:
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(load("matplotlib.ticker", "drawing").LogLocator(subs=(1.0, 2.0, 5.0)))
-            ax.yaxis.set_major_formatter(
-                lambda value, _: f"{value:g}"
-            )  # the usual one writes TeX, which figures do not read
+            # the usual formatter writes TeX, which these figures do not show
+            ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.yaxis.set_minor_formatter(lambda value, _: "")
             ax.set_ylim(min(heights) / 1.3, max(heights) * 1.3)
         ax.set_xlabel("bits a value" if kind == "bits" else "bytes of weights")
@@ -73,48 +73,53 @@ def plan_axes(plan: Drawn, ax: Any = None) -> Any:
 
 
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
-    """The costs and figures of a search; what the greedy one found below the optimum's budgets is one for that, too."""
+    """Return the costs and predictions of a search.
+
+    For the optimum, greedy plans count where they are better at their cost.
+    """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]
-    found: list[tuple[float, float]] = []
+    best: list[tuple[float, float]] = []
     for point in sorted(points, key=lambda point: (point.cost, point.predicted)):
-        if not found or point.predicted < found[-1][1]:
-            found.append((point.cost, point.predicted))
-    return found
+        if not best or point.predicted < best[-1][1]:
+            best.append((point.cost, point.predicted))
+    return best
 
 
 def _tint(method: str) -> str:
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 
-def _draw(ax: Any, one: Any) -> None:
-    """A candidate, its measurement joined to what was predicted."""
-    tint = _tint(one.method)
-    ax.plot(one.cost, one.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
-    if one.joint is None or not math.isfinite(one.joint.value):
+def _draw(ax: Any, candidate: Any) -> None:
+    """Draw a candidate, with a line from its prediction to its measurement."""
+    tint = _tint(candidate.method)
+    ax.plot(candidate.cost, candidate.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
+    if candidate.joint is None or not math.isfinite(candidate.joint.value):
         return
-    ax.plot([one.cost, one.cost], [one.predicted, one.joint.value], color=tint, linewidth=0.8, zorder=3)
-    ax.plot(one.cost, one.joint.value, "o", color=tint, ms=4.5, zorder=5)
+    ax.plot(
+        [candidate.cost, candidate.cost],
+        [candidate.predicted, candidate.joint.value],
+        color=tint,
+        linewidth=0.8,
+        zorder=3,
+    )
+    ax.plot(candidate.cost, candidate.joint.value, "o", color=tint, ms=4.5, zorder=5)
 
 
 def _label(ax: Any, candidates: Sequence[Any], budget: float) -> None:
-    """Name the plans that are not random beside the budget, the same ones at once, in the order of their figures."""
+    """Write the names of the plans other than random ones at the budget, equal plans on one line, in order of error."""
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}
-    for one in candidates:
-        if not one.method.startswith("random"):
-            key = tuple(sorted(one.assignment.items()))
-            names.setdefault(key, []).append(one.method)
-            value = one.predicted if one.joint is None else one.joint.value
-            places[key] = value if math.isfinite(value) else one.predicted
+    for candidate in candidates:
+        if not candidate.method.startswith("random"):
+            key = tuple(sorted(candidate.assignment.items()))
+            names.setdefault(key, []).append(candidate.method)
+            value = candidate.predicted if candidate.joint is None else candidate.joint.value
+            places[key] = value if math.isfinite(value) else candidate.predicted
     ranked = sorted(places, key=lambda key: places[key])
     for i, key in enumerate(ranked):
         lift = 10 * (i - (len(ranked) - 1) / 2)
-        said = " = ".join(WORDS.get(name, name) for name in names[key])
-        ax.annotate(short(said, 48), (budget, places[ranked[len(ranked) // 2]]), xytext=(6, lift),
+        text = " = ".join(WORDS.get(name, name) for name in names[key])
+        ax.annotate(short(text, 48), (budget, places[ranked[len(ranked) // 2]]), xytext=(6, lift),
                     textcoords="offset points", va="center", fontsize=6.5, color=_tint(names[key][0]), zorder=6,
                     bbox={"facecolor": "#ffffff", "edgecolor": "none", "pad": 0.6})  # fmt: skip
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]

@@ -1,4 +1,4 @@
-"""Plans measured jointly, each kept in a file as soon as it is there."""
+"""Joint measurements of plans, each kept in a file as soon as it is made."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fpsim.analysis.studies.sensitivity.row import SPREADS
 
 
 class Jointly:
-    """Measures assignments of recipes with all their products low at once, each once.
+    """Measures each assignment of recipes once, with all its products in their recipes at once.
 
     Args:
-      evidence: what measures them.
-      out: a folder that keeps what was measured, or None.
+      evidence: has the function that measures.
+      out: a folder that keeps each measurement, or None.
     Raises:
-      ValueError: a folder of another model, data or recipes, or evidence that measures nothing.
+      ValueError: a folder of another model, data or recipes, or evidence without a model to measure.
     """
 
     def __init__(self, evidence: Evidence, out: Path | None) -> None:
@@ -31,7 +31,7 @@ class Jointly:
         if out is None:
             return
         if not evidence.identity:
-            raise ValueError("out keeps what is measured jointly, which budgets have no model for. Leave it out.")
+            raise ValueError("out must be None for budgets, which have no model to measure jointly. Leave it out.")
         self._cells = Cells(
             out, "fpsim.analysis.plan", evidence.identity, ["assignment"], kind="plan",
             changed="with another model, data or recipes",
@@ -48,7 +48,7 @@ class Jointly:
             self._cells.close()
 
     def of(self, assignment: Mapping[Slot, str]) -> Measured | None:
-        """The figure of an assignment; None where nothing can measure it."""
+        """Return the metric of an assignment; None if there is no model to measure it."""
         words = "; ".join(f"{layer} {product}: {name}" for (layer, product), name in sorted(assignment.items()))
         key = digest(words)
         if key not in self._known:
@@ -59,5 +59,5 @@ class Jointly:
             self._known[key] = figures
             if self._cells is not None:
                 self._cells.add(SweepCell(key, {"assignment": words}, figures))
-        found, figure = self._known[key], self._evidence.figure
-        return Measured.of(figure, found[figure], found[SPREADS[figure]])
+        metrics, figure = self._known[key], self._evidence.figure
+        return Measured.of(figure, metrics[figure], metrics[SPREADS[figure]])

@@ -1,4 +1,4 @@
-"""The closest settings of torchao and Transformer Engine to a plan, in words, and what differs.
+"""The settings of torchao and Transformer Engine that come closest to a plan, and how they differ.
 
 Names are those of torchao 0.18 (float8/config.py, prototype/) and of Transformer Engine's common/recipe/__init__.py and
 pytorch/quantization.py of 2026.
@@ -10,23 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from fpsim.analysis.studies.planning.prices import OPERANDS, scaling_of
+from fpsim.display.wording import listed
 from fpsim.formats.element import element_format
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, E8M0, FP16, FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
-SHOWN = 3  # layers that a sentence names
-HIGH = ("as it is", "bf16", "fp16")  # kinds of products that no FP8 or FP4 library has to do with
+NAMED = 3  # layers that a sentence names
+HIGH = ("as it is", "bf16", "fp16")  # kinds of products that libraries for FP8 and FP4 leave to torch
 
 
 class Setting(NamedTuple):
-    """What comes closest to some layers of a plan in a library.
+    """The setting of a library that comes closest to some layers of a plan.
 
     Attributes:
       library: "torchao" or "Transformer Engine".
-      layers: their names.
-      how: the setting; "" where none expresses them.
-      differs: what it does otherwise, or what the layers would lose with what can be expressed; "" where nothing is
-        known to.
+      layers: names of the layers.
+      how: the setting, as code; "" if the library has none for them.
+      differs: how the setting differs from the plan, or the loss of the layers with a recipe that the library has; ""
+        without a known difference.
     """
 
     library: str
@@ -35,14 +36,12 @@ class Setting(NamedTuple):
     differs: str
 
     def __str__(self) -> str:
-        more = f" and {len(self.layers) - SHOWN} more" if len(self.layers) > SHOWN else ""
-        named = f"{', '.join(layer or '(model)' for layer in self.layers[:SHOWN])}{more}"
-        how = self.how or "no setting"
-        return f"{self.library}, {named}: {how}. {self.differs}".rstrip()
+        layers = listed([layer or "(model)" for layer in self.layers], NAMED)
+        return f"{self.library}, {layers}: {self.how or 'no setting'}. {self.differs}".rstrip()
 
 
 class ChoiceLike(Protocol):
-    """What is read of a choice."""
+    """The fields of a choice that settings depend on."""
 
     @property
     def layer(self) -> str: ...
@@ -55,7 +54,7 @@ class ChoiceLike(Protocol):
 
 
 class Said(NamedTuple):
-    """A setting and what differs, both in words."""
+    """A setting as code, and how it differs from the plan."""
 
     how: str
     differs: str = ""
@@ -64,12 +63,13 @@ class Said(NamedTuple):
 def settings_of(
     choices: Sequence[ChoiceLike], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
 ) -> tuple[Setting, ...]:
-    """The closest settings of both libraries, layers with the same recipes together.
+    """Return the closest settings of both libraries, with layers of equal recipes together.
 
     Args:
-      choices: of products.
-      recipes: by name.
-      lost: says what some layers would lose with one recipe for all of their products; "" where it was not measured.
+      choices: the choices of a plan.
+      recipes: name -> recipe.
+      lost: returns a sentence on the loss of some layers with one recipe for all of their products, "" if it was not
+        measured.
 
     Example:
       >>> from fpsim.analysis.studies.planning.libraries import settings_of
@@ -80,22 +80,23 @@ def settings_of(
       quantize_(model, MXFP8TrainingOpConfig(), filter_fn), of torchao.prototype.moe_training.config
       te.autocast(recipe=MXFP8BlockScaling()) around the layers
     """
-    of: dict[str, dict[str, str]] = {}
+    assignments: dict[str, dict[str, str]] = {}
     for choice in choices:
-        of.setdefault(choice.layer, {})[choice.product] = choice.recipe
+        assignments.setdefault(choice.layer, {})[choice.product] = choice.recipe
     alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for layer, names in of.items():
+    for layer, names in assignments.items():
         alike.setdefault(tuple(names.items()), []).append(layer)
-    found = []
+    settings = []
     for library, say in (("torchao", _torchao), ("Transformer Engine", _transformer_engine)):
         for assigned, layers in alike.items():
             products = {product: recipes[name] for product, name in assigned}
             said = say(products)
             if said is None:
-                words = ", ".join(f"{product} in {name}" for product, name in assigned)
-                said = Said("", f"A layer cannot have {words} there. {_instead(say, layers, assigned, recipes, lost)}")
-            found.append(Setting(library, tuple(layers), said.how, said.differs))
-    return tuple(found)
+                products_in = ", ".join(f"{product} in {name}" for product, name in assigned)
+                instead = _instead(say, layers, assigned, recipes, lost)
+                said = Said("", f"A layer cannot have {products_in} there. {instead}")
+            settings.append(Setting(library, tuple(layers), said.how, said.differs))
+    return tuple(settings)
 
 
 def _instead(
@@ -103,18 +104,18 @@ def _instead(
     assigned: Sequence[tuple[str, str]], recipes: Mapping[str, LinearRecipe],
     lost: Callable[[Sequence[str], str], str],
 ) -> str:  # fmt: skip
-    """What the layers would lose with the recipes that the library has for all of their products."""
+    """Return the loss of some layers with recipes that the library has for all of their products."""
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible
     losses = [text for text in (lost(layers, name) for name in candidates) if text]
-    return " ".join(losses) if losses else "None of the recipes is there for all of its products."
+    return " ".join(losses) if losses else "The library has none of the recipes for all of its products."
 
 
 # ---- what a product's operands are
 
 
 def kind_of(recipe: LinearRecipe, product: str) -> str:
-    """What a library would call the operands of a product: "tensor", "rows", "blocks", "mxfp8", "nvfp4" and others.
+    """Return the kind of a product's operands in libraries: "tensor", "rows", "blocks", "mxfp8", "nvfp4" and others.
 
     Example:
       >>> from fpsim.analysis.studies.planning.libraries import kind_of
@@ -133,8 +134,8 @@ def kind_of(recipe: LinearRecipe, product: str) -> str:
         return "raw" if eight else "other"
     if None in scalings or None in fmts:
         return "other"
-    blocks = [each.block for each in scalings if each is not None]
-    scales = {each.scale_format for each in scalings if each is not None}
+    blocks = [scaling.block for scaling in scalings if scaling is not None]
+    scales = {scaling.scale_format for scaling in scalings if scaling is not None}
     if eight and all(block == (-1, -1) for block in blocks):
         return "delayed" if recipe.delayed is not None else "tensor"
     if eight and all(block in ((1, -1), (-1, 1)) for block in blocks):
@@ -147,20 +148,20 @@ def kind_of(recipe: LinearRecipe, product: str) -> str:
         return "blocks"
     if eight and scales == {E8M0} and all(sorted(block) == [1, 32] for block in blocks):
         return "mxfp8"
-    two_levels = all(each.tensor_scale for each in scalings if each is not None)
+    two_levels = all(scaling.tensor_scale for scaling in scalings if scaling is not None)
     if fmts == [E2M1, E2M1] and two_levels and scales == {E4M3} and all(max(block) == 16 for block in blocks):
         return "nvfp4"
     return "other"
 
 
 def _one_recipe(products: Mapping[str, LinearRecipe]) -> LinearRecipe | None:
-    """The recipe that all products follow; None where they differ."""
-    found = list(products.values())
-    return found[0] if all(each == found[0] for each in found) else None
+    """Return the recipe that all products follow; None if they differ."""
+    recipes = list(products.values())
+    return recipes[0] if all(recipe == recipes[0] for recipe in recipes) else None
 
 
 def _sixteen(kinds: Sequence[str]) -> Said | None:
-    """Layers without FP8 and FP4, which both libraries leave to torch."""
+    """Return the setting for layers without FP8 and FP4, which both libraries leave to torch; None for others."""
     if len(set(kinds)) > 1 or kinds[0] not in HIGH:
         return None
     if kinds[0] == "as it is":
@@ -184,7 +185,7 @@ def _torchao(products: Mapping[str, LinearRecipe]) -> Said | None:
     if kind in ("tensor", "rows"):
         return _float8_linear(products, kinds, kind)
     one = _one_recipe(products)
-    only_wgrad = [product for product, each in kinds.items() if each in HIGH] == ["wgrad"]
+    only_wgrad = [product for product, kind in kinds.items() if kind in HIGH] == ["wgrad"]
     same = len({recipe for product, recipe in products.items() if kinds[product] not in HIGH}) == 1
     if kind == "mxfp8" and (one is not None or (only_wgrad and same)):
         return _mxfp8_linear(products, only_wgrad)
@@ -194,7 +195,7 @@ def _torchao(products: Mapping[str, LinearRecipe]) -> Said | None:
         return Said(
             "quantize_(model, NVFP4TrainingConfig(), filter_fn), of "
             "torchao.prototype.moe_training.nvfp4_training.nvfp4_training",
-            "Its random Hadamard signs and draws are its own.",
+            "It has its own random Hadamard signs and random draws.",
         )
     if kind == "blocks" and all(element_format(fmt) == E4M3 for fmt in (one.input_fmt, one.weight_fmt, one.grad_fmt)):
         return _blockwise(one)
@@ -211,7 +212,7 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
     if rule == "floor":
         words.append("scale_calculation_mode=ScaleCalculationMode.FLOOR")
     elif rule != "rceil":
-        differs.append(f"It rounds scales by RCEIL or FLOOR, the plan by {rule!r}.")
+        differs.append(f"It rounds scales by RCEIL or FLOOR, the plan by the rule {rule!r}.")
     if only_wgrad:
         differs.append("It computes the gradient of the weight in the dtype of the input.")
     how = f"quantize_(model, MXFP8TrainingOpConfig({', '.join(words)}), filter_fn), of "
@@ -219,12 +220,13 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 
 
 def _blockwise(recipe: LinearRecipe) -> Said:
-    differs = ["It wants BF16 layers without a bias whose lengths are multiples of 128."]
-    scales = {each.scale_format for each in (recipe.input_scaling, recipe.weight_scaling) if each is not None}
+    differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
+    scalings = (recipe.input_scaling, recipe.weight_scaling)
+    scales = {scaling.scale_format for scaling in scalings if scaling is not None}
     if scales != {FP32}:
-        differs.append("Its scales are float32 numbers, the plan's powers of two.")
+        differs.append("Its scales are float32 numbers, those of the plan powers of two.")
     if recipe.requantize_input or recipe.stash_fmt is not None:
-        differs.append("It quantises the input for the weight gradient from the original, the plan what is kept of it.")
+        differs.append("It quantises the original input for the weight gradient, the plan the stored one.")
     return Said(
         "quantize_(model, Float8BlockwiseLinearConfig(), filter_fn), of "
         "torchao.prototype.blockwise_fp8_training.linear",
@@ -232,7 +234,7 @@ def _blockwise(recipe: LinearRecipe) -> Said:
     )
 
 
-# Operand of torchao -> the product that reads it first, and that which reads it again by a setting of its own.
+# Operand of torchao -> the product that reads it first, the product that reads it again, and the setting of the latter.
 USES = {
     "input": ("fprop", "wgrad", "input_for_grad_weight"),
     "weight": ("fprop", "dgrad", "weight_for_grad_input"),
@@ -244,16 +246,16 @@ GEMMS = {"fprop": "output", "dgrad": "grad_input", "wgrad": "grad_weight"}
 def _float8_linear(
     products: Mapping[str, LinearRecipe], kinds: Mapping[str, str], kind: str
 ) -> Said | None:  # fmt: skip
-    """Float8LinearConfig: formats for each operand, high precision and fast sums or not for each product."""
+    """Return the Float8LinearConfig: formats of operands, and high precision or fast sums of products; None without."""
     words = []
     for operand, (first, again, second) in USES.items():
         ours = operand.removesuffix("_output")
-        found = {element_format(getattr(products[product], f"{ours}_fmt")) for product in (first, again)
-                 if product in products and kinds[product] not in HIGH}  # fmt: skip
-        if len(found) > 1:
+        fmts = {element_format(getattr(products[product], f"{ours}_fmt")) for product in (first, again)
+                if product in products and kinds[product] not in HIGH}  # fmt: skip
+        if len(fmts) > 1:
             return None  # an operand has one format in both of its products
         usual = E5M2 if operand == "grad_output" else E4M3
-        fmt = next(iter(found), usual)
+        fmt = next(iter(fmts), usual)
         target = "" if fmt == usual else f"target_dtype=torch.float8_{'e4m3fn' if fmt == E4M3 else 'e5m2'}"
         there = [product for product in (first, again) if product in products] or [first]
         configs = [_cast_config(product in products and kinds[product] in HIGH, kind, target) for product in there]
@@ -273,8 +275,8 @@ def _float8_linear(
     if scales == {E8M0}:
         words.append("round_scales_to_power_of_2=True")
     elif E8M0 in scales:
-        differs.append("Its scales are powers of two for all operands or for none.")
-    differs.append("How often its kernels promote sums is their own affair.")
+        differs.append("It has scales that are powers of two for all operands or for none.")
+    differs.append("Its kernels may promote sums after other numbers of terms.")
     call = f"convert_to_float8_training(model, config=Float8LinearConfig({', '.join(words)}), module_filter_fn=...)"
     return Said(f"{call}, of torchao.float8", " ".join(differs))
 
@@ -326,7 +328,7 @@ def _transformer_engine(products: Mapping[str, LinearRecipe]) -> Said | None:
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
-    """The word of a recipe's formats; None where Transformer Engine has none."""
+    """Return Transformer Engine's name for the formats of a recipe; None if it has none."""
     forward = {element_format(fmt) for fmt in (recipe.input_fmt, recipe.weight_fmt)}
     grad = None if list(low) == ["fprop"] else element_format(recipe.grad_fmt)
     if forward != {E4M3}:
@@ -362,9 +364,9 @@ def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
     differs = []
     scales = {_scale_format(recipe, product) for product in low}
     if scales == {FP32}:
-        differs.append("Its scales are powers of two, and float32 numbers under NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1.")
+        differs.append("Its scales are powers of two, or float32 numbers with NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1.")
     if "wgrad" in low and (recipe.requantize_input or recipe.stash_fmt is not None):
-        differs.append("It quantises the input for the weight gradient from the original, the plan what is kept of it.")
+        differs.append("It quantises the original input for the weight gradient, the plan the stored one.")
     return Said("Float8BlockScaling(" + ("" if fmt == "E4M3" else f"fp8_format=Format.{fmt}") + ")", " ".join(differs))
 
 
@@ -386,4 +388,4 @@ def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said:
     weight = scaling_of(recipe, "weight", backward=False)
     if weight is not None and weight.block != (16, 16):
         words.append("disable_2d_quantization=True")
-    return Said(f"NVFP4BlockScaling({', '.join(words)})", "Its random Hadamard signs and draws are its own.")
+    return Said(f"NVFP4BlockScaling({', '.join(words)})", "It has its own random Hadamard signs and random draws.")

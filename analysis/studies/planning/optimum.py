@@ -1,4 +1,4 @@
-"""The least harm under a budget, by integer programming."""
+"""The choice of the least harm under a budget, by integer programming."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from scipy.sparse import csr_array
 from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 from fpsim.analysis.studies.planning.searches import greedy
 
-NODES = 100_000  # of branch and bound, after which the best so far is taken: the same on every machine
-CUTS = 64  # choices that float64 takes for affordable and that are not, cut off one by one
-# The solver keeps rows to 1e-6 and stops within 1e-6 of the least harm: coefficients of this size make that nothing.
+NODES = 100_000  # nodes of branch and bound after which the best plan so far is taken: the same on every machine
+CUTS = 64  # most choices that only float64 takes for affordable, excluded one by one
+# The solver keeps constraints to 1e-6 and stops within 1e-6 of the optimum; coefficients of this size make that exact.
 ROW_BITS, GOAL_BITS = 20, 30
 
 
 class Optimum(NamedTuple):
-    """The best choice that was found, and whether it is proven that no other has less harm."""
+    """The best choice, and whether it is proven that no other has less harm."""
 
     choice: Choice
     proven: bool
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """The choice of the least harm whose price is at most `limit`, of several the cheapest; None without one.
+    """Return the choice of the least harm whose price is at most `limit`, the cheapest of equals; None without one.
 
-    Harms and prices are integers, in which every answer of the solver is checked. A larger limit admits all that a
-    smaller one does, so that it never gives more harm.
+    Harms and prices are integers, with which every answer of the solver is checked. A larger limit never gives more
+    harm, since it admits every choice that a smaller limit does.
 
     Args:
-      rival: what the greedy search found, where that is known.
+      rival: the choice of the greedy search, if it is known.
     """
     rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
     first = program.least_harm(limit, None if rival is None else problem.harm(rival))
-    found = [choice for choice in (first.choice, rival) if choice is not None]
-    if not found:
+    choices = [choice for choice in (first.choice, rival) if choice is not None]
+    if not choices:
         return None
-    best = min(found, key=problem.rank)
+    best = min(choices, key=problem.rank)
     cheaper = program.cheapest(limit, problem.harm(best)).choice
     if cheaper is not None:
         best = min(best, cheaper, key=problem.rank)
@@ -49,20 +49,23 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 
 
 def cheapest(problem: ChoiceProblem) -> Choice:
-    """The choice of the lowest price, of several that of the least harm."""
+    """Return the choice of the lowest price, of equal prices the one of the least harm."""
     program = _Program(problem)
-    found = program.cheapest().choice
-    assert found is not None  # every unit has a recipe
-    return min(found, program.least_harm(problem.price(found)).choice or found, key=problem.rank)
+    cheap = program.cheapest().choice
+    assert cheap is not None  # every unit has a recipe
+    return min(cheap, program.least_harm(problem.price(cheap)).choice or cheap, key=problem.rank)
 
 
 class _Answer(NamedTuple):
     choice: Choice | None
-    bound: float  # steps of harm that no choice goes below
+    bound: float  # harm in steps below which there is no choice
 
 
 class _Program:
-    """A problem as rows of numbers: a column for each unit and recipe, and one for each item that several may use."""
+    """A problem as an integer program.
+
+    It has a column for each unit and recipe, and one for each item that several of these may use.
+    """
 
     def __init__(self, problem: ChoiceProblem) -> None:
         self.problem = problem
@@ -80,7 +83,7 @@ class _Program:
         for i, (unit, _) in enumerate(self.columns):
             self.rows[unit][i] = 1.0
         self.low, self.high = [1.0] * len(self.rows), [1.0] * len(self.rows)
-        for i, item in enumerate(shared, len(self.columns)):  # what anyone uses is paid
+        for i, item in enumerate(shared, len(self.columns)):  # an item is paid if one of its users is chosen
             for user in item.users:
                 if user in self.place:
                     self._add({self.place[user]: 1.0, i: -1.0}, 0.0)
@@ -91,11 +94,11 @@ class _Program:
         self.high.append(high)
 
     def least_harm(self, limit: int, most: int | None = None) -> _Answer:
-        """The least harm of a price of at most `limit`, where some choice has the harm `most`."""
+        """Minimise the harm at a price of at most `limit`, given that some choice has the harm `most`."""
         return self._solved(self.harms, limit, most)
 
     def cheapest(self, limit: int | None = None, most: int | None = None) -> _Answer:
-        """The lowest price of a harm of at most `most`."""
+        """Minimise the price at a harm of at most `most`."""
         return self._solved(self.prices, limit, most)
 
     def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
@@ -106,7 +109,7 @@ class _Program:
                     unit = _power(numbers.sum(), ROW_BITS)
                     self._add({i: x / unit for i, x in enumerate(numbers) if x}, bound / unit)
             top = np.ones(self.size)
-            if most is not None:  # harms above what another choice has in all
+            if most is not None:  # excludes recipes with more harm than a known choice has in all
                 top[self.harms > most] = 0.0
             return self._answered(goal, top, limit, most)
         finally:
@@ -115,13 +118,13 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve until the answer holds in integers."""
+        """Solve, and exclude answers, until one holds in integers."""
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)
         for _ in range(CUTS):
             places = [(k, i, x) for k, row in enumerate(self.rows) for i, x in row.items()]
             k, i, x = zip(*places, strict=True)
-            found = milp(
+            solution = milp(
                 np.where(top > 0, goal, 0.0) / unit,
                 integrality=whole,
                 bounds=Bounds(0, top),
@@ -129,10 +132,10 @@ class _Program:
                                              self.low, self.high),
                 options={"mip_rel_gap": 0.0, "node_limit": NODES},
             )  # fmt: skip
-            bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) * unit
-            if found.x is None:
-                return _Answer(None, math.inf if found.status == 2 else bound)
-            taken = [place for place in range(len(self.columns)) if found.x[place] > 0.5]
+            bound = -math.inf if solution.mip_dual_bound is None else float(solution.mip_dual_bound) * unit
+            if solution.x is None:
+                return _Answer(None, math.inf if solution.status == 2 else bound)
+            taken = [place for place in range(len(self.columns)) if solution.x[place] > 0.5]
             choice = tuple(recipe for _, recipe in (self.columns[place] for place in taken))
             fits = limit is None or self.problem.price(choice) <= limit
             if fits and (most is None or self.problem.harm(choice) <= most):
@@ -142,5 +145,5 @@ class _Program:
 
 
 def _power(largest: float, bits: int) -> float:
-    """A power of two that numbers are divided by, exactly, to stay below 2**bits; 1 for small ones."""
+    """Return the smallest power of two that reduces `largest` to below 2**bits; 1 if it is below."""
     return 2.0 ** max(0, math.frexp(largest)[1] - bits)

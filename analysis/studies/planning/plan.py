@@ -1,4 +1,4 @@
-"""Plans: a recipe for each product of each layer under a budget, with evidence."""
+"""The function fp.analysis.plan: a recipe for each product of each layer under a budget, with evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.analysis.studies.planning.problem import ChoiceProblem, Slot, problem
 from fpsim.analysis.studies.planning.report import Choice, Other, Plan, PlanCandidate, Point
 from fpsim.analysis.studies.planning.searches import at_random, greedy, most_careful, uniform
 from fpsim.analysis.studies.planning.units import kept_layers, units_of
-from fpsim.display.wording import bytes_in_words, plural
+from fpsim.display.wording import bytes_in_words, listed, plural
 from fpsim.errors import require_integer, shown
 from fpsim.files import path_of
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -38,35 +38,36 @@ def plan(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> Plan:
-    """Choose format, scaling and accumulator of every product of every layer under a budget.
+    """Choose the format, scaling and accumulator of every product of every layer under a budget.
 
-    The sum of the measured harms of single products is minimised by integer programming (`scipy.optimize.milp`),
-    exactly; a larger budget admits all that a smaller one does, so it never gives a larger sum. As harms need not add
-    up, the plan is then measured with all its products low at once, and so are a greedy plan, random ones and the best
-    single recipe of the same budget (docs/plan.md).
+    Integer programming (`scipy.optimize.milp`) minimises the sum of the measured harms of single products exactly, so
+    that a larger budget never gives a larger sum. As harms need not add up, the plan is then measured with all its
+    products in their recipes at once, and so are a greedy plan, random plans and the best single recipe of the same
+    budget (docs/plan.md).
 
     Args:
       source: an `fp.analysis.Sensitivity`, whose recipes are what can be chosen; or a sequence of budgets of one recipe
         each, which have no model to measure jointly.
-      bits: at most so many bits a value, scales included, in the mean over all values of the operands that the
-        products of a batch read.
-      bytes: at most so many bytes of weights, in all copies that products read; those that read the same codes share
-        one, and products that read no weight take none. Pass bits or bytes.
-      keep: shell patterns of layers that stay as they are, outside of the budget.
+      bits: the most bits a value, scales included: the mean over all values of the operands that the products of a
+        batch read.
+      bytes: the most bytes of weights, in all copies that products read; products that read the same codes share a
+        copy, and products that read no weight take none. Pass bits or bytes.
+      keep: shell patterns of layers that stay as they are, and that the budget does not count.
       groups: shell patterns, or tuples of several, whose layers share one choice: ["*.attn.*", ("*.up", "*.gate")].
       each: "product" chooses for each product, "layer" one recipe for all products of a layer.
-      by: what is minimised: "gradient_error" (the default where there are backward products), "output_error" (without)
-        or "loss_change" of a sensitivity. Of relative errors squares are added, as errors of independent roundings are.
-        A change of the loss within its spread over batches, or below 0, counts as 0.
-      random: how many random plans to measure.
-      seed: of these.
-      out: a folder that keeps each joint measurement as soon as it is there; the same call goes on where it stopped.
+      by: the metric of a sensitivity that is minimised: "gradient_error" (the default with backward products),
+        "output_error" (the default without) or "loss_change". Of relative errors the squares are added, as for errors
+        of independent roundings. A change of the loss that is negative, or within its standard deviation over batches,
+        counts as 0.
+      random: number of random plans to measure.
+      seed: seed of the random plans.
+      out: a folder that keeps each joint measurement as soon as it is made; the same call continues where it stopped.
     Returns:
       A Plan.
     Raises:
       TypeError: an argument of another kind.
-      ValueError: no budget or two, one that nothing meets, patterns that match nothing or share layers, a figure that
-        says nothing of a product, a recipe that was not measured, or a folder of another model, data or recipes.
+      ValueError: no budget or two, one that no plan meets, patterns that match nothing or share layers, a metric that
+        does not depend on a product, a recipe that was not measured, or a folder of another model, data or recipes.
 
     Example:
       >>> import torch
@@ -74,8 +75,8 @@ def plan(
       >>> model = torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
       >>> measured = fp.analysis.sensitivity(model, [torch.randn(128, 128)], lambda model, x: model(x).square().mean(),
       ...                                    recipes=["BF16", "MXFP8"])
-      >>> found = fp.analysis.plan(measured, bits=13)
-      >>> found.cost <= 13, found.predicted <= min(rival.predicted for rival in found.candidates)
+      >>> best = fp.analysis.plan(measured, bits=13)
+      >>> best.cost <= 13, best.predicted <= min(rival.predicted for rival in best.candidates)
       (True, True)
     """
     kind, budget = _budget(bits, bytes)
@@ -84,10 +85,22 @@ def plan(
     folder = None if out is None else path_of(out, "out")
     evidence = evidence_of(source, by)
     units = units_of(evidence.slots, keep, groups, each)
-    _refuse_delays(evidence.recipes)
+    delays = {recipe.delayed: name for name, recipe in evidence.recipes.items() if recipe.delayed is not None}
+    if len(delays) > 1:
+        raise ValueError(
+            f"recipes with delayed scales must have the same options, which the products of a layer share; got "
+            f"{listed([*delays.values()])}. Leave one out."
+        )
     harms = {key: one.harm for key, one in evidence.measured.items()}
     problem = problem_of(units, evidence.recipes, harms, evidence.values, evidence.weights, kind)
-    _require_recipes(problem)
+    for number, unit in enumerate(problem.units):
+        if not problem.open(number):
+            layer, product = unit.slots[0]
+            more = f" and {len(unit.slots) - 1} with it" if len(unit.slots) > 1 else ""
+            raise ValueError(
+                f"every product must have a recipe whose metric is finite; {product} of {layer}{more} has none among "
+                f"{', '.join(problem.names)}. Measure with another recipe, such as 'BF16', or keep the layer."
+            )
     search = _PlanSearch(evidence, problem, kind)
     limit = problem.limit(budget)
     quick = greedy(problem, limit)
@@ -106,23 +119,23 @@ def plan(
             for method, vector in [("milp", best.choice), *rivals] if vector is not None
         )  # fmt: skip
     kept = kept_layers(evidence.layers, keep)
-    notes = [note for layer, note in evidence.notes if layer not in kept]
+    notes = evidence.notes(kept)
     notes += filter(None, [evidence.uncounted])
     if not best.proven:
-        notes.append("Integer programming stopped before it was proven that no plan of this budget has less harm.")
+        notes.append("Integer programming stopped before it proved that no other plan of this budget has less harm.")
     chips = search.chips(candidates[0].assignment)
     convolutions = [layer for layer in evidence.layers if layer in evidence.convolutions and layer not in kept]
     if convolutions:
         are = "is" if len(convolutions) == 1 else "are"
         notes.append(
-            f"{plural(len(convolutions), 'convolution')} {are} planned, and not in the recipe "
-            "of training: fp.train, fp.torch.quantize_linears and the libraries change linear layers alone."
+            f"{plural(len(convolutions), 'convolution')} {are} planned but not in the recipe of training: fp.train, "
+            "fp.torch.quantize_linears and the libraries change only linear layers."
         )
     if len(chips) > 1:
-        notes.append(f"The recipes are of several chips, {' and '.join(chips)}, so that no chip runs all of the plan.")
+        notes.append(f"The recipes are for several chips, {listed(chips)}, so that no chip runs the whole plan.")
     if candidates[0].joint is None:
-        why = "a report that was loaded has no model to run" if evidence.identity else "budgets have no model to run"
-        notes.append(f"Nothing was measured jointly: {why}.")
+        source = "a report that was loaded has" if evidence.identity else "budgets have"
+        notes.append(f"Nothing was measured jointly: {source} no model to run.")
     return Plan(
         search.choices(candidates[0].assignment), kept, (kind, budget), evidence.figure, candidates, best.proven,
         dict(evidence.recipes), evidence.model, evidence.identity, tuple(notes), search, evidence.convolutions,
@@ -130,10 +143,10 @@ def plan(
 
 
 def _budget(bits: Any, size: Any) -> tuple[str, float]:
-    """The word of a budget, and how much it is."""
+    """Return the name of the budget, "bits" or "bytes", and its size."""
     if (bits is None) == (size is None):
         got = "neither" if bits is None else f"bits={shown(bits)} and bytes={shown(size)}"
-        raise ValueError(f"plan needs a budget, bits= or bytes=, one of them; got {got}.")
+        raise ValueError(f"plan needs either bits= or bytes= as its budget; got {got}.")
     name, value = ("bits", bits) if size is None else ("bytes", size)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number:
@@ -143,45 +156,20 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
     return name, float(value)
 
 
-def _require_recipes(problem: ChoiceProblem) -> None:
-    """A ValueError where products cannot follow any recipe."""
-    for number, unit in enumerate(problem.units):
-        if not problem.open(number):
-            raise ValueError(
-                f"every product must have a recipe whose figure is a number; {_slots(unit.slots)} can follow none of "
-                f"{', '.join(problem.names)}. Measure with another recipe, such as 'BF16', or keep the layer."
-            )
-
-
-def _slots(slots: tuple[Slot, ...]) -> str:
-    layer, product = slots[0]
-    return f"{product} of {layer}" + (f" and {len(slots) - 1} with it" if len(slots) > 1 else "")
-
-
-def _refuse_delays(recipes: Any) -> None:
-    """A ValueError where products of a layer could follow delayed scales with other options, which it cannot have."""
-    delays = {recipe.delayed: name for name, recipe in recipes.items() if recipe.delayed is not None}
-    if len(delays) > 1:
-        raise ValueError(
-            f"recipes with delayed scales must have the same options, which the products of a layer share; got "
-            f"{' and '.join(delays.values())}. Leave one out."
-        )
-
-
 @dataclass(frozen=True)
 class _PlanSearch:
-    """What plans of one problem come to."""
+    """The plans of one problem, with their costs and metrics."""
 
     evidence: Evidence
     problem: ChoiceProblem
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """The figure that a sum of harms is that of."""
+        """Return the metric whose harm is the given sum."""
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 
     def predicted(self, vector: Vector) -> float:
-        """The figure of a choice, in the steps that harms are counted in."""
+        """Return the metric of a choice if its harms add up."""
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
     def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
@@ -191,15 +179,17 @@ class _PlanSearch:
         return PlanCandidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
 
     def too_small(self, budget: float) -> str:
-        """Why no plan meets a budget."""
+        """Return the message that no plan meets a budget."""
         floor = cheapest(self.problem)
         cost = self.problem.cost(floor)
         names = self.problem.assignment(floor)
         counts = {name: list(names.values()).count(name) for name in dict.fromkeys(names.values())}
-        said = ", ".join(f"{name} for {count}" for name, count in counts.items())
-        least = f"{_rounded_up(cost):g}" if self.kind == "bits" else f"{math.ceil(cost)} ({bytes_in_words(cost)})"
+        recipes = ", ".join(f"{name} for {count}" for name, count in counts.items())
+        digits = 10.0 ** (3 - math.floor(math.log10(cost)))  # four digits, rounded up
+        bits = f"{math.ceil(cost * digits) / digits:g}"
+        least = bits if self.kind == "bits" else f"{math.ceil(cost)} ({bytes_in_words(cost)})"
         return (
-            f"{self.kind} must be at least {least}, which the cheapest plan takes ({said} of "
+            f"{self.kind} must be at least {least}, which the cheapest plan takes ({recipes} of "
             f"{plural(len(names), 'product')}); got {budget:g}. Add a smaller recipe, or keep layers out of it."
         )
 
@@ -208,30 +198,30 @@ class _PlanSearch:
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
         limits = {low + (high - low) * i // (points - 1) for i in range(points)}
         limits |= {limit for cost in costs if low < (limit := self.problem.limit(cost * (1 + 2.0**-40))) < high}
-        found: list[Point] = []
+        frontier: list[Point] = []
         best: Optimum | None = None
         for limit in sorted(limits, reverse=True):
             other = greedy(self.problem, limit)
             if best is None or not best.proven or self.problem.price(best.choice) > limit:
-                best = optimum(self.problem, limit, other)  # else that of more, which is affordable here as well
+                best = optimum(self.problem, limit, other)  # else the optimum of a larger budget is affordable
             budget = float(limit * self.problem.coin)
             for method, vector in (("greedy", other), ("milp", None if best is None else best.choice)):
                 if vector is not None:
-                    found.append(Point(method, budget, self.problem.cost(vector), self.predicted(vector)))
-        found.reverse()
-        return tuple(found)
+                    frontier.append(Point(method, budget, self.problem.cost(vector), self.predicted(vector)))
+        frontier.reverse()
+        return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """The figure with one recipe for all products of some layers, its bits a value, and those of the assignment.
+        """Return the metric and bits a value with one recipe for all products of some layers, and the bits before.
 
-        None where it was not measured for one of them.
+        It is None if one of these products was not measured in the recipe.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]
-        found = [one.harm for one in measured if one is not None]
-        if len(found) < len(measured):
+        harms = [one.harm for one in measured if one is not None]
+        if len(harms) < len(measured):
             return None
-        return self.figure_of(math.fsum(found)), self._bits(other), self._bits(assignment)
+        return self.figure_of(math.fsum(harms)), self._bits(other), self._bits(assignment)
 
     def _bits(self, assignment: Any) -> float:
         values = self.evidence.values
@@ -241,25 +231,25 @@ class _PlanSearch:
         return float(bits / sum(sum(values[slot]) for slot in assignment))
 
     def chips(self, assignment: Any) -> tuple[str, ...]:
-        """The architectures whose units add the products of an assignment."""
+        """Return the architectures whose units compute the products of an assignment."""
         adds = [self.evidence.recipes[name].accumulator(product) for (_, product), name in assignment.items()]
         return tuple(dict.fromkeys(unit.arch for unit in adds if isinstance(unit, MatrixUnit)))
 
     def choices(self, assignment: Any) -> tuple[Choice, ...]:
-        """The choices of an assignment with their evidence, in the model's order."""
+        """Return the choices of an assignment with their evidence, in the model's order."""
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
         (layer, product), values = slot, self.evidence.values[slot]
         others = [
-            Other(each, float(product_bits(recipe, product, values) / sum(values)), self.evidence.measured[key].value)
-            for each, recipe in self.evidence.recipes.items()
-            if (key := (layer, product, each)) in self.evidence.measured
+            Other(other, float(product_bits(recipe, product, values) / sum(values)), self.evidence.measured[key].value)
+            for other, recipe in self.evidence.recipes.items()
+            if (key := (layer, product, other)) in self.evidence.measured
         ]
         mine = next(other for other in others if other.recipe == name)
         below = [other for other in others if other.bits < mine.bits]
         above = [other for other in others if other.bits > mine.bits]
-        # of those in equally many bits the better one
+        # of recipes with equal bits the one with less harm
         cheaper = max(below, key=lambda other: (other.bits, -other.value), default=None)
         dearer = min(above, key=lambda other: (other.bits, other.value), default=None)
         measured = self.evidence.measured[layer, product, name]
@@ -268,7 +258,7 @@ class _PlanSearch:
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tuple[str, str], str, str, str]:
-    """Formats and scalings of the operands, the accumulator, the schedule and the format of the result, as text."""
+    """Return formats and scalings of the operands, accumulator, schedule and format of the result, as text."""
     left, right = (
         ("float32" if fmt is None else str(fmt), "none" if fmt is None else _scales(recipe, operand, back))
         for fmt, (operand, back) in zip(recipe.operands(product), OPERANDS[product], strict=True)
@@ -286,11 +276,5 @@ def _scales(recipe: LinearRecipe, operand: str, backward: bool) -> str:
         return "none"
     name = scaling.name or next((name for name, row in SCALINGS.items() if row == scaling), "")
     across = next((name for name, row in SCALINGS.items() if row.transposed() == scaling), "")
-    words = repr(scaling) if name or not across else f"fp.scalings.{across}, transposed"
-    return f"{words}, delayed" if recipe.delayed is not None else words
-
-
-def _rounded_up(value: float) -> float:
-    """A number with four digits that is no smaller."""
-    digits = 10.0 ** (3 - math.floor(math.log10(value)))
-    return math.ceil(value * digits) / digits
+    text = repr(scaling) if name or not across else f"fp.scalings.{across}, transposed"
+    return f"{text}, delayed" if recipe.delayed is not None else text

@@ -1,4 +1,4 @@
-"""What a recipe takes of a budget: bits of the operands that a product reads, and of the copies of a weight."""
+"""The cost of a recipe: bits of the operands that a product reads, and bits of the copies of a weight."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaling import Scaling
 
-# Product -> its operands, and whether they are read along the axis of the backward pass.
+# Product -> its operands, and whether each is read with its scaling of the backward pass.
 OPERANDS = {
     "fprop": (("input", False), ("weight", False)),
     "dgrad": (("grad", False), ("weight", True)),
     "wgrad": (("grad", True), ("input", True)),
 }
-AS_IT_IS = 32  # bits of an operand that is not cast: torch multiplies in float32
-LOGFMT_TILE = 64  # bits of a tile's two float32 ends
-TENSOR_SCALE = 32  # bits of a second scale, of the whole tensor
+AS_IT_IS = 32  # bits per value of an operand that is not cast: torch multiplies in float32
+LOGFMT_TILE = 64  # bits of the two float32 limits of a tile
+TENSOR_SCALE = 32  # bits of a second scale for the whole tensor
 
 
 def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling | None:
-    """The scales that an operand is cast with.
+    """Return the scaling that an operand is cast with; None without one.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import scaling_of
@@ -43,9 +43,9 @@ def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling
 
 
 def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: bool) -> Fraction:
-    """Bits that so many values of an operand take, with their scales, as they are packed.
+    """Return the bits of a number of values of an operand with their scales, as they are packed.
 
-    Tiles are counted as full ones, and scales of whole rows or columns as none, for how long these are is not known.
+    All tiles are counted as full. Scales of whole rows or columns are not counted, since their sizes are not known.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import operand_bits
@@ -72,7 +72,7 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
 
 
 def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) -> Fraction:
-    """Bits of both operands of a product, of so many values each.
+    """Return the bits of both operands of a product, from the number of values of each.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import product_bits
@@ -85,7 +85,7 @@ def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) ->
 
 
 def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, Fraction] | None:
-    """The copy of the weight that a product reads: what tells it from others, and its bits; None without one.
+    """Return the copy of the weight that a product reads, as a key, and its bits; None if it reads no weight.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import weight_copy

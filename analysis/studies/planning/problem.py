@@ -1,4 +1,4 @@
-"""The choice as integers: units that share a recipe, the harm of each recipe, and what it takes of the budget."""
+"""The choice of recipes as a problem in integers: units that share a recipe, harms, and prices."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 
 Slot = tuple[str, str]  # layer, product
 Choice = tuple[int, ...]  # a recipe for each unit
-STEPS = 1 << 26  # of harm in the least harmful plan: smaller differences count as none
+STEPS = 1 << 26  # steps of harm in the least harmful plan; smaller differences are rounded away
 
 
 class Unit(NamedTuple):
-    """Products of layers that follow one recipe."""
+    """Products that follow one recipe."""
 
     slots: tuple[Slot, ...]
-    group: int  # which layers these are
+    group: int  # number of the group of layers
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Its layers, in order."""
+        """Layers of the unit, in order."""
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
 
 class Item(NamedTuple):
-    """Something that the budget pays once, whoever uses it."""
+    """Something that the budget pays for once, however many use it."""
 
     price: int
     users: tuple[tuple[int, int], ...]  # unit, recipe
 
 
 class ChoiceProblem(NamedTuple):
-    """What is to be chosen.
+    """The problem of choosing a recipe for each unit under a budget, in integers.
 
     Attributes:
-      units: each takes one recipe.
-      names: of the recipes.
-      harms: of each unit and recipe in steps; None where it cannot be chosen.
-      step: the harm of one step.
-      items: what the budget pays.
-      coin: what a price of 1 is, in bits a value or bytes.
+      units: the units, each of which takes one recipe.
+      names: names of the recipes.
+      harms: harm of each unit and recipe in steps; None if the unit cannot have the recipe.
+      step: harm of one step.
+      items: the items that the budget pays for.
+      coin: value of a price of 1, in bits a value or bytes.
     """
 
     units: tuple[Unit, ...]
@@ -54,37 +54,37 @@ class ChoiceProblem(NamedTuple):
     coin: Fraction
 
     def open(self, unit: int) -> list[int]:
-        """The recipes that a unit can follow."""
+        """Return the recipes that a unit can follow."""
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
-        """The harm of one that it can follow."""
+        """Return the harm of a recipe that a unit can follow."""
         harm = self.harms[unit][recipe]
         assert harm is not None
         return harm
 
     def harm(self, choice: Sequence[int]) -> int:
-        """The harm of one recipe for each unit, in steps."""
+        """Return the harm of a choice, in steps."""
         return sum(self.harm_of(unit, recipe) for unit, recipe in enumerate(choice))
 
     def price(self, choice: Sequence[int]) -> int:
-        """What one recipe for each unit costs."""
+        """Return the price of a choice."""
         return sum(item.price for item in self.items if any(choice[unit] == recipe for unit, recipe in item.users))
 
     def rank(self, choice: Choice) -> tuple[int, int, Choice]:
-        """What makes one choice better than another: less harm, then a lower price, then its place."""
+        """Return a key by which the best choice is the smallest: by harm, then price, then the choice itself."""
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """The same in bits a value, or bytes."""
+        """Return the price of a choice in bits a value, or in bytes."""
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
-        """The largest price that a budget pays."""
+        """Return the largest price that a budget pays."""
         return math.floor(Fraction(budget) / self.coin)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:
-        """The recipe of each layer and product."""
+        """Return (layer, product) -> the name of the recipe in a choice."""
         return {slot: self.names[r] for unit, r in zip(self.units, choice, strict=True) for slot in unit.slots}
 
 
@@ -96,32 +96,27 @@ def problem_of(
     weights: Mapping[str, int],
     budget: str,
 ) -> ChoiceProblem:
-    """The problem of some units.
+    """Return the problem of choosing recipes for some units.
 
     Args:
-      units: what is chosen together.
-      recipes: by name.
-      harms: of (layer, product, recipe), not negative; what is missing, NaN or Inf cannot be chosen.
-      values: of both operands of each product.
-      weights: values of each layer's weight.
-      budget: "bits", the mean over all values that products read; or "bytes", of the weights' copies, where products
-        that read the same codes share one.
+      units: products that share a recipe.
+      recipes: name -> recipe.
+      harms: (layer, product, recipe) -> harm, not negative; recipes without a finite harm cannot be chosen.
+      values: (layer, product) -> number of values of both operands.
+      weights: layer -> number of values of its weight.
+      budget: "bits" a value, the mean over all values that products read; or "bytes" of the copies of weights, where
+        products that read the same codes share a copy.
     """
     names = tuple(recipes)
     rows = [[sum(harms.get((*slot, name), math.inf) for slot in unit.slots) for name in names] for unit in units]
-    step = _step(rows)
+    smallest = (min((x for x in row if 0 < x < math.inf), default=0.0) for row in rows)
+    step = math.fsum(smallest) / STEPS or 1.0  # so small that rounding to it changes nothing
     if budget == "bits":
         items, coin = _items_of_bits(units, recipes, values)
     else:
         items, coin = _items_of_bytes(units, recipes, weights)
     whole = tuple(tuple(round(x / step) if math.isfinite(x) else None for x in row) for row in rows)
     return ChoiceProblem(tuple(units), names, whole, step, items, coin)
-
-
-def _step(rows: Sequence[Sequence[float]]) -> float:
-    """A harm so small that it counts as none: of the smallest ones of all units together 2**-26."""
-    smallest = (min((x for x in row if 0 < x < math.inf), default=0.0) for row in rows)
-    return math.fsum(smallest) / STEPS or 1.0
 
 
 def _items_of_bits(
@@ -149,16 +144,16 @@ def _items_of_bytes(
                     readers = users.setdefault((layer, copy[0]), [])
                     if (u, r) not in readers:
                         readers.append((u, r))
-    found: dict[tuple[tuple[int, int], ...], Fraction] = {}
-    for key, who in users.items():  # copies that the same products read are one item
-        found[tuple(who)] = found.get(tuple(who), Fraction(0)) + bits[key]
-    return _in_coins(found, Fraction(1, 8))
+    prices: dict[tuple[tuple[int, int], ...], Fraction] = {}
+    for key, readers in users.items():  # copies that the same products read are one item
+        prices[tuple(readers)] = prices.get(tuple(readers), Fraction(0)) + bits[key]
+    return _in_coins(prices, Fraction(1, 8))
 
 
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Prices in bits as integers, and what one of these is worth where a bit is worth so much."""
+    """Return prices in bits as integers, and the value of 1 of these, where a bit has the value `worth`."""
     if not prices:  # products that read no weight
         return (), worth
     parts = math.lcm(*(price.denominator for price in prices.values()))

@@ -1,4 +1,4 @@
-"""The report of a plan: the choice for each product with its evidence, and other plans of the same budget beside it."""
+"""The report of a plan: the choice for each product with its evidence, and other plans of the same budget."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from fpsim.recipes.parts import Override
 from fpsim.recipes.training_recipe import Recipe
 
 POINTS = 16  # budgets of a frontier
-SHOWN = 30  # choices that print shows
+SHOWN = 30  # choices that str() shows
+CHOICE_HEADS = ("layer", "product", "recipe", "bits", "alone", "cheaper", "dearer")
+CANDIDATE_HEADS = ("plan", "cost", "predicted", "measured", "gap")
 SAID = {"gradient_error": "error of the gradient", "output_error": "error of the outputs",
         "loss_change": "change of the loss", "joint": "error of the products"}  # fmt: skip
 
 
 class Other(NamedTuple):
-    """What another recipe would have done to a product.
+    """Another recipe for a product.
 
     Attributes:
-      recipe: its name.
-      bits: a value that the product reads.
-      value: the figure, measured with this product alone.
+      recipe: name of the recipe.
+      bits: bits per value that the product reads.
+      value: the metric of the plan, measured with this product alone in that recipe.
     """
 
     recipe: str
@@ -48,19 +50,19 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe of one product of a layer, and what others would have done.
+    """The recipe of one product of a layer, with its evidence.
 
     Attributes:
       layer, product, recipe: names.
-      formats, scalings: of the left and the right operand, as text; "float32" where one is not cast, "none" where it
-        has no scales.
-      accumulator: what adds: a unit or an accumulator, or "torch" in float32.
-      schedule: in which order; "" for one chain, or promotion.
-      out_fmt: of the result; "" for the accumulator's.
-      bits: a value that the product reads, scales included.
-      value, spread: the figure of this product alone, and its standard deviation over batches.
-      harm: what is added up of it.
-      cheaper, dearer: the next recipes in fewer and in more bits; None without one.
+      formats: formats of the left and the right operand, as text; "float32" if it is not cast.
+      scalings: scalings of both operands, as text; "none" without scales.
+      accumulator: the unit or accumulator, as text; "torch" for torch's float32.
+      schedule: the schedule or the promotion, as text; "" for one chain.
+      out_fmt: format of the result, as text; "" for the accumulator's.
+      bits: bits per value that the product reads, scales included.
+      value, spread: the metric measured with this product alone in the recipe, and its standard deviation over batches.
+      harm: the harm of this product, of which plans minimise the sum.
+      cheaper, dearer: the next recipes of fewer and of more bits; None without one.
     """
 
     layer: str
@@ -85,32 +87,32 @@ class Choice:
         return self.out_fmt
 
     def to_dict(self) -> dict[str, Any]:
-        """The row of a table."""
-        found: dict[str, Any] = {"layer": self.layer, "product": self.product, "recipe": self.recipe}
+        """Return the choice as a row of a table."""
+        fields: dict[str, Any] = {"layer": self.layer, "product": self.product, "recipe": self.recipe}
         for i, side in enumerate("ab"):
-            found |= {f"format_{side}": self.formats[i], f"scaling_{side}": self.scalings[i]}
+            fields |= {f"format_{side}": self.formats[i], f"scaling_{side}": self.scalings[i]}
         names = ("accumulator", "schedule", "out_fmt", "bits", "value", "spread", "harm")
-        found |= {name: getattr(self, name) for name in names}
+        fields |= {name: getattr(self, name) for name in names}
         for name in ("cheaper", "dearer"):
             other = getattr(self, name)
-            found |= {name: "" if other is None else other.recipe}
-            found |= {
+            fields |= {name: "" if other is None else other.recipe}
+            fields |= {
                 f"{name}_{part}": math.nan if other is None else getattr(other, part) for part in ("bits", "value")
             }
-        return found
+        return fields
 
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A plan of the budget, however it was found.
+    """A plan within the budget, and the search that made it.
 
     Attributes:
-      method: "milp", "greedy", "random 1" or "uniform MXFP8", say.
-      cost: in bits a value, or bytes.
+      method: the search, such as "milp", "greedy", "random 1" or "uniform MXFP8".
+      cost: cost in bits a value, or in bytes.
       harm: the sum of the harms of single products.
-      predicted: the figure that this comes to if they add up: of errors the root.
-      joint: the figure as it was measured with all products low at once; None where nothing was.
-      assignment: (layer, product) -> recipe.
+      predicted: the metric if harms add up; for errors the root of `harm`.
+      joint: the metric measured with all products in their recipes at once; None if it was not measured.
+      assignment: (layer, product) -> name of the recipe.
     """
 
     method: str
@@ -122,20 +124,20 @@ class PlanCandidate:
 
     @property
     def gap(self) -> float:
-        """How much larger the measured figure is than the predicted one: 0.1 is 10 %; NaN where it is not known."""
+        """Relative difference of the measured from the predicted metric: 0.1 is 10 % more; NaN if it is unknown."""
         if self.joint is None or self.predicted == 0:
             return math.nan
         return self.joint.value / self.predicted - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """The row of a table."""
+        """Return the candidate as a row of a table."""
         measured, spread = (math.nan, math.nan) if self.joint is None else self.joint[:2]
         return {"method": self.method, "cost": self.cost, "predicted": self.predicted, "measured": measured,
                 "spread": spread, "gap": self.gap}  # fmt: skip
 
 
 class Point(NamedTuple):
-    """What a method does with a budget: the cost and the figure that it predicts."""
+    """The cost of the plan that a search makes of a budget, and its predicted metric."""
 
     method: str
     budget: float
@@ -149,15 +151,15 @@ class Plan:
 
     Attributes:
       choices: a Choice for each layer and product, in the model's order.
-      kept: layers that stay as they are, outside of the budget.
+      kept: layers that stay as they are, and that the budget does not count.
       budget: "bits" or "bytes", and how many.
-      figure: what is minimised: "gradient_error", "output_error", "loss_change" or "joint" (of budgets).
-      candidates: this plan first; then greedy, random and uniform ones of the same budget.
-      proven: whether no plan of this budget is better, as far as harms add up.
-      recipes: name -> the recipe.
-      model, identity: the class, and the digest of what was measured.
+      figure: the metric that is minimised: "gradient_error", "output_error", "loss_change" or "joint" (of budgets).
+      candidates: this plan first, then greedy, random and uniform plans of the same budget.
+      proven: whether no plan of this budget has less harm in all.
+      recipes: name -> recipe.
+      model, identity: the name of the model's class, and a digest of the model, the data and the recipes.
       notes: a sentence for each thing that one might not expect.
-      convolutions: those of the layers that are, and that no recipe of training has.
+      convolutions: layers that are convolutions, which no recipe of training names.
     """
 
     choices: tuple[Choice, ...] = dataclasses.field(repr=False)
@@ -174,7 +176,7 @@ class Plan:
     convolutions: frozenset[str] = frozenset()
 
     def __getitem__(self, key: Slot) -> Choice:
-        """The choice for (layer, product)."""
+        """Return the choice for (layer, product)."""
         for choice in self.choices:
             if (choice.layer, choice.product) == key:
                 return choice
@@ -182,7 +184,7 @@ class Plan:
 
     @property
     def chosen(self) -> PlanCandidate:
-        """This plan beside other ones."""
+        """The plan itself, as the first of the candidates."""
         return self.candidates[0]
 
     @property
@@ -192,58 +194,60 @@ class Plan:
 
     @property
     def cost(self) -> float:
-        """What it takes of the budget, in bits a value or bytes."""
+        """Cost of the plan, in bits a value or bytes."""
         return self.chosen.cost
 
     @property
     def predicted(self) -> float:
-        """The figure, if those of single products add up."""
+        """The metric if the harms of single products add up."""
         return self.chosen.predicted
 
     @property
     def measured(self) -> float:
-        """The figure with all products low at once; NaN where it was not measured."""
+        """The metric measured with all products in their recipes at once; NaN if it was not measured."""
         return math.nan if self.chosen.joint is None else self.chosen.joint.value
 
     @property
     def gap(self) -> float:
-        """The additivity gap: how much larger the measured figure is than the predicted one; 0.1 is 10 %."""
+        """The additivity gap: relative difference of the measured from the predicted metric; 0.1 is 10 % more."""
         return self.chosen.gap
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The closest settings of torchao and Transformer Engine, and what differs."""
+        """The closest settings of torchao and Transformer Engine, and how they differ from the plan."""
         linear = [choice for choice in self.choices if choice.layer not in self.convolutions]
         return settings_of(linear, self.recipes, self._lost)
 
     def _lost(self, layers: Sequence[str], recipe: str) -> str:
-        """What some layers would lose with one recipe for all of their products, in a sentence."""
-        found = self._search.instead(self.assignment, layers, recipe)
-        if found is None:
+        """Return a sentence on the loss of the plan if all products of some layers had one recipe; "" if it is
+        unknown.
+        """
+        change = self._search.instead(self.assignment, layers, recipe)
+        if change is None:
             return ""
-        after, bits, before = found
+        after, bits, before = change
         return (
-            f"With {recipe} for all products of {'it' if len(layers) == 1 else 'them'} the plan would have "
-            f"{after:.3g} predicted, not {self.predicted:.3g}, in {bits:.4g} bits a value, not {before:.4g}."
+            f"With {recipe} for all products of {'it' if len(layers) == 1 else 'them'}, the prediction would be "
+            f"{after:.3g} instead of {self.predicted:.3g}, at {bits:.4g} instead of {before:.4g} bits a value."
         )
 
     def frontier(self, points: int = POINTS) -> tuple[Point, ...]:
-        """What integer programming and the greedy search predict for budgets from the cheapest plan to the best one.
+        """Return the predictions of integer programming and the greedy search for budgets up to the best plan.
 
         Args:
-          points: how many budgets; those that the plan and its rivals take are there as well.
+          points: number of budgets; the costs of the plan and its rivals are added.
         """
-        found: tuple[Point, ...] = self._search.frontier(points, [one.cost for one in self.candidates])
-        return found
+        frontier: tuple[Point, ...] = self._search.frontier(points, [plan.cost for plan in self.candidates])
+        return frontier
 
     def to_recipe(self, base: Recipe | None = None, *, name: str = "PLAN") -> Recipe:
-        """The plan as a recipe of training: an override for each linear layer and its products, all else in float32.
+        """Return the plan as a recipe of training: an override for each linear layer, all else in float32.
 
         Args:
-          base: a recipe whose optimizer, loss scale and other fields to take; None for float32's.
-          name: what it is called.
+          base: a recipe of training whose optimizer, loss scale and other fields to take; None for float32's.
+          name: name of the recipe.
         Raises:
-          TypeError: base is no recipe of training.
+          TypeError: base is not a recipe of training.
         """
         require_kind("base", base, (Recipe, type(None)), "an fp.train.Recipe or None")
         rows: dict[tuple[str, str], list[str]] = {}
@@ -259,15 +263,15 @@ class Plan:
         )
         whole = Recipe() if base is None else base
         return whole.replace(
-            name=name, linear=FP32, keep=("*",), overrides=overrides, controller=None, source=self._words()
+            name=name, linear=FP32, keep=("*",), overrides=overrides, controller=None, source=self._summary()
         )
 
     def to_toml(self, path: str | os.PathLike[str] | None = None, *, base: Recipe | None = None) -> str:
-        """The same as TOML, which `fp.train` and `fp.torch.quantize_linears` read; written where a path is given.
+        """Return the plan as TOML, which `fp.train` and `fp.torch.quantize_linears` read, and write it to `path`.
 
         Args:
           path: a file, or None.
-          base: as of `to_recipe`.
+          base: as in `to_recipe`.
         Raises:
           OSError: the file cannot be written.
           ImportError: tomli-w or cattrs is not installed.
@@ -275,12 +279,12 @@ class Plan:
         return self.to_recipe(base).to_toml(path)
 
     def to_frame(self, by: str = "choice") -> Any:
-        """A pandas DataFrame of the choices with their evidence, or of the candidates.
+        """Return a pandas DataFrame of the choices with their evidence, or of the candidates.
 
         Args:
           by: "choice" or "candidate".
         Raises:
-          ValueError: another word.
+          ValueError: by is neither.
         """
         require_word("by", by, ("choice", "candidate"))
         rows = self.choices if by == "choice" else self.candidates
@@ -295,51 +299,54 @@ class Plan:
     @property
     def answer(self) -> str:
         """The plan in a few sentences."""
-        one = self.chosen
-        words = f"{self._words()}."
-        if one.joint is None:
-            return f"{words} It was not measured jointly."
-        rivals = [each for each in self.candidates[1:] if each.joint is not None]
+        plan, head = self.chosen, f"{self._summary()}."
+        if plan.joint is None:
+            return f"{head} It was not measured jointly."
+        rivals = [rival for rival in self.candidates[1:] if rival.joint is not None]
         if not rivals:
-            return words
-        best = min(rivals, key=lambda each: each.joint.harm if each.joint else math.inf)
+            return head
+        best = min(rivals, key=lambda rival: rival.joint.harm if rival.joint else math.inf)
         assert best.joint is not None
-        if best.assignment == one.assignment:
-            return f"{words} No other plan of this budget that was measured is better; {best.method} is the same."
-        rest = f"{best.method} with {best.joint.value:.3g}"
-        if best.joint.harm >= one.joint.harm:
-            return f"{words} The best other one, measured likewise, is {rest}."
-        differs = max(one.joint.spread, best.joint.spread)
-        if one.joint.value - best.joint.value <= differs:  # False where it is not known
-            apart = f"figures differ by {differs:.2g} between batches"
-            return f"{words} Measured likewise, {rest} is not to be told from it: {apart}."
-        return f"{words} Better, measured likewise, is {rest}: harms do not add up here."
+        if best.assignment == plan.assignment:
+            return f"{head} No other measured plan of this budget is better; the {best.method} plan is the same."
+        measured = f"{best.joint.value:.3g}, also measured jointly"
+        if best.joint.harm >= plan.joint.harm:
+            return f"{head} The best other plan is the {best.method} plan with {measured}."
+        spread = max(plan.joint.spread, best.joint.spread)
+        if plan.joint.value - best.joint.value <= spread:  # False where the spread is not known
+            return (
+                f"{head} The {best.method} plan has {measured}; the difference is within the standard deviation over "
+                f"batches ({spread:.2g})."
+            )
+        return f"{head} The {best.method} plan is better with {measured}: harms do not add up here."
 
-    def _words(self) -> str:
-        one, (kind, budget) = self.chosen, self.budget
-        spent = f"{one.cost:.4g} bits a value" if kind == "bits" else bytes_in_words(one.cost) + " of weights"
-        allowed = f"{budget:.4g}" if kind == "bits" else bytes_in_words(budget)
-        found = f"{plural(len(self.choices), 'product')} of {self.model} in {spent} of {allowed}: "
-        found += f"{SAID[self.figure]} {one.predicted:.3g} if single ones add up"
-        if one.joint is not None:
-            found += f", {one.joint.value:.3g} measured jointly"
-            found += "" if math.isnan(one.gap) else f" (additivity gap {100 * one.gap:+.0f} %)"
-        return found
+    def _summary(self) -> str:
+        """Return the size, cost and error of the plan, without a full stop."""
+        plan, (kind, budget) = self.chosen, self.budget
+        products = f"{plural(len(self.choices), 'product')} of {self.model}"
+        if kind == "bits":
+            cost = f"{plan.cost:.4g} of {budget:.4g} bits a value"
+        else:
+            cost = f"{bytes_in_words(plan.cost)} of {bytes_in_words(budget)} of weights"
+        text = f"{products} in {cost}: {SAID[self.figure]} {plan.predicted:.3g} predicted from single products"
+        if plan.joint is None:
+            return text
+        gap = "" if math.isnan(plan.gap) else f" (additivity gap {100 * plan.gap:+.0f} %)"
+        return f"{text}, {plan.joint.value:.3g} measured jointly{gap}"
 
     def __str__(self) -> str:
-        """The plan in words, and a line for each choice and each candidate."""
-        head = ("layer", "product", "recipe", "bits", "alone", "cheaper", "dearer")
+        """Return the answer, a row for each choice and each candidate, and the notes."""
         rows = [_cells(choice) for choice in self.choices[:SHOWN]]
-        lines = [self.answer, "", *_table(head, rows, 3)]
+        lines = [self.answer, "", *_table(CHOICE_HEADS, rows, 3)]
         if len(self.choices) > SHOWN:
             lines.append(f"... and {len(self.choices) - SHOWN} more")
-        lines += ["", *_table(("plan", "cost", "predicted", "measured", "gap"), list(map(_line, self.candidates)), 1)]
+        lines += ["", *_table(CANDIDATE_HEADS, list(map(_line, self.candidates)), 1)]
         if self.kept:
-            lines += ["", f"Kept as they are, outside of the budget: {', '.join(self.kept)}."]
+            lines += ["", f"Kept as they are, and not counted by the budget: {', '.join(self.kept)}."]
         return "\n".join([*lines, *self.notes])
 
     def __repr__(self) -> str:
-        return f"<plan of {self._words()}>"
+        return f"<plan of {self._summary()}>"
 
     def _repr_html_(self) -> str:
         def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -347,9 +354,8 @@ class Plan:
             return f"<table><tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>{body}</table>"
 
         said = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.notes, *map(str, self.settings)))
-        choices = table(("layer", "product", "recipe", "bits", "alone", "cheaper", "dearer"),
-                        [_cells(choice) for choice in self.choices])  # fmt: skip
-        others = table(("plan", "cost", "predicted", "measured", "gap"), list(map(_line, self.candidates)))
+        choices = table(CHOICE_HEADS, list(map(_cells, self.choices)))
+        others = table(CANDIDATE_HEADS, list(map(_line, self.candidates)))
         return f"<p>{html.escape(self.answer)}</p>{choices}{others}{said}"
 
 
@@ -359,15 +365,15 @@ def _cells(choice: Choice) -> tuple[str, ...]:
             *others)  # fmt: skip
 
 
-def _line(one: PlanCandidate) -> tuple[str, ...]:
-    if one.joint is None:
-        return one.method, f"{one.cost:.5g}", f"{one.predicted:.3g}", "not measured", ""
-    gap = "" if math.isnan(one.gap) else f"{100 * one.gap:+.0f} %"
-    return one.method, f"{one.cost:.5g}", f"{one.predicted:.3g}", f"{one.joint.value:.3g}", gap
+def _line(candidate: PlanCandidate) -> tuple[str, ...]:
+    if candidate.joint is None:
+        return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
+    gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"
+    return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", f"{candidate.joint.value:.3g}", gap
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], texts: int) -> list[str]:
-    """Lines of columns, the first ones to the left and the others to the right."""
+    """Return rows as lines of columns, the first `texts` columns left-aligned and the others right-aligned."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = []
     for row in (head, *rows):

@@ -1,4 +1,4 @@
-"""Plans without integer programming, for comparison: greedily, at random, and the same recipe for all."""
+"""Plans by simple searches, for comparison: greedy, random, and one recipe for all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 
 
 class RecipeStep(NamedTuple):
-    """A change of some units to a recipe, and what it makes of harm and price."""
+    """A change of some units to a recipe, with the changes of harm and price."""
 
     harm: int
     price: int
@@ -20,11 +20,11 @@ class RecipeStep(NamedTuple):
 
 
 class Spending:
-    """A choice that changes step by step, with the users of everything that the budget pays.
+    """A choice that changes step by step, and the number of users of each item.
 
     Args:
-      problem: what is chosen.
-      choice: the first one.
+      problem: the problem.
+      choice: the choice to begin with.
     """
 
     def __init__(self, problem: ChoiceProblem, choice: Sequence[int]) -> None:
@@ -39,7 +39,7 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Add a user or take one away, and give what that does to the price."""
+        """Add a user of items, or remove one with more=-1, and return the change of the price."""
         change = 0
         for place in self._uses.get((unit, recipe), ()):
             self._users[place] += more
@@ -48,14 +48,14 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """What a change would do."""
+        """Return the change of harm and price that a step would make."""
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
         self.take(units, before)
         return RecipeStep(harm, price, tuple(units), recipe)
 
     def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
-        """Change some units, and give what that did to harm and price."""
+        """Change the recipes of some units, and return the change of harm and price."""
         harm = price = 0
         for unit, recipe in zip(units, recipes, strict=True):
             old = self.choice[unit]
@@ -66,7 +66,7 @@ class Spending:
         return harm, price
 
     def steps(self) -> Iterator[RecipeStep]:
-        """Every change of one unit, and of all units of the same layers, which frees a copy that several read."""
+        """Yield every change of one unit, and of all units of a group of layers, which may free a shared copy."""
         groups: dict[int, list[int]] = {}
         for unit, spec in enumerate(self.problem.units):
             groups.setdefault(spec.group, []).append(unit)
@@ -81,7 +81,7 @@ class Spending:
 
 
 def most_careful(problem: ChoiceProblem) -> Choice:
-    """The least harm without a budget, and for that the cheapest recipe of each unit.
+    """Return the choice of the least harm without a budget, with the cheapest recipe of each unit among equals.
 
     Example:
       >>> from fractions import Fraction
@@ -104,9 +104,9 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """From the least harm down, the step that saves most for its harm; then up again as far as it fits.
+    """Return a choice from taking the steps that save most for their harm, then the best affordable ones back up.
 
-    None where it ends above the limit, which with copies that several products read can happen.
+    It is None if the search ends above the limit, which can happen with copies that several products read.
     """
     now = Spending(problem, most_careful(problem))
     while now.price > limit:
@@ -124,7 +124,7 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 
 
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
-    """A random choice, with units of a cheap one until it fits, and then less harmful ones at random as far as it fits.
+    """Return a random choice, made to fit with recipes of `floor`, then improved at random as far as it fits.
 
     Args:
       floor: a choice that fits.
@@ -145,7 +145,7 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 
 
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """The least harmful choice of one recipe for all that fits; None without one."""
+    """Return the least harmful choice of one recipe for all units that fits; None without one."""
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]
     return min((c for c in possible if problem.price(c) <= limit), key=problem.rank, default=None)

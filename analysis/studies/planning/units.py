@@ -1,4 +1,4 @@
-"""Which products share a choice, and which layers stay as they are."""
+"""Units of a plan: products that share a choice, and layers that stay as they are."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ EACH = ("product", "layer")
 
 
 def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[Unit, ...]:
-    """What is chosen together.
+    """Return the units of products that share a choice.
 
     Args:
-      slots: layers and products.
+      slots: (layer, product) of every product.
       keep: a shell pattern or several of layers that are left out.
-      groups: patterns, or several at once as a tuple, whose layers share one choice.
-      each: "product", a choice for each product, or "layer", one for all three.
+      groups: patterns, or tuples of patterns, whose layers share one choice.
+      each: "product" for a choice for each product, "layer" for one choice for all three.
 
     Raises:
-      TypeError, ValueError: no patterns, ones that match nothing, groups that share a layer, or nothing left.
+      TypeError, ValueError: patterns that are not texts or match nothing, groups that share a layer, or no layer left.
 
     Example:
       >>> from fpsim.analysis.studies.planning.units import units_of
@@ -37,17 +37,17 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
     left = [layer for layer in layers if layer not in kept]
     if not left:
         raise ValueError(f"keep must leave a layer to plan; got {shown(keep)}, which matches all {len(layers)}.")
-    found: list[Unit] = []
+    units: list[Unit] = []
     for number, together in enumerate(_groups(left, groups)):
         mine = [slot for slot in slots if slot[0] in together]
         products = dict.fromkeys(product for _, product in mine)
         for chosen in [tuple(products)] if each == "layer" else [(product,) for product in products]:
-            found.append(Unit(tuple(slot for slot in mine if slot[1] in chosen), number))
-    return tuple(found)
+            units.append(Unit(tuple(slot for slot in mine if slot[1] in chosen), number))
+    return tuple(units)
 
 
 def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """The layers that stay as they are, in order."""
+    """Return the layers that stay as they are, in order."""
     patterns = _patterns(keep, "keep")
     for pattern in patterns:
         _require_match("keep", pattern, layers)
@@ -55,7 +55,7 @@ def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
 
 
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
-    """The layers of each group, and each other layer for itself, in the model's order."""
+    """Return the layers of each group, and each other layer by itself, in the model's order."""
     if isinstance(groups, str) or not isinstance(groups, Sequence):
         groups = [groups]
     owner: dict[str, Any] = {}
@@ -78,10 +78,10 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
 
 
 def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
-    found = (patterns,) if isinstance(patterns, str) else patterns
-    if not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
+    several = (patterns,) if isinstance(patterns, str) else patterns
+    if not isinstance(several, Sequence) or not all(isinstance(pattern, str) for pattern in several):
         raise TypeError(f"{name} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
-    return tuple(found)
+    return tuple(several)
 
 
 def _require_match(name: str, pattern: str, layers: Sequence[str]) -> None:

@@ -49,10 +49,10 @@ def tensor() -> Any:
 def test_tiny_weights_without_scales_are_named_first(raw: Any) -> None:
     first = raw.sentences[0]
     assert first.startswith(
-        "b cannot go to FP8_RAW on H100 as it is: its fprop is off by 100 %, since without scales 100 % of "
+        "b cannot use FP8_RAW on H100 as it is: its fprop is off by 100 %, since without scales 100 % of "
     )
-    assert "of its weight is below the smallest number of E4M3 (dgrad and wgrad likewise); keep it in BF16" in first
-    assert raw.sentences[1] == "The other 2 of 3 linear layers can."
+    assert "of its weight is below the smallest number of E4M3 (dgrad and wgrad fail too); keep it in BF16" in first
+    assert raw.sentences[1] == "The other 2 of 3 linear layers can use FP8_RAW as they are."
     assert raw.ill() == ("b",)
     assert raw.plan["b", "fprop"].recipe == "BF16"
     assert {raw.plan[layer, "wgrad"].recipe for layer in ("a", "c")} == {"FP8_RAW"}
@@ -61,7 +61,7 @@ def test_tiny_weights_without_scales_are_named_first(raw: Any) -> None:
 
 def test_scales_cure_tiny_weights(raw: Any, of_shrunk: Path) -> None:
     found = diagnosed(*shrunk(), recipes=["FP8_RAW", "FP8_TENSOR"], out=of_shrunk)
-    assert found.sentences[0].startswith("All 3 linear layers can go to FP8_TENSOR on H100 as they are")
+    assert found.sentences[0].startswith("All 3 linear layers can use FP8_TENSOR on H100 as they are")
     assert "FP8_RAW does not fit b (3 products): its fprop is off by 100 %" in found.answer
     assert set(found.plan.assignment.values()) == {"FP8_TENSOR"}
 
@@ -69,7 +69,7 @@ def test_scales_cure_tiny_weights(raw: Any, of_shrunk: Path) -> None:
 def test_an_outlier_channel_in_int8_is_named_first() -> None:
     found = diagnosed(*outlier(), recipes={"INT8": INT8})
     first = found.sentences[0]
-    assert first.startswith("Layer 0 cannot go to INT8 on H100 as it is: its fprop is off by")
+    assert first.startswith("Layer 0 cannot use INT8 on H100 as it is: its fprop is off by")
     assert "its input is rounded to INT8 while its largest value is" in first
     bad = found["0", "wgrad", "INT8"]
     assert bad.error < 0.1 < 0.5 < bad.lines  # the channel hides the others in the norm
@@ -89,16 +89,18 @@ def test_sums_that_keep_few_bits_are_promoted() -> None:
     one = found["0", "fprop", "FAST"]
     assert (one.fits, one.cause) == (False, "sums")
     assert found.promoted["0", "fprop", "FAST"] < one.error / 10
-    assert "sums are those of hopper_e4m3_f32, which keeps 13 fraction bits; promote its sums" in found.sentences[0]
+    assert "it is summed by hopper_e4m3_f32, which keeps 13 fraction bits; promote its sums" in found.sentences[0]
 
 
 def test_a_healthy_model_goes_as_it_is(usual: Any) -> None:
     first = usual.sentences[0]
-    assert first.startswith("All 3 linear layers can go to ")
+    assert first.startswith("All 3 linear layers can use ")
     assert usual.ill() == ()
     assert all(one.fits for one in usual.verdicts)
     assert set(usual.sensitivity.recipes) == {"BF16", "FP8_TENSOR", "DEEPSEEK_V3"}
-    assert usual.notes == ("Left out, since H100 has no unit for its products, or no order that is known: MXFP8.",)
+    assert usual.notes == (
+        "Left out, since H100 has no unit for its products, or its order of additions is unknown: MXFP8.",
+    )
     row = usual.sensitivity.measure(usual.plan.assignment)
     assert usual.plan.measured == row.gradient_error
     assert "Recommended: " in usual.answer
@@ -120,7 +122,7 @@ def test_sixteen_bits_everywhere_where_fewer_do_not_pay(raw: Any, of_shrunk: Pat
     assert not found.pays
     assert set(found.plan.assignment.values()) == {"BF16"}
     assert (
-        "Recommended: BF16 everywhere, since what fits FP8_RAW, 1 of 8 products, would save less than 10 %"
+        "Recommended: BF16 everywhere, since FP8_RAW fits 1 of 8 products, which would save less than 10 %"
         in found.answer
     )
 
@@ -135,12 +137,15 @@ def test_a_part_of_the_best_recipe_is_taken_where_all_of_it_is_too_much() -> Non
     assert found.low == "FP8_TENSOR"
     assert found.plan.measured <= 0.04
     assert list(found.plan.assignment.values()).count("FP8_TENSOR") == 7
-    assert "All of them at once leave the gradients 4.2 % off, beyond the limit, and change" in found.sentences[1]
+    assert (
+        "With all products in FP8_TENSOR at once, the gradients are 4.2 % off, beyond the limit, and the loss"
+        in found.sentences[1]
+    )
 
 
 def test_nothing_fits(usual: Any, of_healthy: Path) -> None:
     found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
-    assert "So none of the 3 linear layers can." in found.sentences
+    assert "None of the 3 linear layers can use FP8_TENSOR as it is." in found.sentences
     assert (
         "since its input and weight are rounded to E4M3" in found.sentences[0]
     )  # by which each is off by about as much
@@ -162,10 +167,9 @@ def test_a_budget_of_bits(raw: Any, usual: Any, of_shrunk: Path, of_healthy: Pat
     assert found.missed is None
     missed = diagnosed(*shrunk(), recipes="FP8_RAW", bits=8.5, out=of_shrunk)
     assert (missed.missed, missed.plan.assignment) == (8.5, raw.plan.assignment)
-    assert "8.5 bits a value cannot be met with what fits: the fewest are 11." in missed.answer
-    with pytest.raises(
-        ValueError, match=r"bits must be at least 8, which the smallest .* BF16, FP8_RAW takes .* got 7"
-    ):
+    assert "No plan of products that fit takes as few as 8.5 bits a value: the fewest are 11." in missed.answer
+    message = r"bits must be at least 8, which all products take in the smallest of the recipes BF16, FP8_RAW; got 7"
+    with pytest.raises(ValueError, match=message):
         diagnosed(*shrunk(), recipes="FP8_RAW", bits=7, out=of_shrunk)
 
 
@@ -188,22 +192,24 @@ def test_modes_have_the_same_rows(training: bool, tensor: Any) -> None:
 
 
 def test_what_differs_between_batches_is_not_called_noise() -> None:
-    from fpsim.analysis.studies.diagnosis.advice import beside_batches
+    from fpsim.analysis.studies.diagnosis.recommendation import beside_batches
     from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
 
     def said(*changes: float) -> str:
         batches = [BatchFigures(change, 0.1, 0.99, 0.2, 0.98, 0.3) for change in changes]
         return beside_batches(SensitivityRow.of("*", "*", "FP8", (1, 1), batches))
 
-    assert said(-0.25, 0.75) == "no more than it differs between 2 batches (0.71), so that others may tell otherwise"
-    assert said(0.25, 0.75, 0.5) == "more than it differs between 3 batches (0.25)"
-    assert said(0.0, 0.0) == "which is nothing"
+    assert said(-0.25, 0.75) == (
+        "no more than its standard deviation over 2 batches (0.71), so that its sign may differ on other batches"
+    )
+    assert said(0.25, 0.75, 0.5) == "more than its standard deviation over 3 batches (0.25)"
+    assert said(0.0, 0.0) == "no change"
 
 
 def test_one_batch_says_nothing_of_others() -> None:
     model, batches = healthy()
     found = diagnosed(model, batches[:1], recipes="FP8_TENSOR")
-    assert "on one batch, which does not tell what others give" in found.answer
+    assert "on one batch, so that other batches may differ" in found.answer
 
 
 def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
@@ -213,8 +219,8 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
         lambda model, batch: (model(batch[0]) - batch[1]).square().mean(), recipes="FP8_TENSOR", progress=quiet,
     )  # fmt: skip
     assert found.layers == ("features.0", "hidden", "head")
-    assert found.sentences[1].startswith("Nor can features.0: its fprop, off by 3.7 % itself")
-    assert found.sentences[2] == "The other 1 of 3 layers, head, can."
+    assert found.sentences[1].startswith("features.0 cannot either: its fprop, off by 3.7 % itself")
+    assert found.sentences[2] == "Only head of 3 layers can use FP8_TENSOR as it is."
     row = found["features.0", "wgrad", "FP8_TENSOR"]
     assert 0.02 < row.error < 0.06
     assert 0 < row.inherited < 1  # signs of ReLU and places of the pool differ, too
@@ -222,7 +228,7 @@ def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     codes = [torch.randint(0, 16, (8, 12)) for _ in range(2)]
     found = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
     assert found.layers == ("qkv", "out", "head")
-    assert any("attention is no layer that a recipe names" in note for note in found.notes)
+    assert any("no recipe of linear layers names attention" in note for note in found.notes)
     assert {one.layer for one in found.alone} == {"attention.scores", "attention.values"}
     assert found.sentences[-1] == "Not judged, and left as it is: tokens."
     assert "(attention.scores and attention.values) fit FP8_TENSOR" in found.answer
@@ -288,14 +294,14 @@ def test_gradients_of_a_small_difference_are_beyond_the_limit_even_in_16_bits() 
     worst = max(found.verdicts, key=lambda one: one.gradient_error if one.recipe == "FP8_TENSOR" else 0.0)
     assert worst.error < 0.05
     assert found.ill()[0] == worst.layer
-    assert found.sentences[0].startswith(f"{worst.layer} cannot go to FP8_TENSOR on H100 as it is: its fprop, off by")
-    remedy = r"keep it in BF16, which is off by 0\.\d+ % and changes the gradients by \d+ %, beyond the limit too\."
+    assert found.sentences[0].startswith(f"{worst.layer} cannot use FP8_TENSOR on H100 as it is: its fprop, off by")
+    remedy = r"keep it in BF16, where it is off by 0\.\d+ % and changes the gradients by \d+ %, beyond the limit too\."
     assert re.search(remedy, found.sentences[0])
     at = next(i for i, sentence in enumerate(found.sentences) if sentence.startswith("Recommended: BF16 everywhere"))
-    assert re.search(
-        r"2 of 5 products, leaves the gradients \d+ % off at once, more than the limit of 19 %.$", found.sentences[at]
-    )
-    assert re.match(r"BF16 itself leaves them \d+ % off, and the limit is 19 %: where ", found.sentences[at + 1])
+    said = r"2 of 5 products, and with all of these at once the gradients are \d+ % off, beyond the limit of 19 %.$"
+    assert re.search(said, found.sentences[at])
+    said = r"With BF16 itself the gradients are \d+ % off, beyond the limit of 19 %: where "
+    assert re.match(said, found.sentences[at + 1])
     assert "Of several calls in a step only the first was kept: low and high." in found.notes
 
 
@@ -320,7 +326,7 @@ def test_a_model_that_is_one_layer() -> None:
     found = diagnosed(nn.Linear(128, 64), [torch.randn(128, 128)], recipes="FP8_TENSOR")
     assert found.layers == ("",)
     assert found.rows()[0][0] == "the model"
-    assert "The one linear layer can go" in str(found)
+    assert "The one linear layer can use" in str(found)
 
 
 def test_layers_are_chosen(usual: Any, of_healthy: Path) -> None:
@@ -381,9 +387,9 @@ def test_the_page_begins_with_the_answer(raw: Any, tmp_path: Path) -> None:
     page, table, plan = raw.save(tmp_path / "out")
     text = page.read_text()
     sides = text[text.index('aria-label="Recipes"') :]
-    classes = re.findall(r'class="(long|text)">(?:no more|more) than it differs', sides[: sides.index("</table>")])
+    classes = re.findall(r'class="(long|text)">(?:no more|more) than its standard deviation', sides[: sides.index("</table>")])
     assert len(set(classes)) == 1
-    assert "convolutions were measured" in text  # the method
+    assert "and convolutions as the products of" in text  # the method
     heading = text[text.index("<h1>") + 4 : text.index("</h1>")]
     assert heading.replace("\N{NO-BREAK SPACE}", " ") == raw.sentences[0]
     assert text.index("<h1>") < text.index("<table")
@@ -428,8 +434,8 @@ def test_a_recipe_that_a_layer_cannot_have_is_said() -> None:
     one = found["0", "fprop", "DEEPSEEK_V3"]
     assert not one.fits
     assert one.why == (
-        "its fprop is not offered, as its 120 terms are no multiple of the 128 that share a scale or a transform, as "
-        "fp.train and Transformer Engine ask; fp.torch.quantize_linears would fill them up with zeros"
+        "its fprop cannot be planned, since its 120 terms are not a multiple of 128, the terms that share a scale or a "
+        "transform, which fp.train and Transformer Engine require; fp.torch.quantize_linears would pad them with zeros"
     )
     assert found.low == "FP8_TENSOR"
     assert not math.isnan(one.error)
@@ -499,7 +505,7 @@ def test_multi_head_attention_and_its_projections_are_judged_by_the_budget(tmp_p
     assert found.coverage.weights == found.coverage.multiplications == 1.0
     page = found.page(tmp_path / "report.html").read_text()
     assert all(f">{layer}</td>" in page for layer in parts)
-    assert "12 of 12 products of attention and of layers by hand" in found.answer
+    assert "12 of 12 products of attention and of weights multiplied by hand" in found.answer
     assert not any(sentence.startswith("Not judged") for sentence in found.sentences)
 
 
@@ -510,7 +516,7 @@ def test_scores_that_overflow_are_said_first(recipes: list[str]) -> None:
     q, k = (found.recording.operands[1, "attention", which] for which in ("query", "key"))
     assert np.abs(q @ k.swapaxes(-2, -1)).max() > 65504
     assert found.sentences[0].startswith(
-        "attention.scores cannot go to FP16 on H100: its fprop overflows, since it reaches "
+        "attention.scores cannot use FP16 on H100: its fprop overflows, since it reaches "
     )
     assert found.sentences[0].endswith(" and FP16 ends at 65,504.")
 
@@ -527,7 +533,7 @@ def test_one_recipe_everywhere_is_preferred_to_a_mix_that_saves_little() -> None
 
 
 def test_the_layer_in_which_an_error_begins_comes_before_what_inherits_it() -> None:
-    from fpsim.analysis.studies.diagnosis.advice import ill_layers
+    from fpsim.analysis.studies.diagnosis.diagnosed import ill_layers
 
     found = fp.analysis.diagnose(
         *healthy(128, 256, 256, 128), mean_squared, recipes=["BF16", "FP8_TENSOR"], limit=0.02, progress=quiet

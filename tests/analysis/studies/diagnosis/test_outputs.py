@@ -88,13 +88,13 @@ def test_nothing_is_said_of_gradients(usual: Any, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("jinja2")
     assert usual.sentences[-1] == "No loss was given: outputs alone were judged."
-    assert "All of them at once leave the outputs 5.3 % off." in usual.sentences
+    assert "With all products in FP8_TENSOR at once, the outputs are 5.3 % off." in usual.sentences
     assert "gradient" not in usual.answer
     assert not [name for name in usual.to_frame().columns if "gradient" in name]
     assert usual.heads == ("layer", "fprop", "")
     assert "dgrad" not in str(usual).split("\n\n")[1].splitlines()[0]
     page = usual.page(tmp_path / "page.html").read_text()
-    assert "outputs off, all at once" in page
+    assert "error of outputs, all at once" in page
     assert "gradients off" not in page
     assert not [head for head in ("dgrad", "wgrad") if f">{head}<" in page]
     table = page[page.index('aria-label="Recipes"') :]
@@ -111,7 +111,7 @@ def test_products_are_measured_alone_only_where_all_at_once_are_too_much(usual: 
         assert one.output_error == wanted[one.layer, "fprop", one.recipe].output_error
     assert tight.plan.measured <= 0.04 < wanted.joint[1].output_error
     assert set(tight.plan.assignment.values()) == {"BF16", "FP8_TENSOR"}
-    assert "All of them at once leave the outputs 5.3 % off, beyond the limit." in tight.sentences
+    assert "With all products in FP8_TENSOR at once, the outputs are 5.3 % off, beyond the limit." in tight.sentences
     assert not any(note.startswith("No product was measured alone") for note in tight.notes)
 
 
@@ -142,8 +142,8 @@ def test_what_alone_changes_the_outputs_too_much_does_not_fit() -> None:
 def test_planted_layers_are_named_first_with_their_causes() -> None:
     raw = judged(*shrunk(), recipes="FP8_RAW")
     assert raw.sentences[0] == (
-        "b cannot go to FP8_RAW on H100 as it is: its fprop is off by 100 %, since without scales 100 % of its weight "
-        "is below the smallest number of E4M3; keep it in BF16, which is off by 0.3 %."
+        "b cannot use FP8_RAW on H100 as it is: its fprop is off by 100 %, since without scales 100 % of its weight "
+        "is below the smallest number of E4M3; keep it in BF16, where it is off by 0.3 %."
     )
     assert raw["c", "fprop", "FP8_RAW"].inherited > 0.5 > raw["c", "fprop", "FP8_RAW"].error
     int8 = judged(*outlier(), recipes={"INT8": INT8})
@@ -250,10 +250,10 @@ def words() -> list[Any]:
 @pytest.mark.parametrize("diagnose", [judged, diagnosed])
 def test_an_overflow_is_said_before_what_inherits_it_and_bf16_is_added(diagnose: Any) -> None:
     found = diagnose(Encoder().scaled("q", "k", 2.0**18), words(), recipes="FP16")
-    assert found.sentences[0].startswith("blocks.0.q cannot go to FP16 on H100: its fprop overflows, since it reaches ")
+    assert found.sentences[0].startswith("blocks.0.q cannot use FP16 on H100: its fprop overflows, since it reaches ")
     assert found.sentences[0].endswith(" and FP16 ends at 65,504.")
-    assert found.sentences[1].startswith("attention.scores cannot go to FP16 on H100: its fprop overflows, since ")
-    assert "of its query is above the largest one of FP16" in found.sentences[1]
+    assert found.sentences[1].startswith("attention.scores cannot use FP16 on H100: its fprop overflows, since ")
+    assert "of its query is above the largest number of FP16" in found.sentences[1]
     assert set(found.plan.assignment.values()) == {"BF16"}
     assert any(note.startswith("BF16 was added, since values of up to ") for note in found.notes)
 
@@ -264,14 +264,14 @@ def test_the_origin_of_an_error_comes_before_what_inherits_more_than_it_adds() -
     origin, heir = (found[f"blocks.0.{name}", "fprop", "FP8_RAW"] for name in "vo")
     assert origin.inherited == 0 < 0.5 < origin.error
     assert heir.inherited > heir.error > 0.1
-    assert found.sentences[0].startswith("blocks.0.v cannot go to FP8_RAW on H100 as it is: its fprop is off by 100 %")
+    assert found.sentences[0].startswith("blocks.0.v cannot use FP8_RAW on H100 as it is: its fprop is off by 100 %")
     assert found["blocks.1.v", "fprop", "FP8_RAW"].fits  # what it inherits is no fault of its own
 
 
 def test_layers_judged_alone_are_kept_in_the_plan() -> None:
     found = judged(Encoder(), words(), recipes="FP8_TENSOR")
     assert found.plan.kept == ("attention",)
-    assert "Kept as they are, outside of the budget: attention." in str(found.plan)
+    assert "Kept as they are, and not counted by the budget: attention." in str(found.plan)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])

@@ -67,7 +67,7 @@ def test_a_rival_that_is_better_when_measured_is_named() -> None:
         joint(assignment, name) if name == "DEEPSEEK_V3" else _larger(joint(assignment, name))
     )
     answer = plan(source, bits=9).answer
-    assert "Better, measured likewise, is greedy" in answer
+    assert "The greedy plan is better with " in answer
     assert "harms do not add up here" in answer
 
 
@@ -116,8 +116,8 @@ def test_what_is_no_number_is_not_offered() -> None:
     del errors["c", "wgrad", "NVFP4"]
     found = plan(report(errors), bits=5.5)
     assert "NVFP4" not in (found["b", "dgrad"].recipe, found["c", "wgrad"].recipe)
-    assert "NVFP4 is not offered to dgrad of b, where its gradient_error is inf." in found.notes
-    assert "NVFP4 is not offered to wgrad of c, of which the sensitivity has no row." in found.notes
+    assert "NVFP4 is not offered to dgrad of b, since its gradient_error is inf." in found.notes
+    assert "NVFP4 is not offered to wgrad of c, since the sensitivity has no row of it." in found.notes
 
 
 def test_a_plan_resumes_and_refuses_another_model(tmp_path: Path) -> None:
@@ -307,8 +307,8 @@ def test_the_figure_has_no_greedy_plan_below_the_best_ones() -> None:
 @in_turn(
     "options, kind, message",
     [
-        ({}, ValueError, r"a budget, bits= or bytes=, one of them; got neither\."),
-        ({"bits": 8, "bytes": 9}, ValueError, r"one of them; got bits=8 and bytes=9\."),
+        ({}, ValueError, r"either bits= or bytes= as its budget; got neither\."),
+        ({"bits": 8, "bytes": 9}, ValueError, r"as its budget; got bits=8 and bytes=9\."),
         ({"bits": "8"}, TypeError, "bits must be a number; got '8'"),
         ({"bits": True}, TypeError, "bits must be a number; got True"),
         ({"bytes": -1}, ValueError, "bytes must be a positive number; got -1"),
@@ -337,7 +337,7 @@ def test_a_product_without_a_recipe_is_refused_unless_it_is_kept() -> None:
     errors = usual()
     for name in USUAL:
         errors["b", "dgrad", name] = math.inf
-    with pytest.raises(ValueError, match="whose figure is a number; dgrad of b can follow none of BF16, DEEPSEEK_V3"):
+    with pytest.raises(ValueError, match="whose metric is finite; dgrad of b has none among BF16, DEEPSEEK_V3"):
         plan(report(errors), bits=9)
     assert plan(report(errors), bits=9, keep="b").kept == ("b",)
     with pytest.raises(TypeError, match=r"plan needs an fp\.analysis\.Sensitivity, or a list of budgets .*; got 5\."):
@@ -350,8 +350,8 @@ def test_small_batches_are_named_where_they_are_the_reason() -> None:
         model, [torch.randn(64, 128)], lambda model, x: model(x).square().mean(), recipes=["BF16", "DEEPSEEK_V3"]
     )
     (note,) = plan(source, bits=16, random=0).notes
-    assert note.startswith("DEEPSEEK_V3 is not offered to wgrad of 0, whose 64 terms are no multiple of its 128 ")
-    assert note.endswith("; a batch whose terms are a multiple of 128 has it measured.")
+    assert note.startswith("DEEPSEEK_V3 is not offered to wgrad of 0, since its 64 terms are not a multiple of 128, ")
+    assert note.endswith("; measure with batches whose terms are a multiple of 128.")
 
 
 def test_blocks_that_do_not_divide_a_sum_are_not_offered() -> None:
@@ -360,7 +360,9 @@ def test_blocks_that_do_not_divide_a_sum_are_not_offered() -> None:
         model, [torch.randn(128, 128)], lambda model, x: model(x).square().mean(), recipes=["BF16", "DEEPSEEK_V3"]
     )
     found = plan(source, bits=16, random=0)
-    sentence = "DEEPSEEK_V3 is not offered to dgrad of 2, whose 10 terms are no multiple of its 128 that share a scale"
+    sentence = (
+        "DEEPSEEK_V3 is not offered to dgrad of 2, since its 10 terms are not a multiple of 128, the terms that share"
+    )
     assert [note for note in found.notes if note.startswith(sentence)]
     assert [note for note in found.notes if note.startswith("DEEPSEEK_V3")] == list(found.notes)
     cheap = plan(source, bits=8.4, random=0)
@@ -403,14 +405,16 @@ class TestBudgets:
         part = fp.analysis.budget(recording, recipe="DEEPSEEK_V3", layers="0")
         with pytest.raises(ValueError, match="budgets must be of one recipe each; got two of BF16"):
             plan([one, one], bits=9)
-        with pytest.raises(ValueError, match="3 rows are missing, such as fprop of 2 in DEEPSEEK_V3; dgrad of 2 in"):
+        with pytest.raises(ValueError, match="3 rows are missing, such as fprop of 2 in DEEPSEEK_V3, dgrad of 2 in"):
             plan([one, part], bits=9)
-        with pytest.raises(ValueError, match="out keeps what is measured jointly, which budgets have no model for"):
+        with pytest.raises(ValueError, match="out must be None for budgets, which have no model to measure jointly"):
             plan(one, bits=16, out=tmp_path)
         with pytest.raises(
             ValueError, match="by of budgets must be 'joint', the error of a product; got 'loss_change'"
         ):
             plan(one, bits=16, by="loss_change")
         trained = fp.analysis.budget(recording, recipe=fp.train.recipes.FP8_DELAYED)
-        with pytest.raises(ValueError, match=r"of a recipe of fp\.torch\.RECIPES, .* got 'FP8_DELAYED' on 'H100'"):
+        with pytest.raises(
+            ValueError, match=r"budgets must have a recipe of fp\.torch\.RECIPES .* got 'FP8_DELAYED' on 'H100'"
+        ):
             plan(trained, bits=9)

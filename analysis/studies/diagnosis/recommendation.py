@@ -1,0 +1,165 @@
+"""Sentences of a diagnosis on all low products at once, on the recommendation, and on other recipes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fpsim.analysis.studies.diagnosis.choosing import SAVES, alike_over_batches
+from fpsim.analysis.studies.diagnosis.diagnosed import (
+    NAMED,
+    Diagnosed,
+    high_recipes,
+    ill_layers,
+    joint_error,
+    judged_by,
+    kind_of,
+    name_of,
+)
+from fpsim.analysis.studies.diagnosis.unplanned import unjudged_layers
+from fpsim.analysis.studies.diagnosis.verdict import relative
+from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.display.wording import listed, plural
+
+
+def joint_sentences(diagnosis: Diagnosed) -> list[str]:
+    """Return the sentence on the model with every product that fits in few bits at once; none if no product fits."""
+    row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
+    if row is None or not any(low):
+        return []
+    if all(low):
+        subject = f"With all products in {diagnosis.low} at once"
+    else:
+        subject = f"With every product that fits in {diagnosis.low} and the others in {diagnosis.high}"
+    error = joint_error(diagnosis, row)
+    beyond = "" if error <= diagnosis.limit else ", beyond the limit"
+    if not diagnosis.sensitivity.has_loss:
+        return [f"{subject}, the outputs are {relative(error)} off{beyond}."]
+    loss = math.fsum(diagnosis.sensitivity.losses) / len(diagnosis.sensitivity.losses)
+    head = f"{subject}, the gradients are {relative(error)} off{beyond}, and the loss of {loss:.4g}"
+    if row.loss_change == 0:
+        return [f"{head} does not change."]
+    return [f"{head} changes by {row.loss_change:+.2g}, {beside_batches(row)}."]
+
+
+def beside_batches(row: SensitivityRow) -> str:
+    """Return a clause that compares a change of the loss with its standard deviation over the batches."""
+    if row.loss_change == 0:
+        return "no change"
+    if math.isnan(row.loss_spread):
+        return "on one batch, so that other batches may differ"
+    batches = plural(len(row.batches), "batch", "batches")
+    if abs(row.loss_change) <= row.loss_spread:
+        return (
+            f"no more than its standard deviation over {batches} ({row.loss_spread:.2g}), so that its sign may differ "
+            "on other batches"
+        )
+    return f"more than its standard deviation over {batches} ({row.loss_spread:.2g})"
+
+
+def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
+    """Return the recommended plan in a sentence or two; where it has more bits than asked for, that comes first."""
+    plan, limit = diagnosis.plan, relative(diagnosis.limit)
+    said = []
+    if diagnosis.missed is not None:
+        said.append(
+            f"No plan of products that fit takes as few as {diagnosis.missed:g} bits a value: the fewest are "
+            f"{plan.cost:.4g}."
+        )
+    only_high = set(plan.assignment.values()) == {diagnosis.high}
+    if diagnosis.low and not diagnosis.pays and diagnosis.missed is None and only_high:
+        return said + _high_everywhere(diagnosis)
+    bits = "" if only_high else f" ({diagnosis.high} takes {_high_bits(diagnosis):.3g})"
+    said.append(
+        f"Recommended: {_assignment(diagnosis)}. This takes {plan.cost:.3g} bits a value{bits}, and the "
+        f"{judged_by(diagnosis)} are {relative(plan.measured)} off, measured with all products at once."
+    )
+    if not plan.measured <= diagnosis.limit:
+        said.append(f"That is more than the limit of {limit}, but nothing that was measured does better.")
+    return said
+
+
+def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
+    """Return the sentences that recommend the recipe of 16 bits for all products, and why."""
+    high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
+    fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)
+    head = (
+        f"Recommended: {high} everywhere, since {diagnosis.low} fits {fits} of "
+        f"{plural(len(diagnosis.plan.choices), 'product')}"
+    )
+    if _saved_share(diagnosis) < SAVES:
+        said = [f"{head}, which would save less than {relative(SAVES)} of the bits."]
+    else:
+        off = "" if diagnosis.joint is None else f"{relative(joint_error(diagnosis, diagnosis.joint))} off, "
+        said = [f"{head}, and with all of these at once the {judged} are {off}beyond the limit of {limit}."]
+    error = diagnosis.plan.measured
+    if not error <= diagnosis.limit:
+        said.append(
+            f"With {high} itself the {judged} are {relative(error)} off, beyond the limit of {limit}: where {judged} "
+            "nearly cancel, errors are relative to little, so use larger batches or another limit."
+        )
+    return said
+
+
+def _saved_share(diagnosis: Diagnosed) -> float:
+    """Return the share of the bits of 16-bit products that the low recipe saves where it fits."""
+    high, low = (
+        {
+            (verdict.layer, verdict.product): verdict.bits * verdict.values
+            for verdict in diagnosis.verdicts if verdict.recipe == recipe and (recipe == diagnosis.high or verdict.fits)
+        } for recipe in (diagnosis.high, diagnosis.low)
+    )  # fmt: skip
+    return 1 - math.fsum((high | low).values()) / math.fsum(high.values())
+
+
+def _high_bits(diagnosis: Diagnosed) -> float:
+    """Return the bits a value of all products in the recipe of 16 bits."""
+    rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.high]
+    return math.fsum(row.bits * row.values for row in rows) / sum(row.values for row in rows)
+
+
+def _assignment(diagnosis: Diagnosed) -> str:
+    """Return the recipes of the plan, each with its number of products, and their names where they are few."""
+    products: dict[str, list[str]] = {}
+    for (layer, product), recipe in diagnosis.plan.assignment.items():
+        products.setdefault(recipe, []).append(f"{name_of(layer)} {product}")
+    if len(products) == 1:
+        where = f"for all {kind_of(diagnosis)}s" if diagnosis.alone else "everywhere"
+        return f"{next(iter(products))} {'for all that is judged' if unjudged_layers(diagnosis) else where}"
+    parts = []
+    for recipe, slots in sorted(products.items(), key=lambda item: -len(item[1])):
+        names = f" ({listed(slots)})" if len(slots) <= NAMED else ""
+        parts.append(f"{recipe} for {plural(len(slots), 'product')}{names}")
+    return listed(parts)
+
+
+def rival_sentences(diagnosis: Diagnosed) -> list[str]:
+    """Return a sentence for each other recipe of fewer than 16 bits: where it does not fit, or its error at once."""
+    joint = {row.recipe: row for row in diagnosis.sensitivity.joint}
+    said = []
+    for recipe in diagnosis.sensitivity.recipes:
+        if recipe in high_recipes(diagnosis) or recipe == diagnosis.low:
+            continue
+        ill = ill_layers(diagnosis, recipe)
+        if ill:
+            said.append(_misfit(diagnosis, recipe, ill))
+            continue
+        row, chosen = joint[recipe], diagnosis.joint
+        off = relative(joint_error(diagnosis, row))
+        sentence = f"{recipe} fits everywhere too: its {judged_by(diagnosis)} are {off} off"
+        if chosen is not None:
+            sentence += f", those of {diagnosis.low} {relative(joint_error(diagnosis, chosen))}"
+            if alike_over_batches(row, chosen, diagnosis.sensitivity.figure):
+                sentence += ", a difference within the spread over these batches"
+        said.append(f"{sentence}.")
+    return said
+
+
+def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
+    """Return the sentence on a recipe that does not fit some layers, with the reason of the worst."""
+    failed = [verdict for verdict in diagnosis.verdicts if verdict.recipe == recipe and not verdict.fits]
+    more = [plural(len(ill) - NAMED, "more layer")] if len(ill) > NAMED else []
+    layers = listed([*map(name_of, ill[:NAMED]), *more])
+    first = next(verdict for verdict in failed if verdict.layer == ill[0])
+    of_layer = f"of {name_of(ill[0])} " if len(ill) > 1 else ""
+    return f"{recipe} does not fit {layers} ({plural(len(failed), 'product')}): {of_layer}{first.why}."

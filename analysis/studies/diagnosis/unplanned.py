@@ -1,0 +1,79 @@
+"""Products that no recipe of linear layers names, and layers without a verdict: sentences of a diagnosis."""
+
+from __future__ import annotations
+
+import math
+
+from fpsim.analysis.studies.diagnosis.diagnosed import NAMED, Diagnosed, capitalized, name_of
+from fpsim.analysis.studies.diagnosis.recording import recorded_name
+from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE
+from fpsim.display.wording import listed, plural
+
+
+def judged_alone(diagnosis: Diagnosed) -> set[str]:
+    """Return the layers, as the recording calls them, that are judged by their own errors alone."""
+    recorded = set(diagnosis.recording.layers)
+    layers = (verdict.layer for verdict in diagnosis.alone)
+    return {layer if layer in recorded else layer.rpartition(".")[0] for layer in layers}
+
+
+def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
+    """Return a sentence for each product that gives Inf and that the answer does not begin with, in running order."""
+    others = [verdict for verdict in diagnosis.verdicts if verdict.recipe != diagnosis.low]
+    order = {layer: place for place, layer in enumerate(diagnosis.recording.layers)}
+    bad = [verdict for verdict in (*diagnosis.alone, *others) if math.isinf(verdict.error)]
+    bad.sort(key=lambda v: order.get(recorded_name(v.layer), order.get(v.layer.rpartition(".")[0], len(order))))
+    said = [
+        capitalized(f"{name_of(verdict.layer)} cannot use {verdict.recipe} on {diagnosis.on}: {verdict.why}.")
+        for verdict in bad[:NAMED]
+    ]  # fmt: skip
+    if len(bad) > NAMED:
+        said.append(f"{plural(len(bad) - NAMED, 'more product')} overflow{'s' * (len(bad) == NAMED + 1)} too.")
+    return said
+
+
+def alone_sentences(diagnosis: Diagnosed) -> list[str]:
+    """Return sentences on what attention and other products lose in the recipe that the answer is about."""
+    recipe = diagnosis.low or diagnosis.high
+    rows = [verdict for verdict in diagnosis.alone if verdict.recipe == recipe and verdict.product != KV_CACHE]
+    if not rows:
+        return []
+    failed = [verdict for verdict in rows if not verdict.fits and not math.isinf(verdict.error)]
+    failed.sort(key=lambda verdict: -verdict.error)
+    fitting = [verdict for verdict in rows if verdict.fits]
+    inf = sum(math.isinf(verdict.error) for verdict in rows)
+    largest = f", off by at most {max(fitting, key=lambda verdict: verdict.error).off}" if fitting else ""
+    names = list(dict.fromkeys(name_of(verdict.layer) for verdict in rows))
+    said = [
+        f"Judged by their own errors alone, {len(rows) - len(failed) - inf} of {plural(len(rows), 'product')} of "
+        f"attention and of weights multiplied by hand ({listed(names, NAMED + 1)}) fit {recipe}{largest}."
+    ]
+    said += [capitalized(f"{name_of(verdict.layer)} does not: {verdict.why}.") for verdict in failed[:NAMED]]
+    return said + _cache_sentences(diagnosis, recipe)
+
+
+def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
+    """Return the sentence on a KV cache in a recipe, and what it costs the products that read it."""
+    rows = [verdict for verdict in diagnosis.alone if (verdict.recipe, verdict.product) == (recipe, KV_CACHE)]
+    if not rows:
+        return []
+    failed = [verdict for verdict in rows if not verdict.fits]
+    if not failed:
+        worst = max(rows, key=lambda verdict: verdict.error)
+        return [f"A KV cache in {recipe} fits: {name_of(worst.layer)} is off by {worst.off} at most."]
+    names = listed([name_of(verdict.layer) for verdict in failed[:NAMED]])
+    return [f"A KV cache in {recipe} does not fit {names}: {failed[0].why}."]
+
+
+def unjudged_layers(diagnosis: Diagnosed) -> list[str]:
+    """Return the names of the layers with weights that have no verdict."""
+    judged = {recorded_name(verdict.layer) for verdict in diagnosis.verdicts} | judged_alone(diagnosis)
+    layers = (*diagnosis.recording.layers, *diagnosis.unseen)
+    return [name_of(layer) for layer in layers if layer not in judged]
+
+
+def unjudged_sentences(diagnosis: Diagnosed) -> list[str]:
+    """Return the sentence that names the layers without a verdict."""
+    names = unjudged_layers(diagnosis)
+    stay = "as it is" if len(names) == 1 else "as they are"
+    return [f"Not judged, and left {stay}: {listed(names, NAMED)}."] if names else []
