@@ -1,7 +1,7 @@
-"""The error of one product by cause: each alone, and all together, as sums of squares.
+"""The error of one product by cause, as sums of squares: of each cause alone, and of all together.
 
-References are products of float64: those of two float32 numbers are exact, and sums of K of them are off by at most
-K 2^-53 |a| |b|, which `bound` holds. So all that is measured here is larger by far.
+Reference products are computed in float64: products of two float32 numbers are exact, and sums of K of them are off by
+at most K 2^-53 |a| |b|, the `bound`. Measured errors are far larger.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fpsim.torch.trace import ProductCall
 from fpsim.train.loop import one_thread
 
 NAMES = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight"), "wgrad": ("output_gradient", "input")}
-TURNED = {"fprop": (False, True), "dgrad": (False, False), "wgrad": (True, False)}  # whether as transposes
+TURNED = {"fprop": (False, True), "dgrad": (False, False), "wgrad": (True, False)}  # whether operands are transposed
 UNIT_ROUNDOFF = 2.0**-53
 
 
@@ -44,51 +44,53 @@ class Pair(NamedTuple):
 
     @property
     def product(self) -> Array:
-        """Their product, (M, N), in float64, on one thread: several of NumPy's BLAS wait for other processes."""
+        """Their product, (M, N), in float64, on one thread: several threads of NumPy's BLAS wait for other
+        processes.
+        """
         with one_thread():
-            # laid out alike, so that equal operands have products of the same bits
-            a, b = (torch.from_numpy(np.ascontiguousarray(each)) for each in self)
-            found: Array = (a @ b).numpy()
-        return found
+            # in the same memory layout, so that equal operands have products of the same bits
+            a, b = (torch.from_numpy(np.ascontiguousarray(operand)) for operand in self)
+            result: Array = (a @ b).numpy()
+        return result
 
 
 def rows_of(
     kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
 ) -> list[BudgetRow]:
-    """A row for each product of a layer at a step."""
+    """Return a row for each product of a layer at one step."""
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
     later = {} if arriving is None else replayed(arriving, recipes, arriving_amaxes)
-    found = []
+    rows = []
     for product, recipe in zip(PRODUCTS, recipes, strict=True):
         if product in computed:
             pair = pair_of(kept, product)
             arrived = None if arriving is None or product not in later else pair_of(arriving, product)
             total = None if arrived is None else array_of_result(later[product])
-            found.append(_row(kept, pair, recipe, computed[product], exact[product], arrived, total))
-    return found
+            rows.append(_row(kept, pair, recipe, computed[product], exact[product], arrived, total))
+    return rows
 
 
 def described(
     kept: Kept, product: str, recipe: LinearRecipe, how: ProductPlan, shape: tuple[int, int, int], squares: Squares,
     tiles: Sequence[WorstTile] = (),
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of a product with the names of its layer, operands and arithmetic; tiles say of which part."""
+    """Return the row of a product with the names of its layer, operands and arithmetic, and those of its tiles."""
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
-    of_part = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + part) for tile in tiles]
+    named = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + part) for tile in tiles]
     names = [str(fmt) if fmt is not None else "float32" for fmt in recipe.operands(product)]
     return BudgetRow(
         kept.layer, product, shape, 1, (kept.called.get(left, left), kept.called.get(right, right)),
         (names[0], names[1]), how.unit or how.accumulator or "torch",
         how.schedule or (f"promote={how.promote}" if how.promote else ""), str(_out_fmt(how) or "float32"), squares,
-        tuple(of_part), kept.kind,
+        tuple(named), kept.kind,
     )  # fmt: skip
 
 
 def pair_of(kept: Kept, product: str) -> Pair:
-    """The exact operands of a product."""
-    x, w, dy = (None if each is None else each.astype(np.float64) for each in (kept.x, kept.weight, kept.gradient))
+    """Return the exact operands of a product in float64."""
+    x, w, dy = (None if x is None else x.astype(np.float64) for x in (kept.x, kept.weight, kept.gradient))
     assert x is not None
     assert w is not None
     if product == "fprop":
@@ -98,7 +100,7 @@ def pair_of(kept: Kept, product: str) -> Pair:
 
 
 def array_of_result(call: ProductCall) -> Array:
-    """The result of a product as float64."""
+    """Return the result of a product in float64."""
     return call.result.astype(np.float64)
 
 
@@ -106,22 +108,26 @@ def _row(
     kept: Kept, pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None,
     total: Array | None,
 ) -> BudgetRow:  # fmt: skip
-    """A row of one product, from what the layer computed by the recipe, and with exact scales."""
+    """Return the row of one product, from the layer's product by the recipe and the one with exact scales."""
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
     size = energy(reference)
     mixed = _mixed(pair, recipe) if recipe.hadamard and call.product == "wgrad" else pair
     sides = _sides(mixed, recipe, call)
-    tiles = [tile for i in (0, 1) for tile in worst_tiles(sides[i], i == 0, sum(map(_met, sides, (True, False))))]
+    tiles = [tile for i in (0, 1) for tile in worst_tiles(sides[i], i == 0, sum(map(_unrelated, sides, (True, False))))]
     fmts, modes = recipe.operands(call.product), _modes(recipe, call.product)
-    closed = [closed_form(mixed[i], each.encoded, fmts[i], modes[i]) for i, each in enumerate((exact.a, exact.b))]
-    if call.product == "wgrad":
-        closed[1] = math.hypot(closed[1], _stashed(recipe))
+    closed = [closed_form(mixed[i], x.encoded, fmts[i], modes[i]) for i, x in enumerate((exact.a, exact.b))]
+    if call.product == "wgrad":  # the layer stored x in a format before it is cast for dw
+        fmt = recipe.input_fmt if recipe.requantize_input else recipe.stash_fmt
+        stored = relative_rounding(fmt, recipe.rounding if recipe.requantize_input else "nearest_even")
+        closed[1] = math.hypot(closed[1], stored)
     error = array_of_result(call) - reference
     rounded = _rounded(mixed, call)
+    pairs = (exact.a, call.a), (exact.b, call.b)
+    same_values = all(np.array_equal(one.values, other.values) for one, other in pairs)
     squares = Squares(
         size,
-        *(rounded if _rounds_alike(exact, call) else _rounded(mixed, exact)), *rounded,
+        *(rounded if same_values else _rounded(mixed, exact)), *rounded,
         *_sums(call), *_cast(reference, call.how),
         joint=energy(error),
         inherited=None if arrived is None else energy(arrived.product - reference),
@@ -130,89 +136,86 @@ def _row(
         closed_cast=_share(relative_rounding(_out_fmt(call.how)), size),
         a=energy(mixed.a), b=energy(mixed.b), a_stored=energy(sides[0].error), b_stored=energy(sides[1].error),
         **lines_of_error(squares_of(error), LineSizes.of(reference)),
-        rounded=sum(map(_met, sides, (True, False))),
+        rounded=sum(map(_unrelated, sides, (True, False))),
         bound=((k + 2) * UNIT_ROUNDOFF) ** 2 * energy(pair.a) * energy(pair.b),
     )  # fmt: skip
     return described(kept, call.product, recipe, call.how, (m, n, k), squares, worst_of(tiles))
 
 
 def energy(x: Array) -> float:
-    """The sum of squares; infinite where an element is no number."""
+    """Return the sum of squares; infinity if an element is Inf or NaN."""
     with np.errstate(all="ignore"):
-        found = float(np.sum(x * x))  # in pairs, and on one thread, where BLAS would wait for others
-    return found if np.isfinite(found) else np.inf
+        square = float(np.sum(x * x))  # pairwise, and on one thread, where BLAS would wait for others
+    return square if np.isfinite(square) else np.inf
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Both operands of dw behind the Hadamard transform, which leaves their product as it is."""
+    """Return both operands of dw after the Hadamard transform, which does not change their product."""
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
     return Pair(a.T, b)
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """The roundings of a product's operands."""
+    """Return the rounding modes of a product's operands."""
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
-    """The operands, with what the recipe's casts change of them and what their terms meet."""
-    meets = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
-    found = []
+    """Return the operands with the changes that the recipe's casts make of them, and the factors of their terms."""
+    factors = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
+    sides = []
     for i, operand in enumerate((call.a, call.b)):
         fmt = recipe.operands(call.product)[i]
         with np.errstate(all="ignore"):
             error = operand.values.astype(np.float64) - pair[i]
         scaling = getattr(operand.encoded, "scaling", None)
         overflow = recipe.overflow or (scaling.overflow if scaling is not None else "nonfinite")
-        found.append(OperandSide(
-            NAMES[call.product][i], pair[i], error, operand.encoded, TURNED[call.product][i], meets[i], fmt,
+        sides.append(OperandSide(
+            NAMES[call.product][i], pair[i], error, operand.encoded, TURNED[call.product][i], factors[i], fmt,
             _modes(recipe, call.product)[i], overflow, bool(recipe.hadamard) and call.product == "wgrad",
         ))  # fmt: skip
-    return found[0], found[1]
+    return sides[0], sides[1]
 
 
-def _met(side: OperandSide, first: bool) -> float:
-    """What the roundings of single elements of an operand come to, if each changed the product alone."""
+def _unrelated(side: OperandSide, first: bool) -> float:
+    """Return the square of the product's error if the roundings of an operand's elements were independent."""
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
-        found = float(lost @ side.meets)
-    return found if np.isfinite(found) else np.inf
+        square = float(lost @ side.factors)
+    return square if np.isfinite(square) else np.inf
 
 
 def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
-    """The energies of the product's error with one operand rounded and the other exact."""
+    """Return the squares of the product's error with one operand rounded and the other exact, for each operand."""
     with np.errstate(all="ignore"):
         a, b = call.a.values.astype(np.float64) - pair.a, call.b.values.astype(np.float64) - pair.b
     return _through(a, pair.b), _through(pair.a, b)
 
 
-def _rounds_alike(one: ProductCall, other: ProductCall) -> bool:
-    """Whether both operands of two calls have the same values."""
-    return np.array_equal(one.a.values, other.a.values) and np.array_equal(one.b.values, other.b.values)
-
-
 def _through(a: Array, b: Array) -> float:
-    """The energy of a product; 0 without one where an operand is 0."""
+    """Return the energy of a product; 0, without computing it, if an operand is 0."""
     return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """The energies of what adding changes: the unit in one chain, and by the recipe's promotion and schedule."""
+    """Return the squares of the errors of adding: by the unit in one chain, and with the recipe's promotion and
+    schedule.
+    """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product
     scheduled = call.how._replace(out_fmt="")
     chain = scheduled._replace(schedule="", promote=0)
-    found = []
+    squares = []
     for how in dict.fromkeys((chain, scheduled)):
         with np.errstate(all="ignore"):
-            got = array_of(multiply(call.a, call.b, "", how, None, "emulated")).astype(np.float64)
-            found.append(energy(got - wanted))
-    return found[0], found[-1]
+            result = array_of(multiply(call.a, call.b, "", how, None, "emulated")).astype(np.float64)
+            squares.append(energy(result - wanted))
+    return squares[0], squares[-1]
 
 
 def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
-    """The energy of what rounding the exact product to its format changes."""
+    """Return the square of the error that rounding the exact product to its format makes."""
     fmt = _out_fmt(how)
     if fmt is None:
         return (0.0,)
@@ -226,44 +229,41 @@ def _out_fmt(how: ProductPlan) -> Any:
 
 
 def _share(relative: float, size: float) -> float | None:
-    """The energy of a relative error; None where that is not known."""
+    """Return the square of an error from its relative size; None if that is not known."""
     return None if math.isnan(relative) else relative**2 * size
 
 
-def _stashed(recipe: LinearRecipe) -> float:
-    """What x has lost by its closed form before it is cast for dw: what the layer kept of it was cast already."""
-    fmt = recipe.input_fmt if recipe.requantize_input else recipe.stash_fmt
-    return relative_rounding(fmt, recipe.rounding if recipe.requantize_input else "nearest_even")
-
-
 def squares_of(error: Array) -> Array:
-    """Return the squares of an error; infinite where an element is no number."""
+    """Return the squares of an error; infinity where an element is Inf or NaN."""
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 
 
 class LineSizes(NamedTuple):
-    """The sums of squares of every row and every column of an exact product."""
+    """The sum of squares of every row and every column of an exact product."""
 
     rows: Array
     columns: Array
 
     @classmethod
     def of(cls, reference: Array) -> LineSizes:
-        """Return those of a product, (M, N)."""
+        """Return the sums of a product, (M, N)."""
         sizes = reference**2
         return cls(sizes.sum(axis=1), sizes.sum(axis=0))
 
 
 def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
-    """Return the relative squares of all rows and columns together, each at most 1, and how many are not 0.
+    """Return the sums of the relative squares of all rows and of all columns, each at most 1, and their numbers.
+
+    Rows and columns that are 0 in the exact product are not counted.
 
     Args:
-      squares: of the error, without NaN.
+      squares: (M, N), the squares of the error, without NaN.
+      sizes: the sums of squares of the exact product's rows and columns.
     """
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     with np.errstate(all="ignore"):
         for name, axis, size in (("row", 1, sizes.rows), ("column", 0, sizes.columns)):
             shares = squares.sum(axis=axis)[size > 0] / size[size > 0]
-            found |= {f"{name}s": float(np.minimum(shares, 1.0).sum()), f"{name}_count": float(shares.size)}
-    return found
+            sums |= {f"{name}s": float(np.minimum(shares, 1.0).sum()), f"{name}_count": float(shares.size)}
+    return sums

@@ -1,4 +1,4 @@
-"""Errors of forward products without their causes: one emulated product each, and one exact product for all recipes."""
+"""Errors of forward products without their causes: an emulated product for each recipe, and one exact product."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ForwardErrors(NamedTuple):
     """The errors of one forward product in several recipes.
 
     Attributes:
-      rows: recipe -> a BudgetRow whose figures of single causes are NaN.
-      refused: recipe -> why it cannot have the product.
+      rows: recipe -> a BudgetRow, in which the errors of single causes are NaN.
+      refused: recipe -> why the recipe cannot have the product.
       largest: the largest magnitude of the exact product.
-      notes: recipe -> what the product warned of.
+      notes: recipe -> the warnings of the product.
     """
 
     rows: dict[str, BudgetRow]
@@ -62,14 +62,14 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
     rows, refused, notes = {}, {}, {}
     for name, recipe in recipes.items():
         plan = plan_of(recipe, product_name(kept))
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
                 y = _product(kept, plan.text, plan.draws)
             except ValueError as reason:
                 refused[name] = f"{kept.layer}, fprop: {reason}"
                 continue
-        notes[name] = tuple(str(each.message).removesuffix(".") for each in said)
+        notes[name] = tuple(str(warning.message).removesuffix(".") for warning in caught)
         squares, joint = _squares(y, reference)
         lines = lines_of_error(squares, sizes)
         errors = UNKNOWN._replace(reference=size, joint=joint, bound=bound, **lines)
@@ -89,7 +89,7 @@ def _squares(y: Array, reference: Array) -> tuple[Array, float]:
 
 
 def _product(kept: Kept, plan: str, draws: bool) -> Array:
-    """Compute the layer's output without its bias, as `fp.torch.QuantLinear` does."""
+    """Return the layer's output without its bias, as `fp.torch.QuantLinear` computes it."""
     step = torch.tensor(kept.step - 1) if draws else None
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         x, weight = tensor_of(kept.x), tensor_of(kept.weight)

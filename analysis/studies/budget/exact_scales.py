@@ -1,4 +1,4 @@
-"""What scales cost: the same recipe with scales that nothing rounds, and what rounding alone comes to."""
+"""The same recipe with scales that are not rounded, and the error that rounding alone should make."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes
 
-# A rounding error is uniform over an ulp to nearest: 1/12 of its square; others are that many times as large.
+# An error of rounding to nearest is uniform over one ulp: its mean square is ulp^2 / 12. Other roundings have errors
+# that are larger by these factors.
 NEAREST, STOCHASTIC, DIRECTED = 1.0, math.sqrt(2.0), 2.0
 
 
 def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
-    """The recipe with the exact scale of every tile, and its products left to torch.
+    """Return the recipe with the exact scale of every tile, and with its products left to torch.
 
-    Exact is amax / max in float32, of the tile that is cast. A cast without scales has one for the tensor that is a
-    power of two, which changes nothing but the range: what a format loses below and above.
+    The exact scale is amax / max in float32, of the tile that is cast. A cast without scales gets one power of two for
+    the tensor, which changes only the range: values that are below or above the format without it.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import with_exact_scales
@@ -48,15 +49,15 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
 
 
 def _spread(rounding: str | Rounding) -> float:
-    """How large errors of a rounding are beside those to nearest."""
+    """Return the size of a rounding's errors relative to rounding to nearest."""
     mode = rounding_mode(rounding)
     return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
 
 def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
-    """A scaling of the same tiles whose scales nothing rounds."""
+    """Return a scaling of the same tiles whose scales are not rounded."""
     if scaling is None:
-        return TENSOR_POW2 if fmt.bits <= 16 else None  # the others have the range of float32
+        return TENSOR_POW2 if fmt.bits <= 16 else None  # wider formats have the range of float32
     return scaling.replace(
         scale_format=FP32, scale_rule="amax", scale_rounding=None, amax_floor=0.0, quotient="amax/max",
         division="divide", tensor_scale=False, smallest_scale=None, zero_scale="one",
@@ -64,11 +65,11 @@ def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
 
 
 def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
-    """The relative error of values that a float format of precision p holds in its range: 2^-p / sqrt(8 ln 2).
+    """Return the relative error of values that a float format of precision p has in range: 2^-p / sqrt(8 ln 2).
 
-    An error uniform over an ulp has a twelfth of its square, an ulp is 2^(1 - p) of the binade's lowest value, and of
-    values whose energy is spread evenly over the logarithm the mean square of lowest over value is 3 / (8 ln 2).
-    NaN where there is no such form, 0 without a format.
+    The mean square of an error uniform over an ulp is ulp^2 / 12, an ulp is 2^(1 - p) times the lowest value of the
+    binade, and for values whose logarithms are evenly spread the mean square of lowest / value is 3 / (8 ln 2). The
+    result is NaN for other formats, and 0 without a format.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import relative_rounding
@@ -83,16 +84,14 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
 
 
 def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
-    """The relative error that rounding an operand should make: of integers from their scales, of floats from p."""
+    """Return the relative error that rounding an operand should make: for integers by their scales, for floats by p."""
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)
     energy = float(np.sum(source.astype(np.float64) ** 2))
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)
-    rows, columns = (_counts(length, size) for length, size in zip(encoded.codes.shape, (tall, wide), strict=True))
+    rows, columns = (  # the number of rows and columns of each tile
+        np.diff(np.append(np.arange(0, length, size), length)).astype(np.float64)
+        for length, size in zip(encoded.codes.shape, (tall, wide), strict=True)
+    )
     noise = float(rows @ (encoded.scales.astype(np.float64) ** 2) @ columns) / 12
     return _spread(rounding) * math.sqrt(noise / energy) if energy else math.nan
-
-
-def _counts(length: int, size: int) -> Array:
-    """How many lines each tile along an axis has."""
-    return np.diff(np.append(np.arange(0, length, size), length)).astype(np.float64)

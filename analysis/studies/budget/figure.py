@@ -1,4 +1,4 @@
-"""The picture of a budget: a bar for each product, as long as its error, cut into the shares of its causes."""
+"""The picture of a budget: a bar for each product, as long as its error and divided by the shares of its causes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.display.figure import COLORS, GRID, INK, INTEGER_COLORS, QUIET, axes_of, figure_style
 from fpsim.display.wording import short
 
-BAR, GAP = 0.15, 0.11  # inches: a product, and what is between layers
+BAR, GAP = 0.15, 0.11  # inches of a bar, and between layers
 EDGES = 1.15  # inches above and below
-# What is drawn, and its colour: squares of errors are never negative there, since a cause stands with what relieves it.
+# Part of a bar -> its colour. Squares of these parts are rarely negative, as sums include what promotion removes.
 PARTS = {
     "rounding a": COLORS["E4M3"], "rounding b": INTEGER_COLORS["INT8"], "scales": COLORS["E5M2"],
     "sums": COLORS["FP16"], "cast": COLORS["BF16"], "interplay": "#b5b5b5",
@@ -20,12 +20,12 @@ PARTS = {
 }  # fmt: skip
 
 
-VISIBLE = 0.003  # share of a bar from which a part is in the legend
-MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dyᵀ x"}  # a, then b
+VISIBLE = 0.003  # the legend has parts of at least this share of a bar
+MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dyᵀ x"}  # the operands a and b
 
 
 class Budgeted(Protocol):
-    """What the picture shows of a budget."""
+    """The part of a budget that its picture shows."""
 
     @property
     def rows(self) -> Sequence[BudgetRow]: ...
@@ -38,7 +38,7 @@ class Budgeted(Protocol):
 
 
 def budget_axes(budget: Budgeted, ax: Any = None) -> Any:
-    """Draw the budget into axes, or into new ones."""
+    """Draw the budget into axes, or into new ones if `ax` is None."""
     places, y = [], 0.0
     for layer in budget.layers:
         for row in budget.rows:
@@ -55,7 +55,7 @@ def budget_axes(budget: Budgeted, ax: Any = None) -> Any:
 
 
 def shares(row: BudgetRow) -> dict[str, float]:
-    """The share of every part in a bar: squares, those that take an error away left out, in all 1.
+    """Return the share of each part in a bar, which add up to 1; squares that are negative are left out.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -72,13 +72,13 @@ def shares(row: BudgetRow) -> dict[str, float]:
 
 
 def _draw(ax: Any, at: float, row: BudgetRow) -> None:
-    """One bar; a mark stands where what is inherited ends."""
+    """Draw one bar, and a mark at the inherited error."""
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0
     for name, share in shares(row).items():
         ax.barh(at, share * length, BAR * 0.82, left=left, color=PARTS[name], linewidth=0)
         left += share * length
-        if name == "rounding a":  # whose colour is near the next one's on a light page
+        if name == "rounding a":  # its colour is close to the next one on a light page
             ax.plot([left, left], [at - BAR * 0.41, at + BAR * 0.41], color="#ffffff", linewidth=0.8, zorder=2)
     if math.isfinite(row.inherited):
         ax.plot([row.inherited], [at], marker="d", markersize=3.5, color=INK, linewidth=0, zorder=3)
@@ -88,9 +88,9 @@ def _label(ax: Any, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]])
     rows = [row for _, row in places]
     ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)
     for layer in budget.layers:
-        of = [at for at, row in places if row.layer == layer]
+        heights = [at for at, row in places if row.layer == layer]
         ax.annotate(
-            short(layer, 22), (0, (of[0] + of[-1]) / 2), xycoords=("axes fraction", "data"), xytext=(-58, 0),
+            short(layer, 22), (0, (heights[0] + heights[-1]) / 2), xycoords=("axes fraction", "data"), xytext=(-58, 0),
             textcoords="offset points", ha="right", va="center", fontsize=7, color=INK, annotation_clip=False,
         )  # fmt: skip
     ax.set_ylim(places[-1][0] + BAR, -BAR)
@@ -106,9 +106,9 @@ def _label(ax: Any, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]])
 
 
 def _legend(ax: Any, rows: Sequence[BudgetRow]) -> None:
-    """What the colours mean, of those that can be seen, above the bars."""
-    found = [shares(row) for row in rows]
-    seen = [name for name in PARTS if any(each[name] > VISIBLE for each in found)]
+    """Draw the legend of the visible colours above the bars."""
+    parts = [shares(row) for row in rows]
+    seen = [name for name in PARTS if any(of_row[name] > VISIBLE for of_row in parts)]
     handles = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]
     if any(math.isfinite(row.inherited) for row in rows):
         handles += ax.plot([], [], marker="d", markersize=3.5, color=INK, linewidth=0)

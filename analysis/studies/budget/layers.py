@@ -1,4 +1,4 @@
-"""The layers of a recording whose operands were kept, as the products of matrices that they are; others are named."""
+"""The recorded layers whose operands were kept, as products of matrices; layers that are left out get a note."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fpsim.arrays import Array
 from fpsim.errors import SHOWN, require_kind, shown
 from fpsim.torch.operators import array_of, tensor_of
 
-SCORES, VALUES = "scores", "values"  # the products of an attention, behind its name
+SCORES, VALUES = "scores", "values"  # the products of an attention, appended to its name
 READ = ("input", "query")
-MOST_HEADS = 8  # of all sequences
+MOST_HEADS = 8  # heads, of all sequences, that are budgeted
 CALLED = {
     SCORES: MappingProxyType({"input": "query", "weight": "key", "output_gradient": "score_gradient"}),
     VALUES: MappingProxyType({"input": "probabilities", "weight": "value"}),
@@ -28,15 +28,15 @@ CALLED = {
 
 
 class Kept(NamedTuple):
-    """The operands of one product at one step: float32, which holds shorter floats, or float64 where one was.
+    """The operands of one product at one step, in float32, or in float64 if one of them was recorded in it.
 
     Attributes:
-      x: (tokens, inputs): of a convolution its patches.
+      x: (tokens, inputs); the patches of a convolution.
       weight: (outputs, inputs).
-      gradient: (tokens, outputs), of what the layer gave; None where there was no backward pass.
+      gradient: (tokens, outputs), the gradient of the layer's output; None without a backward pass.
       kind: "linear", "convolution" or "attention".
-      part: "group 3" or "head 3", where a layer has several products; "" where it has one.
-      called: operand -> what it is, where that is another thing than its name.
+      part: "group 3" or "head 3" in a layer of several products; "" in a layer of one.
+      called: "input", "weight" or "output_gradient" -> the name of the operand, such as "query".
     """
 
     step: int
@@ -50,44 +50,44 @@ class Kept(NamedTuple):
 
 
 def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun: str = "recording") -> list[Kept]:
-    """What was kept of the products that patterns name, in the order of steps and products.
+    """Return the operands of the products that patterns name, in the order of steps and products.
 
     Raises:
-      TypeError: no recording, or patterns of another kind.
-      ValueError: nothing was kept, a pattern matches no layer, or an operand has NaN or Inf.
+      TypeError: recording is not a Recording, or the patterns are not texts.
+      ValueError: no operands were kept, a pattern matches no layer, or an operand has NaN or Inf.
     """
     require_kind(noun, recording, Recording, "a Recording, as fp.analysis.record gives it")
-    operands = recording.operands
+    operands, article = recording.operands, "an" if noun[0] in "aeiou" else "a"
     if not operands:
         raise ValueError(
-            f"budget needs the operands of layers; got a {noun} that kept none. Record with keep=1 or more."
+            f"budget needs the operands of layers; got {article} {noun} without them. Record with keep=1 or more."
         )
-    there = dict.fromkeys(
+    names = dict.fromkeys(
         name for _, layer, which in operands for name in ((layer, *parts_of(layer)) if which == "query" else (layer,))
     )
-    chosen = _matching(layers, list(there))
-    found: list[Kept] = []
+    chosen = _matching(layers, list(names))
+    products: list[Kept] = []
     for step, layer in dict.fromkeys((step, layer) for step, layer, _ in operands):
         if not chosen & {layer, *parts_of(layer)}:
             continue
-        of = operands_of(recording, step, layer)
+        of_layer = operands_of(recording, step, layer)
         settings = recording.settings(step, layer)
-        reason = left_out(of, recording.role(step, layer, "weight"), settings)
+        reason = left_out(of_layer, recording.role(step, layer, "weight"), settings)
         if reason:
             notes.add(f"Left out, since {reason}", layer)
             continue
-        new = _kept(step, layer, of, settings, notes)
-        found += [one for one in new if one.layer in chosen or layer in chosen]
+        new = _kept(step, layer, of_layer, settings, notes)
+        products += [kept for kept in new if kept.layer in chosen or layer in chosen]
         if new[0].gradient is None:
             notes.add("Without dgrad and wgrad, since no output gradient was kept", layer)
         if _calls(recording, step, layer) > 1:
             notes.add("Of several calls in a step only the first was kept", layer)
-    if not found:
+    if not products:
         raise ValueError(
-            f"budget needs the input and the weight of a layer that multiplies; got a {noun} of none. "
-            + " ".join(notes.sentences)
+            f"budget needs the input and the weight of a layer that multiplies; got {article} {noun} without such a "
+            f"layer. {' '.join(notes.sentences)}"
         )
-    return found
+    return products
 
 
 def _calls(recording: Recording, step: int, layer: str) -> int:
@@ -106,7 +106,7 @@ def parts_of(layer: str) -> tuple[str, str]:
 
 
 def recorded_layer(layer: str, kind: str) -> str:
-    """Return what a recording calls the layer of a product.
+    """Return the name in a recording of the layer that a product belongs to.
 
     Example:
       >>> from fpsim.analysis.studies.budget.layers import recorded_layer
@@ -117,7 +117,7 @@ def recorded_layer(layer: str, kind: str) -> str:
 
 
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
-    """Why operands are not those of products that follow recipes; "" where they are."""
+    """Return why operands are not those of products that follow recipes; "" if they are."""
     if "query" in of:
         return _attention_left_out(of, settings)
     if role == "embedding" and "input" not in of:
@@ -129,40 +129,38 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
         return "an operand is empty"
     if weight.ndim > 2:
         if not settings:
-            return "transposed convolutions stay as they are, and so do convolutions whose strides were not kept"
-        return "a depthwise convolution multiplies no matrices" if _is_depthwise(weight, settings) else ""
+            return "transposed convolutions, and convolutions whose strides were not recorded, stay as they are"
+        is_depthwise = settings["groups"] > 1 and weight.shape[1] == 1
+        return "a depthwise convolution multiplies no matrices" if is_depthwise else ""
     if weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
-        return f"an input of shape {x.shape} and a weight of {weight.shape} are not those of a linear layer"
+        return f"an input of shape {x.shape} and a weight of shape {weight.shape} are not those of a linear layer"
     return ""
-
-
-def _is_depthwise(weight: Array, settings: Mapping[str, Any]) -> bool:
-    return bool(settings["groups"] > 1 and weight.shape[1] == 1)
 
 
 def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) -> str:
     if not {"query", "key", "value"} <= of.keys():
         return f"of its operands only {', '.join(of)} was kept"
     if not settings:
-        return "it is an attention whose mask and scale were not kept"
+        return "the mask and scale of its attention were not recorded"
     if settings["masked"] and MASK not in of:
-        return "it is an attention with a mask, which was not kept"
+        return "the mask of its attention was not kept"
     return "an operand is empty" if any(not x.size for x in of.values()) else ""
 
 
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
-    dtype = np.float64 if np.float64 in [each.dtype for each in of.values()] else np.float32
-    for which, each in of.items():
+    dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
+    for which, x in of.items():
         if which == MASK:
             continue
-        array = each.astype(dtype, copy=False)
+        array = x.astype(dtype, copy=False)
         bad = array.size - int(np.count_nonzero(np.isfinite(array)))
         if bad:
             raise ValueError(
-                f"budget needs finite operands; got the {which.replace('_', ' ')} of {layer!r} at step {step} with "
-                f"{bad} of {array.size} NaN or Inf. Take a step before that, or leave the layer out by layers=."
+                f"budget needs finite operands; got {bad} of {array.size} values NaN or Inf in the "
+                f"{which.replace('_', ' ')} of {layer!r} at step {step}. Use an earlier step, or leave the layer out "
+                "by layers=."
             )
-    whole = {which: np.ascontiguousarray(each.astype(dtype)) for which, each in of.items()}
+    whole = {which: np.ascontiguousarray(x.astype(dtype)) for which, x in of.items()}
     if "query" in whole:
         return attention_products(step, layer, whole, settings, notes)
     weight, x, gradient = whole["weight"], whole["input"], whole.get("output_gradient")
@@ -177,10 +175,10 @@ def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, An
 def _patches(
     step: int, layer: str, x: Array, weight: Array, gradient: Array | None, settings: Mapping[str, Any]
 ) -> list[Kept]:
-    """A product for each group of a convolution."""
+    """Return the product of each group of a convolution."""
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
-        array_of(each.contiguous()) for each in gradient_rows(tensor_of(gradient), of)
+        array_of(rows.contiguous()) for rows in gradient_rows(tensor_of(gradient), of)
     ]  # fmt: skip
     return [
         Kept(
@@ -192,7 +190,9 @@ def _patches(
 
 
 def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, int]:
-    """How many values of the operands of a layer with a weight its products read: of a convolution's input patches."""
+    """Return the number of values of each operand that a layer's products read; for a convolution's input those of its
+    patches.
+    """
     sizes = {which: x.size for which, x in of.items()}
     if of["weight"].ndim > 2:
         parts = matrices(with_settings(tensor_of(of["input"]), tensor_of(of["weight"]), settings))
@@ -203,7 +203,7 @@ def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, 
 def attention_products(
     step: int, layer: str, of: Mapping[str, Array], settings: Mapping[str, Any], notes: Notes
 ) -> list[Kept]:
-    """The two products of each head: queries by keys, and what softmax makes of their scores by values.
+    """Return the two products of each head: queries by keys, and probabilities by values.
 
     Softmax and the gradient of the scores are computed in float64 from exact operands.
     """
@@ -212,21 +212,22 @@ def attention_products(
     lead = np.broadcast_shapes(q.shape[:-2], v.shape[:-2]) if q.ndim == v.ndim and q.shape[:-2] == v.shape[:-2] else (
         q.shape[:-2]
     )  # fmt: skip
-    k, v = (_per_head(each, lead) for each in (k, v))
+    k, v = (_per_head(x, lead) for x in (k, v))
     heads = int(np.prod(lead, dtype=np.int64))
-    q, k, v = (each.reshape(heads, *each.shape[-2:]) for each in (q, k, v))
+    q, k, v = (x.reshape(heads, *x.shape[-2:]) for x in (q, k, v))
     dy = of.get("output_gradient")
     dy = None if dy is None else dy.reshape(heads, *dy.shape[-2:])
     chosen = sorted({round(i) for i in np.linspace(0, heads - 1, min(heads, MOST_HEADS))})
     if len(chosen) < heads:
-        notes.add(f"Of {heads} heads of all sequences {len(chosen)} are looked at, evenly spaced", layer)
+        notes.add(f"Only {len(chosen)} of {heads} heads of all sequences, evenly spaced, are budgeted", layer)
     if settings.get("dropout", 0.0) > 0:
         notes.add("Probabilities are those before dropout", layer)
     size = q.shape[1], k.shape[1]
     added = np.broadcast_to(of[MASK], (*lead, *size)).reshape(heads, *size) if MASK in of else None
-    found = []
+    unmasked = np.where(np.tri(*size) > 0, 0.0, -np.inf) if settings["causal"] else np.zeros((1, 1))
+    products = []
     for names, head in ((names, head) for names in (SCORES, VALUES) for head in chosen):
-        mask = _mask(settings, *size) if added is None else added[head]
+        mask = unmasked if added is None else added[head]
         p, ds = _softmax(q[head], k[head], v[head], None if dy is None else dy[head], settings["scale"], mask)
         part = f"head {head}" if heads > 1 else ""
         if names == SCORES:
@@ -234,28 +235,21 @@ def attention_products(
         else:
             turned, back = np.ascontiguousarray(v[head].T), None if dy is None else dy[head]
             one = Kept(step, f"{layer}.{VALUES}", p, turned, back, "attention", part, CALLED[VALUES])
-        found.append(one)
-    return found
+        products.append(one)
+    return products
 
 
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
-    """Keys or values for each head of the queries, several of which may share them."""
+    """Return keys or values repeated for each head of the queries, of which several may share them."""
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)
     return np.ascontiguousarray(np.broadcast_to(x, (*lead, *x.shape[-2:])))
 
 
-def _mask(settings: Mapping[str, Any], queries: int, keys: int) -> Array:
-    """What is added to scores without a mask of their own."""
-    if not settings["causal"]:
-        return np.zeros((1, 1))
-    return np.where(np.tri(queries, keys) > 0, 0.0, -np.inf)
-
-
 def _softmax(
     q: Array, k: Array, v: Array, dy: Array | None, scale: float, mask: Array
 ) -> tuple[Array, Array | None]:  # fmt: skip
-    """The probabilities of one head, zeros where a query sees nothing, and the gradient of its scores."""
+    """Return the probabilities of one head, 0 for a query that sees no key, and the gradient of its scores."""
     scores = scale * (q.astype(np.float64) @ k.astype(np.float64).T) + mask
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
@@ -269,9 +263,9 @@ def _softmax(
 
 
 def _matching(layers: Any, names: list[str]) -> set[str]:
-    """The names that patterns match."""
+    """Return the names that patterns match."""
     patterns = [layers] if isinstance(layers, str) else layers
-    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(each, str) for each in patterns):
+    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -280,6 +274,6 @@ def _matching(layers: Any, names: list[str]) -> set[str]:
 
 
 def unknown_layer(got: str, names: Sequence[str]) -> str:
-    """The sentence for a layer that was not kept, with those whose names are near."""
+    """Return the message for a layer that was not kept, with the nearest names."""
     near = ", ".join(map(repr, difflib.get_close_matches(got, names, SHOWN, cutoff=0.0)))
     return f"layers must be among the {len(names)} that were kept; got {shown(got)}. Near it: {near}."

@@ -1,4 +1,4 @@
-"""What a budget has to say besides its figures: a sentence for each reason, with all that it holds of."""
+"""The notes of a budget: a sentence for each reason, with the names that it applies to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from fpsim.display.wording import listed
 
-SHOWN = 8  # names of a sentence
+SHOWN = 8  # names that a sentence lists
 
 
 class Notes:
-    """Reasons, and what each holds of, in the order in which they come.
+    """Reasons, each with the names that it applies to, in the order of their first use.
 
     Example:
       >>> from fpsim.analysis.studies.budget.notes import Notes
@@ -22,18 +22,18 @@ class Notes:
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, None]] = {}
+        self._names: dict[str, dict[str, None]] = {}
 
     def add(self, reason: str, of: str) -> None:
-        """One more that a reason holds of."""
-        self._found.setdefault(reason, {})[of] = None
+        """Add a name that a reason applies to."""
+        self._names.setdefault(reason, {})[of] = None
 
     def extend(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Several reasons, each with what it holds of."""
+        """Add pairs of a reason and a name."""
         for reason, of in pairs:
             self.add(reason, of)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """A sentence for each reason."""
-        return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._found.items())
+        return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._names.items())

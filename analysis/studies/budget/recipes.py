@@ -1,4 +1,4 @@
-"""What the products of each layer follow: a recipe of linear layers or of training, on some hardware."""
+"""The recipes of the products of each layer, from a recipe of linear layers or of training on some hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.recipes.training_recipe import Recipe
 
 
 class Followed(NamedTuple):
-    """The recipes of the three products of a layer, and what one might not expect, with the product."""
+    """The recipes of the three products of a layer, and notes on what one might not expect."""
 
     fprop: LinearRecipe
     dgrad: LinearRecipe
@@ -20,19 +20,19 @@ class Followed(NamedTuple):
 
     @property
     def three(self) -> tuple[LinearRecipe, LinearRecipe, LinearRecipe]:
-        """As `fpsim.torch.QuantLinear.follow` takes them."""
+        """The three recipes in the order of `fpsim.torch.QuantLinear.follow`."""
         return self.fprop, self.dgrad, self.wgrad
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
-    """What the products of a layer follow on some hardware.
+    """Return the recipes of the products of a layer on some hardware.
 
     Raises:
-      ValueError: the hardware cannot, with the layer's name.
+      ValueError: the hardware cannot compute one of them.
     """
     if isinstance(recipe, LinearRecipe):
-        found = _placed(recipe, hardware)
-        return Followed(found.recipe, found.recipe, found.recipe, found.notes)
+        linear = _placed(recipe, hardware)
+        return Followed(linear.recipe, linear.recipe, linear.recipe, linear.notes)
     x, dx, dw = (_placed(recipe.linear_of(layer, product, 0, 1), hardware) for product in PRODUCTS)
     notes = tuple(dict.fromkeys((*x.notes, *dx.notes, *dw.notes)))
     return Followed(x.recipe, dx.recipe, dw.recipe, notes)

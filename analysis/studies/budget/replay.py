@@ -1,4 +1,4 @@
-"""The products of a layer once more, from the operands that were kept: the bits of `fpsim.torch.QuantLinear`."""
+"""The products of a layer, computed again from the recorded operands with the bits of `fpsim.torch.QuantLinear`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
 def _plainly() -> ExitStack:
-    """As in a plain training step, whatever block this is called in."""
+    """Set torch's modes to those of a plain training step, whatever block this is called in."""
     stack = ExitStack()
     for context in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
         stack.enter_context(context)
@@ -28,7 +28,7 @@ def _plainly() -> ExitStack:
 
 
 def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """The products of a layer by name, in the arithmetic of three recipes; without a gradient the first one alone.
+    """Return the products of a layer by name, in the arithmetic of three recipes; without a gradient only fprop.
 
     Raises:
       ValueError: an operand or a shape that the arithmetic does not take, with the layer's name.
@@ -38,7 +38,7 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
 
 
 def product_name(kept: Kept) -> str:
-    """What stochastic draws of a product depend on: the layer, and which of its groups or heads."""
+    """Return the name that seeds the stochastic rounding of a product: the layer, and its group or head."""
     return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
 
 
@@ -51,11 +51,11 @@ def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> di
         layer.steps = torch.tensor(kept.step - 1)
     if layer.scales is not None:
         layer.scales = _history(layer, amaxes)
-    found: dict[str, ProductCall] = {}
+    calls: dict[str, ProductCall] = {}
     x = tensor_of(kept.x.copy()).requires_grad_()
 
     def see(call: ProductCall) -> None:
-        found[call.product] = call
+        calls[call.product] = call
 
     try:
         with watching(see):
@@ -63,15 +63,14 @@ def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> di
             if kept.gradient is not None:
                 y.backward(tensor_of(kept.gradient.copy()))
     except ValueError as reason:
-        done = list(found)
-        product = "wgrad" if "dgrad" in done else "dgrad" if done else "fprop"
-        words = str(reason).replace("strict=False computes it all the same.", "Or leave the layer out by layers=.")
-        raise ValueError(f"{kept.layer}, {product}: {words}") from None
-    return found
+        product = "wgrad" if "dgrad" in calls else "dgrad" if calls else "fprop"
+        text = str(reason).replace("strict=False computes it all the same.", "Or leave the layer out by layers=.")
+        raise ValueError(f"{kept.layer}, {product}: {text}") from None
+    return calls
 
 
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
-    """The state of delayed scales after tensors of these amaxes."""
+    """Return the state of delayed scales after tensors with these amaxes."""
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}
     assert layer.scales is not None

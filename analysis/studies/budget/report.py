@@ -1,4 +1,4 @@
-"""The budget of a model: rows of products, as tables and a picture, the worst layer first."""
+"""The budget of a model: rows of products, as tables and a picture, with the worst layer first."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ HEADINGS = {
     "rounding_a": "rounding a", "rounding_b": "rounding b", "scales": "scales", "accumulator": "accumulator",
     "promotion": "promotion", "cast": "cast", "interplay": "interplay",
 }  # fmt: skip
-OWN_UNITS = "its own units"  # the hardware of a recipe that was not moved
+OWN_UNITS = "its own units"  # the hardware of a recipe without on=
 LONGEST = 32  # characters of a layer's name in tables
-LOST = 0.9  # relative error from which nothing is left of a product
-STANDS_OUT = 1.5  # times the median layer's severity from which the first layer stands out
+LOST = 0.9  # relative error from which a product counts as lost
+STANDS_OUT = 1.5  # the first layer stands out from this multiple of the median layer's severity on
 
 
 @dataclass(frozen=True)
 class WorstProduct:
-    """What costs a product most: its row, and the tiles of its operands; `str()` explains their casts."""
+    """A product with the tiles of its operands whose rounding costs it most; `str()` explains the casts of values."""
 
     row: BudgetRow
     tiles: tuple[WorstTile, ...]
@@ -40,7 +40,8 @@ class WorstProduct:
     def __str__(self) -> str:
         row = self.row
         a, b = row.operands
-        head = f"{row.layer}, {row.product} of {a} by {b}: relative error {words(row.joint)}, mostly {main_cause(row)}"
+        error = f"relative error {words(row.joint)}, mostly from {main_cause(row)}"
+        head = f"{row.layer}, {row.product} of {a} by {b}: {error}"
         return "\n".join([head, *map(str, self.tiles)])
 
     def _repr_html_(self) -> str:
@@ -53,11 +54,11 @@ class Budget:
 
     Attributes:
       rows: a BudgetRow for each layer and product, layers in the order of their first product.
-      recipe, on: what the products follow, and the hardware that adds them, as text.
-      model: as of the recording.
-      steps: whose operands were kept.
-      notes: a sentence for each layer that is left out, and for what one might not expect.
-      coverage: how much of the model has rows.
+      recipe, on: the recipe of the products and the hardware that adds, as text.
+      model: name of the model in the recording.
+      steps: the steps whose operands were kept.
+      notes: a sentence for each layer that is left out, and for each thing that one might not expect.
+      coverage: the share of the model that has rows.
     """
 
     rows: tuple[BudgetRow, ...] = dataclasses.field(repr=False)
@@ -78,25 +79,25 @@ class Budget:
 
     @property
     def ranking(self) -> tuple[tuple[str, float], ...]:
-        """The layers that contribute most first, each with the root mean square of the `severity` of its products.
+        """The layers, the one that contributes most first, each with the root mean square of its products' `severity`.
 
-        Layers whose products are lost (0.9 and above) come in the order of the model: what a layer gives may be out of
-        range for those behind it.
+        Layers whose products are lost (0.9 and above) come in the order of the model: the output of a layer may be out
+        of range for layers after it.
         """
-        found = {}
+        severities = {}
         for layer in self.layers:
             squares = [row.severity**2 for row in self.rows if row.layer == layer]
-            found[layer] = math.sqrt(math.fsum(squares) / len(squares))
-        return tuple(sorted(found.items(), key=lambda item: -min(item[1], LOST)))
+            severities[layer] = math.sqrt(math.fsum(squares) / len(squares))
+        return tuple(sorted(severities.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
-        """One row of a product of all layers with weights, called "all": squares of errors and of products are added.
+        """Return one row of a product over all layers with weights, called "all", whose squares are added.
 
         Args:
           product: "fprop", "dgrad" or "wgrad".
           exclude: shell patterns of layers to leave out.
         Raises:
-          ValueError: no layer is left that has it.
+          ValueError: no remaining layer has the product.
         """
         require_word("product", product, PRODUCTS)
         patterns = [exclude] if isinstance(exclude, str) else exclude
@@ -107,32 +108,33 @@ class Budget:
         ]  # fmt: skip
         if not rows:
             raise ValueError(
-                f"pooled needs a layer with {product}; got none. Exclude fewer, or record a backward pass."
+                f"pooled needs a layer with {product}; got none. Exclude fewer layers, or record a backward pass."
             )
-        found = dataclasses.replace(rows[0], layer="all")
+        pooled = dataclasses.replace(rows[0], layer="all")
         for row in rows[1:]:
-            found = found.merge(row)
-        return found
+            pooled = pooled.merge(row)
+        return pooled
 
     def row(self, layer: str, product: str) -> BudgetRow:
-        """The row of a layer's product.
+        """Return the row of a layer's product.
 
         Raises:
-          ValueError: there is none; layers of near names are listed.
+          ValueError: there is no such layer or product; the message lists the nearest names.
         """
         if layer not in self.layers:
             raise ValueError(unknown_layer(layer, self.layers))
-        there = {row.product: row for row in self.rows if row.layer == layer}
+        rows = {row.product: row for row in self.rows if row.layer == layer}
         require_word("product", product, PRODUCTS)
-        if product not in there:
-            raise ValueError(f"{layer!r} has {', '.join(there)} alone; got {product!r}. Record a backward pass.")
-        return there[product]
+        if product not in rows:
+            raise ValueError(f"{layer!r} has only {', '.join(rows)}; got {product!r}. Record a backward pass.")
+        return rows[product]
 
     def worst(self, layer: str | None = None, product: str | None = None) -> WorstProduct:
-        """The tiles and values whose rounding costs a product most, with their casts explained.
+        """Return the product whose rounding costs most, with its worst tiles and values and their casts explained.
 
         Args:
-          layer, product: None for the layer that is ranked first, and for its product of the largest error.
+          layer: name of the layer; None for the first of `ranking`.
+          product: "fprop", "dgrad" or "wgrad"; None for the layer's product with the largest error.
         Raises:
           ValueError: there is no such layer or product.
         """
@@ -147,11 +149,11 @@ class Budget:
         return WorstProduct(row, row.tiles)
 
     def merge(self, other: Budget) -> Budget:
-        """The budget of both batches: squares of errors and of products add up.
+        """Return the budget of both batches: squares of errors and of products are added.
 
         Raises:
-          TypeError: other is no Budget.
-          ValueError: of another model, recipe or hardware.
+          TypeError: other is not a Budget.
+          ValueError: other is of another model, recipe or hardware.
         """
         require_kind("other", other, Budget, "a Budget")
         for name in ("model", "recipe", "on"):
@@ -164,17 +166,19 @@ class Budget:
         return dataclasses.replace(self, rows=rows, steps=steps, notes=notes, coverage=coverage)
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of a row for each layer and product, with every figure of BudgetRow."""
+        """Return a pandas DataFrame with a row for each layer and product, and every metric of BudgetRow."""
         return frame([row.to_dict() for row in self.rows])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw a bar for each layer and product, as long as its error and cut by cause; returns the matplotlib axes."""
+        """Draw a bar for each layer and product, as long as its error and divided by cause; returns the matplotlib
+        axes.
+        """
         from fpsim.analysis.studies.budget.figure import budget_axes
 
         return budget_axes(self, ax)
 
     def __str__(self) -> str:
-        """The layer that contributes most, then a table of all, the worst layers first."""
+        """Return the answer, then a table of all products, the worst layers first."""
         return "\n".join([self.answer, "", *_lines(self._table()), *self.coverage.sentences, *self.notes])
 
     @property
@@ -183,30 +187,25 @@ class Budget:
         layer, severity = self.ranking[0]
         row = self.worst().row
         alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
-        found = (
-            f"{printable(layer)} contributes most{', though no layer stands out' if alike else ''}: its {row.product} "
-            + ("overflows" if math.isinf(row.joint) else f"is off by {words(row.joint)} of its size")
-            + f", mostly {main_cause(row)}"
-        )
+        most = "contributes most, though no layer stands out" if alike else "contributes most"
+        error = "overflows" if math.isinf(row.joint) else f"has a relative error of {words(row.joint)}"
+        lines = ""
         if not math.isnan(row.lines) and row.lines > 2 * row.joint:
-            found += f", single rows or columns by {words(row.lines)}"
-        of = f"{plural(len(self.layers), 'layer')}, {plural(len(self.rows), 'product')}, {self.title}"
-        return " ".join(filter(None, [self.coverage.headline, f"{found} ({of})."]))
+            lines = f"; that of single rows or columns is {words(row.lines)}"
+        size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.rows), 'product')}, {self.title}"
+        answer = f"{printable(layer)} {most}: its {row.product} {error}, mostly from {main_cause(row)}{lines} ({size})."
+        return " ".join(filter(None, [self.coverage.headline, answer]))
 
     @property
     def title(self) -> str:
-        """The recipe, or the formats of one without a name, and the hardware."""
+        """The recipe, or the formats of a recipe without a name, and the hardware."""
         named = "(" not in self.recipe
         return f"{self.recipe if named else ' x '.join(self.rows[0].formats)} on {self.on}"
 
-    def _ranked(self) -> list[BudgetRow]:
-        return [row for layer, _ in self.ranking for row in self.rows if row.layer == layer]
-
     def _table(self) -> list[list[str]]:
-        arrives = any(not math.isnan(row.inherited) for row in self.rows)
-        more = ("inherited", "total") if arrives else ()
+        more = ("inherited", "total") if any(not math.isnan(row.inherited) for row in self.rows) else ()
         table = [["layer", "product", "M x N x K", "joint", *HEADINGS.values(), *more]]
-        for row in self._ranked():
+        for row in (row for layer, _ in self.ranking for row in self.rows if row.layer == layer):
             figures = [words(getattr(row, name)) for name in ("joint", *CAUSES, *more)]
             table.append([short(row.layer, LONGEST), row.product, " x ".join(map(str, row.shape)), *figures])
         return table
@@ -220,17 +219,17 @@ class Budget:
 
 
 def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
-    """Rows of one layer and product as one, layers in the order in which they come."""
-    found: dict[tuple[str, str], BudgetRow] = {}
+    """Return rows with those of the same layer and product merged, layers in the order of their first row."""
+    merged: dict[tuple[str, str], BudgetRow] = {}
     for row in rows:
         key = row.layer, row.product
-        found[key] = found[key].merge(row) if key in found else row
-    layers = list(dict.fromkeys(layer for layer, _ in found))
-    return tuple(sorted(found.values(), key=lambda row: (layers.index(row.layer), PRODUCTS.index(row.product))))
+        merged[key] = merged[key].merge(row) if key in merged else row
+    layers = list(dict.fromkeys(layer for layer, _ in merged))
+    return tuple(sorted(merged.values(), key=lambda row: (layers.index(row.layer), PRODUCTS.index(row.product))))
 
 
 def cause_of(row: BudgetRow) -> str:
-    """The figure of the largest error: "rounding_a", "rounding_b", "scales", "sums" or "cast"; "" if none is known."""
+    """Return the cause of the largest error: "rounding_a", "rounding_b", "scales", "sums" or "cast"; "" if unknown."""
     figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
     if all(map(math.isnan, figures.values())):
         return ""
@@ -238,18 +237,18 @@ def cause_of(row: BudgetRow) -> str:
 
 
 def main_cause(row: BudgetRow) -> str:
-    """The cause of the largest error, in words."""
+    """Return the cause of the largest error in words."""
     a, b = row.operands
     return {
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",
         "rounding_b": f"the rounding of the {b.replace('_', ' ')} to {row.formats[1]}",
         "scales": "the scales", "sums": f"sums by {row.unit}", "cast": f"the cast to {row.out_fmt}",
-        "": "by causes that were not measured",
+        "": "causes that were not measured",
     }[cause_of(row)]  # fmt: skip
 
 
 def words(value: float) -> str:
-    """A relative error in a table.
+    """Return a relative error as tables show it.
 
     Example:
       >>> from fpsim.analysis.studies.budget.report import words
@@ -264,7 +263,7 @@ def words(value: float) -> str:
 
 
 def _lines(table: list[list[str]]) -> list[str]:
-    """A table as lines: names to the left, figures to the right."""
+    """Return a table as lines, names left-aligned and numbers right-aligned."""
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
 
     def padded(i: int, cell: str) -> str:

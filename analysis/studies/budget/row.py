@@ -1,4 +1,4 @@
-"""One row of a budget: a product of a layer, and the squares of its errors by cause, which add up over batches."""
+"""One row of a budget: a product of a layer, with the squares of its errors by cause, which add up over batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fpsim.analysis.studies.budget.tiles import WorstTile, worst_of
 from fpsim.deprecation import warn_renamed
 
-# The causes, in the order of tables and pictures; the last is what the others leave of `joint`.
+# The causes, in the order of tables and pictures; the last is the remainder of `joint`.
 CAUSES = ("rounding_a", "rounding_b", "scales", "accumulator", "promotion", "cast", "interplay")
 FIGURES = (
     "joint", *CAUSES, "local", "inherited", "total", "lines", "stored_a", "stored_b",
@@ -18,24 +18,25 @@ FIGURES = (
 
 
 class Squares(NamedTuple):
-    """Sums of squares, which add up over micro-batches and steps.
+    """Sums of squares of a product and its errors, which add up over micro-batches and steps.
 
     Attributes:
       reference: of the exact product.
-      a_exact, b_exact: of the error with one operand rounded by exact scales, and all else exact.
+      a_exact, b_exact: of the error with one operand rounded with exact scales, and everything else exact.
       a_own, b_own: the same with the recipe's scales.
-      chain: of what the unit alone, in one chain, changes of the exact sum of the rounded operands.
+      chain: of the error of the unit's sums of the rounded operands, in one chain.
       sums: the same with the recipe's promotion and schedule.
-      cast: of the exact product's rounding to the format of the result.
-      joint: of all together.
-      inherited: of the exact product of the operands as they arrive; None where these are not known.
-      total: of all together on those.
-      closed_a, closed_b, closed_cast: of what roundings should come to by their closed forms; None without one.
-      a, b, a_stored, b_stored: of the operands, and of what the recipe's cast changes of them.
-      rows, row_count, columns, column_count: relative squares of every line of the product, each at most 1, and the
-        lines that are not 0.
-      rounded: of what single elements of both operands lose, times what they meet: what tiles have shares of.
-      bound: of what the reference itself may be off.
+      cast: of the error of rounding the exact product to the format of the result.
+      joint: of the error with all causes together.
+      inherited: of the error of the exact product of the operands in low precision; None if these are not known.
+      total: of the error with all causes together on the operands in low precision; None if these are not known.
+      closed_a, closed_b, closed_cast: of the errors that roundings should make by their closed forms; None without one.
+      a, b: of the operands.
+      a_stored, b_stored: of the errors that the recipe's casts make of the operands.
+      rows, columns: sums of the relative squares of each row and each column of the product's error, each at most 1.
+      row_count, column_count: number of rows and columns that are not 0 in the exact product.
+      rounded: of the product's error if the roundings of single elements were independent; tiles have shares of it.
+      bound: of the largest possible error of the reference itself.
     """
 
     reference: float
@@ -64,28 +65,30 @@ class Squares(NamedTuple):
     bound: float
 
     def plus(self, other: Squares) -> Squares:
-        """The sums of both."""
+        """Return the sums of both."""
         return Squares(*(None if x is None or y is None else x + y for x, y in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class BudgetRow:
-    """The error of one product of a layer. Every figure is relative to the exact product, in the Frobenius norm.
+    """The error of one product of a layer. Every metric is relative to the exact product, in the Frobenius norm.
 
-    A cause that takes an error away is negative: figures are roots of differences of squares, with their sign.
+    A metric is the root of a difference of squares, with its sign: a cause that reduces the error is negative.
 
     Attributes:
-      layer, product: "fprop" (x w^T), "dgrad" (dy w) or "wgrad" (dy^T x).
-      shape: (M, N, K) of the first batch.
-      batches: how many were added.
-      operands: what a and b are called: "input", "weight", "output_gradient".
-      formats: of a and b, as text; "float32" where nothing is cast.
-      unit, schedule: what adds, and in which order; "torch" for torch's float32.
-      out_fmt: of the result.
-      squares: the sums behind the figures.
+      layer: name of the layer.
+      product: "fprop" (x w^T), "dgrad" (dy w) or "wgrad" (dy^T x).
+      shape: (M, N, K) of the product in the first batch.
+      batches: number of batches that were added.
+      operands: names of a and b: "input", "weight", "output_gradient".
+      formats: formats of a and b, as text; "float32" without a cast.
+      unit: the unit or accumulator, as text; "torch" for torch's float32.
+      schedule: the schedule or promotion, as text; "" for one chain.
+      out_fmt: format of the result, as text.
+      squares: the sums of squares that the metrics are computed from.
       tiles: the tiles of the operands whose rounding costs most.
       kind: "linear", "convolution" (whose input is its patches) or "attention".
-      parts: how many products of that shape the row is of: groups of a convolution, heads of an attention.
+      parts: number of products of that shape in the row: groups of a convolution, heads of an attention.
     """
 
     layer: str
@@ -109,7 +112,7 @@ class BudgetRow:
         return self.out_fmt
 
     def _relative(self, square: float | None) -> float:
-        """The root of a square over the reference's, with its sign; NaN where it is not known."""
+        """Return the root of a square divided by the reference's, with its sign; NaN if it is not known."""
         reference = self.squares.reference
         if square is None:
             return math.nan
@@ -119,131 +122,128 @@ class BudgetRow:
 
     @property
     def rounding_a(self) -> float:
-        """The first operand rounded with exact scales, all else exact."""
+        """Error with the first operand rounded with exact scales, everything else exact."""
         return self._relative(self.squares.a_exact)
 
     @property
     def rounding_b(self) -> float:
-        """The second one likewise."""
+        """Error with the second operand rounded with exact scales, everything else exact."""
         return self._relative(self.squares.b_exact)
 
     @property
     def scales(self) -> float:
-        """What the recipe's scales add to the rounding of both operands, each rounded alone."""
+        """Error that the recipe's scales add to the rounding of the operands, each rounded alone."""
         rounded, exact = self.squares.a_own + self.squares.b_own, self.squares.a_exact + self.squares.b_exact
         return self._relative(rounded - exact)
 
     @property
     def accumulator(self) -> float:
-        """What the unit's sums, in one chain, change of the exact sums of the same rounded operands."""
+        """Error of the unit's sums in one chain, compared with exact sums of the same rounded operands."""
         return self._relative(self.squares.chain)
 
     @property
     def promotion(self) -> float:
-        """What promotion and schedule change of that."""
+        """Error that promotion and schedule add to `accumulator`, or remove from it (negative)."""
         return self._relative(self.squares.sums - self.squares.chain)
 
     @property
     def cast(self) -> float:
-        """The exact product rounded to the format of the result."""
+        """Error of the exact product rounded to the format of the result."""
         return self._relative(self.squares.cast)
 
     @property
     def joint(self) -> float:
-        """All causes together, on the operands of the recording."""
+        """Error with all causes together, on the recorded operands."""
         return self._relative(self.squares.joint)
 
     @property
     def local(self) -> float:
-        """The same as `joint`, beside `inherited`."""
+        """The same as `joint`: the error that the product itself makes, in contrast to `inherited`."""
         return self.joint
 
     @property
     def interplay(self) -> float:
-        """What the causes, each alone, leave of `joint` in quadrature."""
+        """The remainder of `joint` after the single causes, in quadrature."""
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
         return self._relative(self.squares.joint - alone)
 
     @property
     def inherited(self) -> float:
-        """The exact product of operands as they arrive, beside that of exact operands; NaN where not known."""
+        """Error of the exact product of the operands in low precision; NaN if these are not known."""
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """All causes together on operands as they arrive."""
+        """Error with all causes together on the operands in low precision; NaN if these are not known."""
         return self._relative(self.squares.total)
 
     @property
     def lines(self) -> float:
-        """The relative error of single rows or columns, at most 1 each: the larger root mean square of the two."""
-        found = self.squares
-        means = [
-            total / count for total, count in ((found.rows, found.row_count), (found.columns, found.column_count))
-            if count
-        ]  # fmt: skip
+        """Error of single rows or of single columns, each at most 1: the larger root mean square of the two."""
+        sums = (self.squares.rows, self.squares.row_count), (self.squares.columns, self.squares.column_count)
+        means = [total / count for total, count in sums if count]
         return math.sqrt(max(means)) if means else math.nan
 
     @property
     def stored_a(self) -> float:
-        """The relative error of the first operand itself."""
+        """Relative error of the first operand itself."""
         return math.sqrt(self.squares.a_stored / self.squares.a) if self.squares.a else math.nan
 
     @property
     def stored_b(self) -> float:
-        """That of the second one."""
+        """Relative error of the second operand itself."""
         return math.sqrt(self.squares.b_stored / self.squares.b) if self.squares.b else math.nan
 
     @property
     def closed_a(self) -> float:
-        """What `rounding_a` should come to by its closed form; NaN where there is none."""
+        """Value that `rounding_a` should have by its closed form; NaN without one."""
         return self._relative(self.squares.closed_a)
 
     @property
     def closed_b(self) -> float:
-        """The same of `rounding_b`."""
+        """Value that `rounding_b` should have by its closed form; NaN without one."""
         return self._relative(self.squares.closed_b)
 
     @property
     def closed_cast(self) -> float:
-        """The same of `cast`."""
+        """Value that `cast` should have by its closed form; NaN without one."""
         return self._relative(self.squares.closed_cast)
 
     @property
     def closed(self) -> float:
-        """The closed forms in quadrature."""
+        """The three closed forms in quadrature."""
         return math.hypot(self.closed_a, self.closed_b, self.closed_cast)
 
     @property
     def reference_bound(self) -> float:
-        """What the reference, in float64, may be off at most."""
+        """Largest possible error of the reference, which is computed in float64."""
         return self._relative(self.squares.bound)
 
     @property
     def severity(self) -> float:
-        """What rows are ranked by: the larger of `joint` and `lines`, at most 1 (an error as large as the product)."""
-        worst = max(
-            (value for value in (self.joint, self.lines) if not math.isnan(value)), default=0.0
-        )  # of a product that is 0 nothing is relative
-        return min(worst, 1.0)
+        """The larger of `joint` and `lines`, at most 1 (an error as large as the product), by which layers are
+        ranked.
+        """
+        known = [value for value in (self.joint, self.lines) if not math.isnan(value)]
+        return min(max(known, default=0.0), 1.0)  # without any, the product is 0
 
     @property
     def sums(self) -> float:
-        """What `accumulator` and `promotion` come to together."""
+        """Error of `accumulator` and `promotion` together."""
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:
-        """The row of both batches."""
+        """Return the row of both batches."""
         tiles = worst_of((*self.tiles, *other.tiles))
         squares = self.squares.plus(other.squares)
         return replace(self, batches=self.batches + other.batches, squares=squares, tiles=tiles)
 
     def with_part(self, other: BudgetRow) -> BudgetRow:
-        """The row of both products of one layer and batch."""
+        """Return the row of both products, which are groups or heads of one layer and batch."""
         return replace(self.merge(other), batches=self.batches, parts=self.parts + other.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """As a row of a table."""
+        """Return the row as a row of a table."""
         fields = {name: getattr(self, name) for name in ("layer", "kind", "product", "shape", "parts", "batches")}
         for i, side in enumerate("ab"):
             fields |= {f"operand_{side}": self.operands[i], f"format_{side}": self.formats[i]}

@@ -1,4 +1,4 @@
-"""The tiles of an operand whose rounding costs a product most, and their worst values, with the cast explained."""
+"""The tiles of an operand whose rounding costs a product most, and their worst values with the casts explained."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fpsim.formats.float_format import Format
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tile_sizes
 
-SIDE = 128  # lines of a tile at most, where more share a scale
-KEPT = 3  # tiles of a product, and values of a tile
+SIDE = 128  # most rows and columns of a tile, if more share a scale
+KEPT = 3  # worst tiles of a product, and worst values of a tile
 
 
 class WorstValue(NamedTuple):
     """A value that rounding changes.
 
     Attributes:
-      place: row and column in the tensor as it was recorded, its leading axes as one.
-      value, rounded: before and after.
+      place: row and column in the recorded tensor, with its leading axes as one.
+      value, rounded: the value before and after rounding.
       scale: the decode scale; 1 without one.
-      energy: the square of what its rounding does to the product, if nothing else changed it.
+      energy: the square of the error that its rounding alone makes of the product.
     """
 
     place: tuple[int, int]
@@ -36,16 +36,16 @@ class WorstValue(NamedTuple):
 
 
 class WorstTile(NamedTuple):
-    """A tile of an operand.
+    """A tile of an operand, with its worst values.
 
     Attributes:
       operand: "input", "weight" or "output_gradient".
-      rows, columns: where it lies in the tensor as it was recorded: from, and up to.
-      energy: the sum of the squares of what its values' roundings do to the product.
-      share: the same, as a share of that of both operands of one batch.
-      fmt, rounding, overflow: of the cast.
-      values: the worst ones.
-      mixed: whether the values are those behind a Hadamard transform.
+      rows, columns: (start, stop) in the recorded tensor, with its leading axes as one.
+      energy: the sum of the squares of the errors that the roundings of its values make of the product.
+      share: `energy` as a share of the sum over both operands in one batch.
+      fmt, rounding, overflow: format, rounding and overflow of the cast.
+      values: the worst values.
+      mixed: whether the values are those after a Hadamard transform.
     """
 
     operand: str
@@ -60,42 +60,43 @@ class WorstTile(NamedTuple):
     mixed: bool = False
 
     def __str__(self) -> str:
-        """Where it lies, and what became of its worst values."""
-        behind = ", behind the Hadamard transform" if self.mixed else ""
+        """Return the place of the tile, and its worst values with their casts explained."""
+        mixed = ", after the Hadamard transform" if self.mixed else ""
         lines = [
-            f"{self.operand}[{self.rows[0]}:{self.rows[1]}, {self.columns[0]}:{self.columns[1]}]{behind}: "
-            f"{100 * self.share:.2g} % of what rounding both operands costs"
+            f"{self.operand}[{self.rows[0]}:{self.rows[1]}, {self.columns[0]}:{self.columns[1]}]{mixed}: "
+            f"{100 * self.share:.2g} % of the error that rounding both operands makes"
         ]
-        for each in self.values:
-            lines.append(f"  {each.place}: {each.value:.6g} becomes {each.rounded:.6g}, scale {each.scale:.6g}")
-            lines += [f"    {line}" for line in self._explained(each)]
+        for worst in self.values:
+            lines.append(f"  {worst.place}: {worst.value:.6g} becomes {worst.rounded:.6g}, scale {worst.scale:.6g}")
+            lines += [f"    {line}" for line in self._explained(worst)]
         return "\n".join(lines)
 
-    def _explained(self, each: WorstValue) -> list[str]:
-        """The cast of a value over its scale, in words; of floats, and of modes that do not draw."""
+    def _explained(self, worst: WorstValue) -> list[str]:
+        """Return the cast of a value divided by its scale in words; none for integers and for stochastic rounding."""
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
-            quotient = np.float32(each.value / each.scale)
-        found = explain(quotient, self.fmt, rounding=self.rounding, overflow=self.overflow)
-        return str(found).splitlines()
+            quotient = np.float32(worst.value / worst.scale)
+        return str(explain(quotient, self.fmt, rounding=self.rounding, overflow=self.overflow)).splitlines()
 
 
 def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
-    """Those that cost most, the worst first."""
+    """Return the tiles that cost most, the worst first."""
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 
 class OperandSide(NamedTuple):
-    """One operand of a product.
+    """One operand of a product, with its cast.
 
     Attributes:
-      name: as it was recorded.
-      exact: (M, K) of a or (K, N) of b, float64.
-      error: what the recipe's cast changes of it.
+      name: "input", "weight" or "output_gradient".
+      exact: the values, (M, K) of a or (K, N) of b, float64.
+      error: the changes that the recipe's cast makes of them, in the same shape.
       encoded: a Scaled, codes, or the values themselves.
-      turned: whether it is the transpose of what was recorded.
-      meets: (K,), the sum of squares of what each term is multiplied by.
+      turned: whether it is the transpose of the recorded tensor.
+      factors: (K,), the sum of squares of the other operand's values that each term is multiplied by.
+      fmt, rounding, overflow: format, rounding and overflow of the cast.
+      mixed: whether the values are those after a Hadamard transform.
     """
 
     name: str
@@ -103,7 +104,7 @@ class OperandSide(NamedTuple):
     error: Array
     encoded: Any
     turned: bool
-    meets: Array
+    factors: Array
     fmt: Any
     rounding: str
     overflow: str
@@ -111,27 +112,32 @@ class OperandSide(NamedTuple):
 
 
 def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]:
-    """The worst tiles of an operand; first: whether it is a. total: the energy of both operands."""
+    """Return the worst tiles of an operand, the worst first.
+
+    Args:
+      first: whether it is the operand a.
+      total: the energy of both operands.
+    """
     with np.errstate(all="ignore"):
-        energy = side.error**2 * (side.meets[None, :] if first else side.meets[:, None])
+        energy = side.error**2 * (side.factors[None, :] if first else side.factors[:, None])
     energy = np.nan_to_num(energy, nan=np.inf)
     block = side.encoded.scaling.block if isinstance(side.encoded, Scaled) else (-1, -1)
     tall, wide = (min(size, SIDE) for size in tile_sizes(side.exact.shape, block))
     rows, columns = (np.arange(0, length, size) for length, size in zip(side.exact.shape, (tall, wide), strict=True))
     with np.errstate(all="ignore"):
         sums = np.add.reduceat(np.add.reduceat(energy, rows, axis=0), columns, axis=1)
-    found = []
+    tiles = []
     for place in _largest(sums, KEPT):
         if sums[place] > 0:
             start = int(rows[place[0]]), int(columns[place[1]])
-            found.append(_tile(side, energy, start, (tall, wide), float(sums[place]), total))
-    return found
+            tiles.append(_tile(side, energy, start, (tall, wide), float(sums[place]), total))
+    return tiles
 
 
 def _largest(x: Array, count: int) -> list[tuple[int, int]]:
-    """The places of the largest elements, the largest first, earlier ones before equal later ones."""
+    """Return the places of the largest elements, the largest first, earlier ones before equal later ones."""
     lows = np.negative(x).ravel()
-    if count < lows.size:  # to sort all of them would take most of the time of a budget's row
+    if count < lows.size:  # sorting all of them would take most of the time of a budget's row
         few = np.flatnonzero(lows <= np.partition(lows, count - 1)[count - 1])
         flat = few[np.argsort(lows[few], kind="stable")[:count]]
     else:
@@ -140,9 +146,9 @@ def _largest(x: Array, count: int) -> list[tuple[int, int]]:
 
 
 def _tile(
-    side: OperandSide, energy: Array, start: tuple[int, int], size: tuple[int, int], found: float, total: float
+    side: OperandSide, energy: Array, start: tuple[int, int], size: tuple[int, int], tile_energy: float, total: float
 ) -> WorstTile:
-    """A tile that begins at a place of the operand."""
+    """Return the tile that begins at a place of the operand."""
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))
     part = energy[start[0] : stop[0], start[1] : stop[1]]
     values = []
@@ -156,14 +162,14 @@ def _tile(
     rows, columns = (start[0], stop[0]), (start[1], stop[1])
     if side.turned:
         rows, columns = columns, rows
-    share = found / total if np.isfinite(total) and total else 1.0
+    share = tile_energy / total if np.isfinite(total) and total else 1.0
     return WorstTile(
-        side.name, rows, columns, found, share, side.fmt, side.rounding, side.overflow, tuple(values), side.mixed
+        side.name, rows, columns, tile_energy, share, side.fmt, side.rounding, side.overflow, tuple(values), side.mixed
     )
 
 
 def _scale(encoded: Any, row: int, column: int) -> float:
-    """The decode scale of an element."""
+    """Return the decode scale of an element."""
     if not isinstance(encoded, Scaled):
         return 1.0
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)

@@ -146,13 +146,16 @@ class ProductErrors:
         verdicts = []
         for (name, layer), one in self._others.items():
             recipe = stages.recipes[name]
-            own = OwnError(layer, limit, defaultdict(lambda: math.nan, self._largest))  # NaN if read from a folder
+            context = OwnError(layer, limit, defaultdict(lambda: math.nan, self._largest))  # NaN if read from a folder
             rows = self._with_causes(one, layer, recipe, limit)
-            verdicts += [own_verdict(row, name, recipe, recording, own) for row in rows]
+            verdicts += [own_verdict(row, name, recipe, recording, context) for row in rows]
             cache = self._caches.get((name, layer))
             if cache is not None:
-                rows, own = self._with_causes(cache, layer, cache_of(recipe), limit), own._replace(called=KV_CACHE)
-                verdicts += [own_verdict(row, name, cache_of(recipe), recording, own) for row in rows]
+                rows, context = (
+                    self._with_causes(cache, layer, cache_of(recipe), limit),
+                    context._replace(called=KV_CACHE),
+                )
+                verdicts += [own_verdict(row, name, cache_of(recipe), recording, context) for row in rows]
         return tuple(verdicts)
 
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:

@@ -268,13 +268,13 @@ class Stages:
             }
             for name, recipe in self.recipes.items():
                 rows = self._budget(recording, None, name, layer).rows
-                own = OwnError(layer, limit, largest)
-                verdicts += [own_verdict(row, name, recipe, recording, own) for row in rows]
+                context = OwnError(layer, limit, largest)
+                verdicts += [own_verdict(row, name, recipe, recording, context) for row in rows]
                 if kept[0].kind == "attention" and not is_high(recipe):
-                    cache, own = cache_of(recipe), own._replace(called=KV_CACHE)
+                    cache, context = cache_of(recipe), context._replace(called=KV_CACHE)
                     rows = budget(recording, recipe=cache, on=None, layers=glob.escape(layer)).rows
                     verdicts += [
-                        own_verdict(row, name, cache, recording, own) for row in rows if row.product == "fprop"
+                        own_verdict(row, name, cache, recording, context) for row in rows if row.product == "fprop"
                     ]
         return tuple(verdicts)
 
@@ -296,13 +296,13 @@ class Stages:
         return errors
 
 
-def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, own: OwnError) -> Verdict:
+def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
     """Return the verdict on a product by its own error alone."""
-    (m, n, k), largest = row.shape, own.largest[row.layer] if row.product == "fprop" else math.nan
-    sizes = (0, n * k) if own.called else (m * k, n * k)  # for a cache only the operand that it holds
-    why = reason(row, None, own.limit, recipe, recording, own.layer, largest, own.called)
+    (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
+    sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
+    why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)
     return Verdict(
-        row.layer, own.called or row.product, name, float(product_bits(recipe, row.product, sizes) / sum(sizes)),
+        row.layer, context.called or row.product, name, float(product_bits(recipe, row.product, sizes) / sum(sizes)),
         sum(sizes), row.joint, lines_of(row), math.nan, math.nan, math.nan, not why, why, cause_of(row),
     )  # fmt: skip
 

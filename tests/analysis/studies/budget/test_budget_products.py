@@ -89,7 +89,7 @@ def test_depthwise_and_transposed_convolutions_are_named() -> None:
     b = fp.analysis.budget(recorded(model, torch.randn(8, 4, 40)), recipe="FP8_TENSOR")
     assert b.layers == ("2",)
     assert b.notes[0] == "Left out, since a depthwise convolution multiplies no matrices: 0."
-    assert b.notes[1].startswith("Left out, since transposed convolutions stay as they are")
+    assert b.notes[1].startswith("Left out, since transposed convolutions, and convolutions whose strides")
 
 
 # ---- attention
@@ -180,7 +180,7 @@ def test_a_mask_is_kept_and_counts(tmp_path: Path) -> None:
     for one in zip(*rows, strict=True):
         assert len({(row.shape, row.joint) for row in one}) == 1
     r._kept = {key: array for key, array in r.operands.items() if key[2] != "mask"}  # as an older file has it
-    with pytest.raises(ValueError, match="it is an attention with a mask, which was not kept: attention"):
+    with pytest.raises(ValueError, match="the mask of its attention was not kept: attention"):
         fp.analysis.budget(r, recipe=E4M3, layers="attention")
 
 
@@ -209,7 +209,7 @@ def test_queries_that_see_nothing_have_no_probabilities() -> None:
 def test_many_heads_are_sampled_and_it_is_said() -> None:
     b = fp.analysis.budget(recorded(Attention(True), torch.randn(16, 24, 32)), recipe="FP8_TENSOR")
     assert b.row("attention.scores", "fprop").parts == 8
-    assert b.notes == ("Of 32 heads of all sequences 8 are looked at, evenly spaced: attention.",)
+    assert b.notes == ("Only 8 of 32 heads of all sequences, evenly spaced, are budgeted: attention.",)
 
 
 def test_a_budget_of_all_weights_leaves_attention_out() -> None:
@@ -243,5 +243,5 @@ def test_a_plan_of_budgets_leaves_attention_out_and_its_recipe_convolutions() ->
     plan = fp.analysis.plan(budgets, bits=16)
     assert {choice.layer for choice in plan.choices} == {"mix", "attend.qkv"}
     assert {row.layers for row in plan.to_recipe().overrides} == {"attend.qkv"}
-    assert "1 convolution is planned, and not in the recipe of training" in " ".join(plan.notes)
+    assert "1 convolution is planned but not in the recipe of training" in " ".join(plan.notes)
     assert "attend.attention.scores is not planned" in " ".join(plan.notes)

@@ -220,8 +220,8 @@ def test_the_worst_of_integers_and_of_stochastic_casts_have_places_and_no_cast_e
     for recipe, chip in ((ft.LinearRecipe(**INT8), "H100"), (ft.NVFP4, "B200")):
         text = str(budget(r, recipe, on=chip).worst("0", "wgrad"))
         assert "output_gradient[" in text
-        assert "of what rounding both operands costs" in text
-    assert "behind the Hadamard transform" in text
+        assert "of the error that rounding both operands makes" in text
+    assert "after the Hadamard transform" in text
 
 
 def test_overflow_is_infinite_and_ranked_first() -> None:
@@ -233,7 +233,7 @@ def test_overflow_is_infinite_and_ranked_first() -> None:
     row = found.row("1", "fprop")
     assert row.joint == math.inf
     assert found.ranking[0][0] == "1"
-    assert str(found).startswith("1 contributes most: its fprop overflows, mostly ")
+    assert str(found).startswith("1 contributes most: its fprop overflows, mostly from ")
 
 
 def test_products_that_are_zero_are_no_error() -> None:
@@ -285,7 +285,7 @@ def _with_nan() -> Any:
 
 
 BAD: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
-    (lambda r: budget(_nothing_kept()), ValueError, "got a recording that kept none. Record with keep=1 or more."),
+    (lambda r: budget(_nothing_kept()), ValueError, "got a recording without them. Record with keep=1 or more."),
     (lambda r: budget("r.npz"), TypeError, "recording must be a Recording, as fp.analysis.record gives"),
     (lambda r: budget(r, layers="up*"), ValueError, "layers must be among the 2 that were kept; got 'up*'. Near it: '"),
     (lambda r: budget(r, layers=3), TypeError, "layers must be a shell pattern or several"),
@@ -294,22 +294,22 @@ BAD: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda r: budget(r, on="H10"), ValueError, "on must be one of .*; got 'H10'. Did you mean 'H100'?"),
     (lambda r: budget(r, on="A100"), ValueError, "fprop on A100 needs a matrix unit for E4M3 x E4M3"),
     (lambda r: budget(r, on=90), TypeError, "on must be the name of a chip, such as 'H100' or 'H100 cuBLAS'"),
-    (lambda r: budget(_with_nan()), ValueError, "got the input of '0' at step 1 with 1 of 8192 NaN or Inf"),
+    (lambda r: budget(_with_nan()), ValueError, "got 1 of 8192 values NaN or Inf in the input of '0' at step 1"),
     (lambda r: budget(r).row("2", "fprop"), ValueError, "layers must be among the 2 that were kept; got '2'. Near"),
     (lambda r: budget(r).worst("0", "up"), ValueError, "product must be one of fprop, dgrad, wgrad; got 'up'"),
     (lambda r: budget(r).merge(r), TypeError, "other must be a Budget; got"),
-    (lambda r: budget(r, arriving=_with_nan()), ValueError, "got the input of '0' at step 1 with 1 of 8192 NaN or Inf"),
+    (lambda r: budget(r, arriving=_with_nan()), ValueError, "got 1 of 8192 values NaN or Inf in the input of '0' at step 1"),
     (
         lambda r: budget(r, arriving=one_layer(normal(64, 128), normal(64, 128))), ValueError,
-        "arriving must be a recording of the same model; got Sequential .* beside Sequential",
+        "arriving must be a recording of Sequential .*, the same model; got Sequential",
     ),
     (
         lambda r: budget(r, arriving=recorded(linears(128, 128, 128), torch.ones(64, 128), start=7)), ValueError,
-        r"arriving must have kept a step that the recording kept; got \[7\] beside \[1, 2\]",
+        r"arriving must have kept one of the steps \[1, 2\] of the recording; got \[7\]",
     ),
     (
         lambda r: budget(r, arriving=recorded(linears(128, 128, 128), torch.ones(64, 128))), ValueError,
-        r"arriving must have seen the same batch; got an input of '0' of shape \(64, 128\) beside \(128, 128\)",
+        r"arriving must be of the same batch; got an input of '0' of shape \(64, 128\) instead of \(128, 128\)",
     ),
     (
         lambda r: budget(one_layer(normal(10, 128), normal(16, 128)), "FP8_TENSOR", on="H100 cuBLAS"), ValueError,
@@ -335,10 +335,12 @@ def test_runs_that_parted_are_told_from_one_that_inherits(two_layers: Any) -> No
     model = linears(128, 128, 128, seed=1)
     batches = [torch.randn(128, 128, generator=torch.Generator().manual_seed(i)) for i in range(2)]
     found = budget(two_layers, arriving=recorded(model, *batches))
-    assert found.notes[0] == "Weights differ at step 1, which counts as inherited: the runs had parted: 0 and 1."
+    assert found.notes[0] == "Weights of the two runs differ at step 1, which counts as inherited: 0 and 1."
     same = budget(two_layers, arriving=two_layers)
     assert same.notes == ()
     assert all(row.inherited == 0 and row.total == row.joint for row in same.rows)
     part = budget(two_layers, arriving=recorded(linears(128, 128, 128), batches[0]))
-    assert part.notes == ("What is inherited is not known, since nothing arriving was kept at step 2: 0 and 1.",)
+    assert part.notes == (
+        "Inherited errors are not known, since the arriving recording has no operands of step 2: 0 and 1.",
+    )
     assert math.isnan(part.rows[0].inherited)

@@ -387,7 +387,8 @@ def test_the_page_begins_with_the_answer(raw: Any, tmp_path: Path) -> None:
     page, table, plan = raw.save(tmp_path / "out")
     text = page.read_text()
     sides = text[text.index('aria-label="Recipes"') :]
-    classes = re.findall(r'class="(long|text)">(?:no more|more) than its standard deviation', sides[: sides.index("</table>")])
+    sides = sides[: sides.index("</table>")]
+    classes = re.findall(r'class="(long|text)">(?:no more|more) than its standard deviation', sides)
     assert len(set(classes)) == 1
     assert "and convolutions as the products of" in text  # the method
     heading = text[text.index("<h1>") + 4 : text.index("</h1>")]
