@@ -1,1 +1,1 @@
-"""Sensitivity: what one product of one layer in low precision does to loss, outputs and gradients."""
+"""Sensitivity: the errors that one product of one layer in low precision makes of loss, outputs and gradients."""

@@ -1,4 +1,4 @@
-"""How far tensors are from others: relative error and cosine of all of them together, in float64."""
+"""The relative error and the cosine of tensors compared with others, all of them together, in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensors = Sequence[Any]
 
 
 class Distance(NamedTuple):
-    """A relative error, inf where something is no number, and a cosine, NaN where there is none."""
+    """A relative error, infinite if an element is Inf or NaN, and a cosine, NaN if a vector is 0."""
 
     error: float
     cosine: float
@@ -22,7 +22,7 @@ SAME, UNKNOWN = Distance(0.0, 1.0), Distance(math.nan, math.nan)
 
 
 def distance(got: Tensors, wanted: Tensors) -> Distance:
-    """|got - wanted| / |wanted|, and the cosine between the two; None stands for zeros.
+    """Return |got - wanted| / |wanted| and the cosine between the two; a None stands for zeros.
 
     Example:
       >>> import torch
@@ -48,7 +48,7 @@ def distance(got: Tensors, wanted: Tensors) -> Distance:
 
 
 def from_sums(apart: float, got_size: float, size: float, product: float) -> Distance:
-    """The distance of two vectors from |x - y|^2, |x|^2, |y|^2 and <x, y>."""
+    """Return the distance of two vectors from |x - y|^2, |x|^2, |y|^2 and <x, y>."""
     if not math.isfinite(apart) or not math.isfinite(got_size):
         return Distance(math.inf, math.nan)
     if apart == 0:

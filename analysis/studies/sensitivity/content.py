@@ -1,4 +1,4 @@
-"""A digest of a model and of batches: what was measured belongs to these weights and data."""
+"""Digests of a model and of batches, which tie measurements to these weights and data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 
 
 def content_of(*values: Any) -> str:
-    """32 hexadecimal digits of whatever tensors, arrays, numbers, texts and containers hold.
+    """Return 32 hexadecimal digits that depend on tensors, arrays, numbers, texts and containers.
 
-    Objects that are none of these count by their class and attributes.
+    Other objects are represented by their class and attributes.
 
     Example:
       >>> import torch
@@ -28,14 +28,14 @@ def content_of(*values: Any) -> str:
       >>> content_of(x) == content_of({"x": torch.tensor([1.0, 2.0])}), content_of(x) == content_of({"x": [1.0, 2.0]})
       (True, False)
     """
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for value in values:
-        _add(found, value, frozenset())
-    return found.hexdigest()[:32]
+        _add(sha, value, frozenset())
+    return sha.hexdigest()[:32]
 
 
 def model_content(model: Any) -> str:
-    """The digest of a model: its modules with their modes, its parameters and buffers.
+    """Return a digest of a model: its modules with their modes, its parameters and buffers.
 
     Example:
       >>> import torch
@@ -52,10 +52,10 @@ def model_content(model: Any) -> str:
 
 
 def content_of_loss(loss: Any) -> str:
-    """Return what decides the values of a loss, for digests; None for outputs alone.
+    """Return a text for digests on which the values of a loss depend.
 
     Args:
-      loss: what `loss_of` gave, or None.
+      loss: a loss made by `loss_of`, or None.
     """
     if loss is None:
         return "outputs alone"
@@ -64,57 +64,57 @@ def content_of_loss(loss: Any) -> str:
 
 @lru_cache(maxsize=256)
 def recipe_words(recipe: LinearRecipe) -> str:
-    """What tells a recipe from another one, whatever its name."""
+    """Return a text that tells a recipe from others, whatever its name is."""
     return words(recipe.replace(name=""))
 
 
-def _add(found: Any, value: Any, above: frozenset[int]) -> None:
-    """Feed a value to a hash, its kind in front."""
+def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
+    """Add a value to a hash, preceded by its kind."""
     if id(value) in above:  # an object that holds itself
-        found.update(b"again;")
+        sha.update(b"again;")
         return
     if isinstance(value, torch.Tensor):
-        _add_tensor(found, value.detach())
+        _add_tensor(sha, value.detach())
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        found.update(f"array {value.dtype.str} {value.shape};".encode())
-        found.update(np.ascontiguousarray(value).tobytes())
+        sha.update(f"array {value.dtype.str} {value.shape};".encode())
+        sha.update(np.ascontiguousarray(value).tobytes())
     elif isinstance(value, (bytes, bytearray)):
-        found.update(f"bytes {len(value)};".encode() + bytes(value))
+        sha.update(f"bytes {len(value)};".encode() + bytes(value))
     else:
-        _add_parts(found, value, above | {id(value)})
+        _add_parts(sha, value, above | {id(value)})
 
 
-def _add_parts(found: Any, value: Any, above: frozenset[int]) -> None:
+def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
     parts: list[Any]
     if isinstance(value, Mapping):
-        parts = [each for pair in value.items() for each in pair]
+        parts = [part for pair in value.items() for part in pair]
     elif isinstance(value, (list, tuple)):
         parts = list(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
     elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        parts = [each for pair in vars(value).items() for each in pair]
+        parts = [part for pair in vars(value).items() for part in pair]
     else:
         text = _text(value)
-        found.update(f"{len(text)} {text};".encode("utf-8", "surrogatepass"))
+        sha.update(f"{len(text)} {text};".encode("utf-8", "surrogatepass"))
         return
-    found.update(f"{type(value).__qualname__} {len(parts)};".encode())
+    sha.update(f"{type(value).__qualname__} {len(parts)};".encode())
     for part in parts:
-        _add(found, part, above)
+        _add(sha, part, above)
 
 
 def _text(value: Any) -> str:
     try:
         return words(value)
-    except Exception:  # no text tells it from others of its class
+    except Exception:  # it has no text of its own, so its class stands for it
         return type(value).__qualname__
 
 
-def _add_tensor(found: Any, x: torch.Tensor) -> None:
-    found.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
+def _add_tensor(sha: Any, x: torch.Tensor) -> None:
+    sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return
     if x.layout != torch.strided or x.is_quantized:
         x = x.dequantize() if x.is_quantized else x.to_dense()
     x = x.cpu().contiguous().reshape(-1)
-    found.update(x.view(torch.uint8).numpy().tobytes() if x.numel() else b"")
+    sha.update(x.view(torch.uint8).numpy().tobytes() if x.numel() else b"")

@@ -1,4 +1,4 @@
-"""The figure of a sensitivity study: a row for each layer, a mark for each product and recipe."""
+"""The figure of a sensitivity: a row for each layer, a mark for each product and recipe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fpsim.display.wording import short
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 MARKS = {"fprop": "o", "dgrad": "<", "wgrad": "s"}
-MOST_LAYERS = 24  # the most harmful ones are drawn
-ROOM = 0.24  # inches for a layer
+MOST_LAYERS = 24  # layers that are drawn, the most harmful ones
+ROOM = 0.24  # inches per layer
 
 
 class DrawnSensitivity(Protocol):
-    """What is drawn: a `Sensitivity`."""
+    """The part of a `Sensitivity` that its figure shows."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...
@@ -29,7 +29,7 @@ class DrawnSensitivity(Protocol):
 
 
 def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
-    """Draw the error of gradients or outputs by layer, the most harmful one on top, with its spread over batches."""
+    """Draw the error of gradients or outputs by layer, the most harmful on top, with the spread over batches."""
     worst: dict[str, float] = {}
     figure = report.figure
     rows = [row for row in report.rows if figure == "gradient_error" or not math.isnan(row.output_error)]
@@ -47,17 +47,16 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
         for row in drawn:
             _draw(ax, row, figure, layers.index(row.layer), list(report.recipes), (left, right))
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(
-            lambda value, _: f"{value:g}"
-        )  # the usual one writes TeX, which figures do not read
+        # the usual formatter writes TeX, which these figures do not show
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.xaxis.set_minor_formatter(lambda value, _: "")
         ax.set_xlim(left / 1.3, right * 1.3)
         ax.set_ylim(len(layers) - 0.4, -0.6)
         ax.set_yticks(range(len(layers)), [short(layer, 28) or "(model)" for layer in layers])
         ax.grid(axis="y", color=GRID, linewidth=0.6)
         ax.set_axisbelow(True)
-        of = "all gradients" if figure == "gradient_error" else "the outputs"
-        ax.set_xlabel(f"error of {of} with one product low; bars: spread over batches")
+        judged = "all gradients" if figure == "gradient_error" else "the outputs"
+        ax.set_xlabel(f"error of {judged} with one product low; bars: standard deviation over batches")
         for side in ("top", "right", "left"):
             ax.spines[side].set_visible(False)
         _legend(ax, {row.product for row in drawn}, list(report.recipes))
@@ -67,7 +66,7 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
 def _draw(
     ax: Any, row: SensitivityRow, figure: str, place: int, recipes: list[str], edges: tuple[float, float]
 ) -> None:  # fmt: skip
-    """One mark; errors of 0 stand hollow at the left edge, those without a number at the right one."""
+    """Draw one mark: errors of 0 as a hollow mark at the left edge, Inf and NaN as one at the right edge."""
     tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
     shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)
     (left, right), error, spread = edges, figure_of(row, figure), spread_of(row, figure)
@@ -83,7 +82,7 @@ def _draw(
 
 
 def _legend(ax: Any, products: set[str], recipes: list[str]) -> None:
-    """Marks are products, colours recipes."""
+    """Draw the legend: marks stand for products, colours for recipes."""
     handles = [
         ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]
         for product, mark in MARKS.items()

@@ -18,7 +18,7 @@ KIND, VERSION = "fpsim sensitivity", 1
 
 
 class WrittenSensitivity(Protocol):
-    """What is written: a `Sensitivity`."""
+    """The part of a `Sensitivity` that is written."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...
@@ -64,30 +64,30 @@ def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The fields of a report; see `Sensitivity.load`."""
+    """Return the fields of a report; see `Sensitivity.load`."""
     file = path_of(path)
     text = file.read_bytes()
     try:
         contents = from_json(json.loads(text.decode()))
         if contents["kind"] != KIND or contents["version"] != VERSION:
-            raise ValueError("another kind")
+            raise ValueError("another kind of file")
         return {
             "rows": tuple(map(_row, contents["rows"])), "joint": tuple(map(_row, contents["joint"])),
             "layers": contents["layers"], "losses": tuple(contents["losses"]), "model": contents["model"],
             "identity": contents["identity"], "notes": tuple(contents["notes"]),
             "coverage": Coverage.from_dict(contents["coverage"]) if "coverage" in contents else NOTHING,
-            "convolutions": contents.get("convolutions", {}),  # of linear layers alone before there were any
+            "convolutions": contents.get("convolutions", {}),  # older files have none
             "recipes": {name: written.structured(x, LinearRecipe) for name, x in contents["recipes"].items()},
         }  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(
-            f"path must be what Sensitivity.save() of version {VERSION} wrote; got {shown(str(file))}, which is "
+            f"path must be a file that Sensitivity.save() of version {VERSION} wrote; got {shown(str(file))}, which is "
             "damaged or something else. Measure again."
         ) from None
 
 
 def _plain(row: SensitivityRow) -> dict[str, Any]:
-    """A row by what it is made of: its figures are those of its batches."""
+    """Return a row as plain values, with the figures of its batches instead of their means."""
     return {
         "layer": row.layer, "product": row.product, "recipe": row.recipe, "elements": list(row.elements),
         "batches": [list(figures) for figures in row.batches],

@@ -1,4 +1,4 @@
-"""Runs a model's copy on every batch with each product low in turn, and with several at once."""
+"""Runs of a model's copy on every batch, with one product low at a time and with several at once."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from fpsim.analysis.studies.sensitivity.one_pass import Key, OnePass
 from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, BatchFigures, SensitivityRow
 from fpsim.analysis.studies.sensitivity.spot import RefusedProduct
 from fpsim.analysis.studies.sensitivity.twin import Twin, TwinRun, layer_by_layer, loss_checked
+from fpsim.display.wording import listed
 from fpsim.errors import shown
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-KEPT = 1 << 30  # bytes of exact gradients and outputs up to which they are kept for joint runs
+KEPT = 1 << 30  # most bytes of exact gradients and outputs that are kept for joint runs
 PARAMETERS = ["layer", "product", "recipe", "batch"]
-ORDER = ("wgrad", "dgrad", "fprop")  # gradients first, which go through the graph of the exact run
+ORDER = ("wgrad", "dgrad", "fprop")  # gradients first, which use the graph of the exact run
 Report = Callable[[float, str], None]
 
 
 class ExactRun(NamedTuple):
-    """What a batch gives in exact products.
+    """The results of one batch with exact products.
 
     Attributes:
-      loss: its value.
-      outputs: all floats that the model returned.
-      gradients: of every parameter.
-      outcome: the run, whose graph can be gone through again; None where it is not kept.
+      loss: value of the loss.
+      outputs: all tensors of floats that the model returned.
+      gradients: gradient of every parameter.
+      outcome: the run, whose graph can run backwards again; None if it is not kept.
     """
 
     loss: float
@@ -44,11 +45,11 @@ class ExactRun(NamedTuple):
 
 
 class SingleProducts(NamedTuple):
-    """What single products do.
+    """The measurements of products that are low alone.
 
     Attributes:
-      rows: of all layers, products and recipes.
-      losses: of each batch, in exact products.
+      rows: a row for each layer, product and recipe.
+      losses: the loss of each batch with exact products.
       notes: a sentence for each thing that was not measured.
     """
 
@@ -58,14 +59,14 @@ class SingleProducts(NamedTuple):
 
 
 class Measurer:
-    """Measures products of a model on some batches.
+    """Measures the effect of low products on a model, on some batches.
 
     Args:
-      twin: the model's copy.
-      batches: what the loss takes.
-      recipes: by name.
-      products: of "fprop", "dgrad" and "wgrad".
-      identity: of model, loss, batches and draws: cells of another one are refused.
+      twin: the copy of the model.
+      batches: the batches that the loss takes.
+      recipes: name -> recipe.
+      products: some of "fprop", "dgrad" and "wgrad".
+      identity: a digest of model, loss, batches and random draws; a folder with another one is refused.
       out: a folder of finished cells, or None.
     """
 
@@ -84,7 +85,7 @@ class Measurer:
     # ---- all rows
 
     def single(self, progress: Report) -> SingleProducts:
-        """One product of one layer at a time."""
+        """Measure every product of every layer alone."""
         losses, unsteady = [], 0.0
         with layer_by_layer(), self._cells() as cells:
             first = self._try_all()
@@ -103,7 +104,7 @@ class Measurer:
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
-        """The products to measure: those that a batch has used so far, in every recipe."""
+        """Return the products to measure, in every recipe: those that a batch has used so far."""
         return [
             (layer, product, recipe)
             for layer in self.twin.spots
@@ -113,14 +114,16 @@ class Measurer:
         ]
 
     def _try_all(self) -> list[float]:
-        """The loss of every batch, before hours of work on the first ones; what the model multiplies is counted."""
+        """Return the loss of every batch, before the long work on the first ones, and count the model's
+        multiplications.
+        """
         with counting(self.twin.model) as tally:
             losses = [_value(self.twin.tried(batch, index).loss) for index, batch in enumerate(self.batches)]
         self.coverage = tally.coverage
         return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
-        """All cells of a batch that are missing."""
+        """Measure all missing cells of a batch."""
         missing = [
             (layer, product, name)
             for product in ORDER
@@ -137,7 +140,7 @@ class Measurer:
         for done, key in enumerate(missing):
             progress((index + done / len(missing)) / len(self.batches), f"{key[0]} {key[1]}, batch {index + 1}")
             if key[1] == "fprop":
-                exact = exact._replace(outcome=None)  # the model runs again from here on
+                exact = exact._replace(outcome=None)  # from here on the model runs again
             try:
                 figures = self._one(exact, index, key, seer)
             except RefusedProduct as reason:
@@ -150,13 +153,14 @@ class Measurer:
         return exact
 
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
-        """The figures of one product of one layer in one recipe."""
+        """Return the figures of one product of one layer in one recipe."""
         layer, product, name = key
         if product == "wgrad":
             place = self.twin.place_of(layer)
-            if place is not None:  # a parameter: nothing but its gradient changes
+            if place is not None:  # the weight is a parameter, so that only its gradient changes
                 outputs = SAME if exact.outputs else UNKNOWN
-                whole, part = seer.of_weight(layer, name, exact.gradients[place], _squared(exact.gradients))
+                square = sum(float(g.double().square().sum()) for g in exact.gradients if g is not None)
+                whole, part = seer.of_weight(layer, name, exact.gradients[place], square)
                 return BatchFigures(0.0, *outputs, *whole, part.error)
         figures = self._changed(exact, index, {(layer, product): self.recipes[name]}, layer)
         if product != "fprop":
@@ -165,7 +169,7 @@ class Measurer:
         return figures._replace(first_order=first, fisher=fisher)
 
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
-        """A batch in exact products; what is seen of it goes to `seer`, which the graph is kept for."""
+        """Run a batch with exact products; `seer` sees every layer, and the graph is kept for it."""
         outcome = self.twin.run(self.batches[index], index)
         loss = loss_checked(outcome.loss, index)
         if seer is not None:
@@ -181,7 +185,7 @@ class Measurer:
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """The figures of a batch where some products are low."""
+        """Return the figures of a batch in which some products are low."""
         if exact.outcome is not None:  # only the backward pass changes
             self.twin.assign(low, index)
             outcome, keep = exact.outcome, True
@@ -201,7 +205,7 @@ class Measurer:
     # ---- several at once
 
     def joint(self, assignment: Mapping[tuple[str, str], LinearRecipe], name: str) -> SensitivityRow:
-        """All products of an assignment at once.
+        """Measure all products of an assignment at once.
 
         Raises:
           ValueError: a recipe cannot have one of them.
@@ -228,7 +232,7 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Keep what a batch gives for joint runs, unless that is much."""
+        """Keep the results of a batch for joint runs, unless they take much memory."""
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
             self._kept[index] = exact
@@ -237,7 +241,7 @@ class Measurer:
     # ---- cells
 
     def _cells(self) -> Any:
-        """The file of finished cells, open; nothing without a folder."""
+        """Open the file of finished cells; without a folder there is none."""
         if self.out is None:
             return nullcontext(None)
         return Cells(
@@ -271,13 +275,13 @@ class Measurer:
         if unsteady:
             named = "losses" if self.twin.loss is not None else "outputs"
             notes.append(
-                f"The model does not repeat itself: {named} of the same batch in exact products are up to "
-                f"{unsteady:.2g} apart, and changes below that mean nothing."
+                f"The model does not repeat itself: {named} of the same batch with exact products differ by up to "
+                f"{unsteady:.2g}, so that smaller changes mean nothing."
             )
         silent = [layer for layer in self.twin.spots if (layer, "fprop") not in self.elements]
         if silent:
             called = "Not called" if self.twin.loss is None else "Not called by the loss"
-            notes.append(f"{called}, and so without rows: {', '.join(silent)}.")
+            notes.append(f"{called}, and therefore without rows: {listed(silent)}.")
         for layer, product, recipe in filter(self.refused.__contains__, self._keys()):
             notes.append(f"{recipe} cannot have {product} of {layer}: {self.refused[layer, product, recipe]}")
         return notes
@@ -287,29 +291,26 @@ def _value(loss: Any) -> float:
     return float(loss.detach())
 
 
-def _squared(gradients: Sequence[Any]) -> float:
-    return sum(float(g.double().square().sum()) for g in gradients if g is not None)
-
-
 def _terms(outputs: Sequence[Any]) -> int:
-    """How many terms the loss is taken to be the mean of: the rows of what the model returns first."""
+    """Return the number of terms that the loss is taken to be the mean of: the rows of the model's first output."""
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
 
 def checked_assignment(
     assignment: Any, recipes: Mapping[str, LinearRecipe], rows: Sequence[SensitivityRow]
 ) -> Mapping[tuple[str, str], str]:
-    """(layer, product) -> name of a recipe.
+    """Return an assignment (layer, product) -> name of a recipe, after checking it.
 
     Raises:
-      TypeError, ValueError: something else, a product that was not measured, or an unknown recipe.
+      TypeError: assignment is not a mapping.
+      ValueError: it has a product that was not measured, or an unknown recipe.
     """
     if not isinstance(assignment, Mapping):
         raise TypeError(f"assignment must be a dictionary (layer, product) -> recipe; got {shown(assignment)}.")
-    there = {(row.layer, row.product) for row in rows}
+    measured = {(row.layer, row.product) for row in rows}
     for pair, name in assignment.items():
-        if pair not in there:
-            raise ValueError(f"assignment must name products that were measured; got {shown(pair)}, which was not.")
+        if pair not in measured:
+            raise ValueError(f"assignment must name measured products; got {shown(pair)}, which was not measured.")
         if name not in recipes:
             raise ValueError(f"assignment must name recipes of the report, {', '.join(recipes)}; got {shown(name)}.")
     return assignment

@@ -1,4 +1,4 @@
-"""What one backward pass tells of every layer: the error of its weight gradient, and estimates of its loss change."""
+"""One exact backward pass through all layers, which tells errors of weight gradients and estimates of loss changes."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ Key = tuple[str, str, str]  # layer, product, recipe
 
 
 class OnePass:
-    """Looks at every layer of an exact backward pass.
+    """Observes every layer in an exact backward pass.
 
     Args:
-      recipes: by name.
-      wanted: what is to be found; of dgrad nothing is.
-      terms: how many the loss is the mean of, among which the rows of a layer are shared evenly and in order; where
-        that does not come out even, each row is one.
+      recipes: name -> recipe.
+      wanted: the products and recipes to look at; dgrad is ignored.
+      terms: number of terms that the loss is the mean of. The rows of a layer are divided among them evenly and in
+        order; if that is not possible, each row is a term.
 
     Attributes:
-      elements: (layer, product) -> values of both operands, of the products that there are.
-      refused: what a recipe cannot have -> why.
+      elements: (layer, product) -> number of values of both operands, for the products that exist.
+      refused: (layer, product, recipe) that the recipe cannot have -> why.
     """
 
     def __init__(self, recipes: Mapping[str, LinearRecipe], wanted: Collection[Key], terms: int = 1) -> None:
         self._recipes, self._wanted, self.terms = recipes, wanted, terms
         self.elements: dict[tuple[str, str], tuple[int, int]] = {}
         self.refused: dict[Key, str] = {}
-        self._products: dict[tuple[str, str], dict[int, torch.Tensor]] = {}  # <g, d> of each term
+        self._products: dict[tuple[str, str], dict[int, torch.Tensor]] = {}  # <g, d> for each term
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Take in a layer's call."""
+        """Observe one call of a layer."""
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
         operands |= {"dgrad": (dy, weight)} if call.dx is not None else {}
         operands |= {"wgrad": (dy, x)} if call.dw is not None else {}
         for product, (left, right) in operands.items():
             before = self.elements.get((spot.name, product), (0, 0))
-            # a weight that several calls read is one
+            # a weight that several calls read counts once
             self.elements[spot.name, product] = left + before[0], right + (product == "wgrad" and before[1])
             for name, recipe in self._recipes.items():
                 key = spot.name, product, name
@@ -55,6 +55,7 @@ class OnePass:
                         self.refused[key] = str(reason)
 
     def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
+        """Add the error of one product of a call in a recipe."""
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
             error = (low.double() - call.y.double()) * call.dy.double()
@@ -69,18 +70,20 @@ class OnePass:
             self._deltas[spot.name, name] = delta if held_delta is None else held_delta + delta
 
     def estimates(self, layer: str, recipe: str) -> tuple[float, float]:
-        """The loss change of first order, and the Fisher estimate of the second, of a layer's forward product."""
+        """Return the loss change of first order, and the Fisher estimate of second order, for a layer's forward
+        product.
+        """
         held = self._products[layer, recipe].values()
         first = sum(float(sums.sum()) for sums in held)
         fisher = 0.5 * self.terms * sum(float(sums.square().sum()) for sums in held)
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """How far all gradients, and that of the layer's weight, are from exact ones.
+        """Return the distances of all gradients, and of the layer's weight gradient, from the exact ones.
 
         Args:
-          gradient: the exact one of the weight.
-          size: |g|^2 of all exact gradients.
+          gradient: the exact gradient of the weight.
+          size: |g|^2 over all exact gradients.
         """
         delta, exact = self._deltas[layer, recipe], gradient.double()
         apart, along = float(delta.square().sum()), float((delta * exact).sum())

@@ -1,4 +1,4 @@
-"""Runs a model's copy without a loss: what low products change of its outputs, with no backward pass."""
+"""Runs of a model's copy without a loss: the effect of low products on its outputs, without a backward pass."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fpsim.analysis.studies.sensitivity.spot import RefusedProduct, Spot
 from fpsim.analysis.studies.sensitivity.twin import layer_by_layer
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-KEPT = 1 << 30  # bytes of exact outputs of layers that are kept for runs that begin alike
+KEPT = 1 << 30  # most bytes of exact outputs of layers that are kept for other runs
 NAN = math.nan
 Read = Callable[[Spot, int, torch.Tensor], None]
 
 
 class OutputMeasurer(Measurer):
-    """Measures what forward products of a model do to its outputs, on some batches and without gradients.
+    """Measures the effect of low forward products on a model's outputs, on some batches and without gradients.
 
-    Figures of losses and gradients are NaN. Its arguments are those of `Measurer`.
+    Figures of losses and gradients are NaN. The arguments are those of `Measurer`.
     """
 
     def single(self, progress: Report) -> SingleProducts:
@@ -39,11 +39,10 @@ class OutputMeasurer(Measurer):
         return self.measured(unsteady)
 
     def prepare(self) -> float:
-        """Run every batch in exact products, and count what the model multiplies.
+        """Run every batch with exact products, and count the model's multiplications.
 
         Returns:
-          The largest relative error of the outputs of a second run of the first batch; 0 for a model that repeats
-          itself.
+          The relative error of the outputs in a second run of the first batch; 0 for a model that repeats itself.
         """
         if self.elements:
             return 0.0
@@ -65,7 +64,7 @@ class OutputMeasurer(Measurer):
                 self._all_of_batch(index, keys, cells, progress)
 
     def measured(self, unsteady: float = 0.0) -> SingleProducts:
-        """Return the rows of all products; those that were not measured alone have NaN for every figure."""
+        """Return the rows of all products; every figure of a product that was not measured alone is NaN."""
         rows = [
             self._row(key, [self._known.get(self._name(key, index), UNKNOWN) for index in range(len(self.batches))])
             for key in self._keys() if key not in self.refused
@@ -80,10 +79,12 @@ class OutputMeasurer(Measurer):
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
-        """Measure all cells of a batch that are missing."""
+        """Measure all missing cells of a batch."""
         missing = [key for key in keys if self._read(self._name(key, index), cells) is None and key not in self.refused]
         prefix = ExactPrefix(KEPT)
-        exact = self._with_prefix(index, prefix) if missing else None
+        for spot in self.twin.spots.values():
+            spot.prefix = prefix if missing else None
+        exact = self._exact(index) if missing else None
         for done, key in enumerate(missing):
             layer, product, name = key
             progress((index + done / len(missing)) / len(self.batches), f"{layer} in {name}, batch {index + 1}")
@@ -98,12 +99,6 @@ class OutputMeasurer(Measurer):
             self._write(self._name(key, index), point, figures, cells)
         for spot in self.twin.spots.values():
             spot.prefix = None
-
-    def _with_prefix(self, index: int, prefix: ExactPrefix) -> ExactRun:
-        """Run a batch in exact products, with what layers give kept for other runs."""
-        for spot in self.twin.spots.values():
-            spot.prefix = prefix
-        return self._exact(index)
 
     def _exact(self, index: int, seer: Any = None) -> ExactRun:
         return _exact(self.twin.run(self.batches[index], index).outputs)

@@ -1,4 +1,4 @@
-"""Outputs of layers in an exact run, which runs that differ from it only in later layers take over."""
+"""Outputs of layers in an exact run, reused by runs that differ from it only in later layers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 class ExactPrefix:
     """The layers' outputs of one exact run without gradients, in the order of the calls.
 
-    A run in which one product is low is equal to the exact run up to the first call of that layer: the same values
-    meet the same function. Until then layers return what they gave, with the same bits.
+    A run in which one product is low is equal to the exact run up to the first call of that layer. Until then layers
+    return their outputs of the exact run, which have the same bits.
 
     Args:
-      room: bytes of outputs that are kept at most; layers after these are computed again.
+      room: most bytes of outputs that are kept; later layers are computed again.
 
     Example:
       >>> import torch
@@ -34,18 +34,18 @@ class ExactPrefix:
         self._place = self._end = 0
 
     def keep(self, layer: str, y: torch.Tensor) -> None:
-        """Keep the output of a layer's call, a copy, as activations may write into it."""
+        """Keep a copy of the output of a layer's call, as activations may write into the output."""
         if self._keeps:
             self._room -= y.numel() * y.element_size()
             self._calls.append((layer, y.detach().clone() if self._room >= 0 else None))
 
     def restart(self, low: Collection[str]) -> None:
-        """Begin a run in which some layers have low products: calls before the first of theirs need no computation."""
+        """Begin a run with low products in some layers; calls before the first of these need no computation."""
         self._keeps, self._place = False, 0
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return what the next call gave in the exact run; None where it has to be computed."""
+        """Return the output of the next call in the exact run; None if it has to be computed."""
         if self._keeps or self._place >= self._end:
             return None
         name, y = self._calls[self._place]

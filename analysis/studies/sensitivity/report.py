@@ -1,4 +1,4 @@
-"""The report of a sensitivity study: rows, what they add up to, and how well estimates foretell them."""
+"""The report of a sensitivity: rows, their sums compared with joint runs, and the agreement of estimates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from fpsim.display.wording import plural
 from fpsim.errors import require_word
 from fpsim.recipes.linear_recipe import LinearRecipe
 
-SHOWN = 12  # rows that print shows
+SHOWN = 12  # rows that str() shows
 
 
 class Additivity(NamedTuple):
-    """What single products do together, beside all of them at once.
+    """The effects of single products added up, compared with the effect of all products at once.
 
     Attributes:
-      recipe: its name.
-      loss_sum, loss_joint: the sum of single changes of the loss, and the change with all products low.
-      gradient_sum, gradient_joint: single errors of the gradient as if they were independent, the root of the sum of
-        their squares, and the error with all products low.
+      recipe: name of the recipe.
+      loss_sum: the sum of the loss changes of single products.
+      loss_joint: the loss change with all products low.
+      gradient_sum: the root of the sum of squares of the gradient errors of single products, as if independent.
+      gradient_joint: the gradient error with all products low.
     """
 
     recipe: str
@@ -40,20 +41,21 @@ class Additivity(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.recipe}: single changes of the loss add up to {self.loss_sum:+.3g}, all products at once change it "
-            f"by {self.loss_joint:+.3g}; errors of the gradient are {self.gradient_sum:.3g} in quadrature, "
-            f"{self.gradient_joint:.3g} at once"
+            f"{self.recipe}: the loss changes of single products add up to {self.loss_sum:+.3g}, and all products at "
+            f"once change it by {self.loss_joint:+.3g}; the gradient errors add up to {self.gradient_sum:.3g} in "
+            f"quadrature, and the error at once is {self.gradient_joint:.3g}"
         )
 
 
 class Agreement(NamedTuple):
-    """How well an estimate foretells the measured changes of the loss, over layers, recipes and batches.
+    """The agreement of an estimate with the measured changes of the loss, over layers, recipes and batches.
 
     Attributes:
       estimate: "second_order" (first_order + fisher), "first_order" or "fisher".
-      rank_correlation: Spearman's, of estimates and measured changes; NaN of fewer than 3 or where all are equal.
-      ratio: sum of the sizes of the estimates over that of the measured changes: 1 is right.
-      changes: how many were compared.
+      rank_correlation: Spearman's rank correlation of estimates and measured changes; NaN for fewer than 3 changes, or
+        if all are equal.
+      ratio: sum of the magnitudes of the estimates, divided by that of the measured changes; ideally 1.
+      changes: number of changes that were compared.
     """
 
     estimate: str
@@ -64,7 +66,7 @@ class Agreement(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.estimate} estimates from one backward pass: rank correlation {self.rank_correlation:.2f} with "
-            f"{plural(self.changes, 'measured change')} of the loss, {self.ratio:.2g} times as large"
+            f"{plural(self.changes, 'measured change')} of the loss, and {self.ratio:.2g} times their magnitude"
         )
 
 
@@ -73,19 +75,20 @@ ESTIMATES = ("second_order", "first_order", "fisher")
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What each product of each layer does when it alone is in low precision, everything else exact.
+    """The errors that each product of each layer makes when it alone is in low precision, everything else exact.
 
     Attributes:
       rows: a SensitivityRow for each layer, product and recipe, in the model's order.
       joint: a SensitivityRow for each recipe, with all products of `rows` low at once; layer and product are "*".
-      layers: layer -> elements of its weight.
-      recipes: name -> the recipe.
-      losses: of each batch, in exact products; NaN where no loss was given, and outputs alone were measured.
-      model: the model's class.
-      identity: a digest of the model's weights, buffers and modes, of the batches, the loss, the draws and the recipes.
+      layers: layer -> number of elements of its weight.
+      recipes: name -> recipe.
+      losses: the loss of each batch with exact products; NaN if no loss was given.
+      model: name of the model's class.
+      identity: a digest of the model's weights, buffers and modes, the batches, the loss, the random draws and the
+        recipes.
       notes: a sentence for each thing that was not measured.
-      convolutions: layer -> its groups, of those that are convolutions.
-      coverage: how much of the model has rows.
+      convolutions: layer -> number of groups, for layers that are convolutions.
+      coverage: the share of the model that has rows.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -101,7 +104,7 @@ class Sensitivity:
     coverage: Coverage = dataclasses.field(default=NOTHING, repr=False)
 
     def __getitem__(self, key: tuple[str, str, str]) -> SensitivityRow:
-        """The row of (layer, product, recipe)."""
+        """Return the row of (layer, product, recipe)."""
         for row in self.rows:
             if (row.layer, row.product, row.recipe) == key:
                 return row
@@ -109,23 +112,23 @@ class Sensitivity:
 
     @property
     def has_loss(self) -> bool:
-        """True where a loss was given, so that there are gradients."""
+        """True if a loss was given, so that there are gradients."""
         return not all(map(math.isnan, self.losses))
 
     @property
     def figure(self) -> str:
-        """The figure by which products are compared: "gradient_error", or without a loss "output_error"."""
+        """The metric by which products are compared: "gradient_error", or without a loss "output_error"."""
         return "gradient_error" if self.has_loss else "output_error"
 
     def ranking(self, by: str | None = None, product: str | None = None) -> tuple[SensitivityRow, ...]:
-        """The rows from the most harmful one down: by the size of a figure, what is no number first.
+        """Return the rows, the most harmful first, by the magnitude of a metric; Inf and NaN come before numbers.
 
         Args:
-          by: a figure of SensitivityRow. The default is what all products have, "gradient_error", or without a loss
-            "output_error"; "loss_change" and "output_error" compare forward products, and are 0 for the others.
-          product: of one product only.
+          by: a metric of SensitivityRow. The default is "gradient_error", which depends on all products, or without a
+            loss "output_error"; "loss_change" and "output_error" compare forward products, and are 0 for others.
+          product: "fprop", "dgrad" or "wgrad" for rows of one product; None for all.
         Raises:
-          ValueError: another word.
+          ValueError: an unknown metric or product.
 
         Example:
           >>> import torch
@@ -143,25 +146,28 @@ class Sensitivity:
         return tuple(sorted(rows, key=lambda row: -harm(row, by)))
 
     def additivity(self) -> tuple[Additivity, ...]:
-        """For each recipe, what single products add up to, beside all at once; nothing without a loss."""
-        found = []
+        """Return for each recipe the effects of single products added up and the effect of all at once.
+
+        Without a loss there are none.
+        """
+        sums = []
         for whole in self.joint if self.has_loss else ():
             rows = [row for row in self.rows if row.recipe == whole.recipe]
             quadrature = math.sqrt(sum(row.gradient_error**2 for row in rows))
             total = sum(row.loss_change for row in rows)
-            found.append(Additivity(whole.recipe, total, whole.loss_change, quadrature, whole.gradient_error))
-        return tuple(found)
+            sums.append(Additivity(whole.recipe, total, whole.loss_change, quadrature, whole.gradient_error))
+        return tuple(sums)
 
     def agreement(self, estimate: str = "second_order", recipe: str | None = None) -> Agreement:
-        """How well an estimate from one backward pass foretells the changes of the loss, over layers and batches.
+        """Return the agreement of an estimate from one backward pass with the changes of the loss.
 
-        Changes and estimates that are no finite number are left out.
+        Changes and estimates that are Inf or NaN are left out.
 
         Args:
           estimate: "second_order", "first_order" or "fisher".
-          recipe: of one recipe only.
+          recipe: name of a recipe, for its rows alone; None for all.
         Raises:
-          ValueError: another word.
+          ValueError: an unknown estimate or recipe.
         """
         require_word("estimate", estimate, ESTIMATES)
         if recipe is not None:
@@ -174,25 +180,25 @@ class Sensitivity:
         ]
         pairs = [(figures.loss_change, estimated(figures, estimate)) for figures in cells]
         kept = [pair for pair in pairs if all(map(math.isfinite, pair))]
-        measured, foretold = np.array(kept, np.float64).reshape(-1, 2).T
+        measured, predicted = np.array(kept, np.float64).reshape(-1, 2).T
         size = float(np.abs(measured).sum())
-        ratio = float(np.abs(foretold).sum()) / size if size else math.nan
-        return Agreement(estimate, _spearman(measured, foretold), ratio, len(kept))
+        ratio = float(np.abs(predicted).sum()) / size if size else math.nan
+        return Agreement(estimate, _spearman(measured, predicted), ratio, len(kept))
 
     @property
     def can_measure(self) -> bool:
-        """Whether `measure` has a model to run; a report that was loaded has none."""
+        """True if `measure` has a model to run; a loaded report has none."""
         return self._measurer is not None
 
     def measure(self, assignment: Mapping[tuple[str, str], str]) -> SensitivityRow:
-        """The row of several products in low precision at once, measured on the same batches.
+        """Measure several products in low precision at once, on the same batches.
 
         Args:
           assignment: (layer, product) -> name of one of the report's recipes; other products stay exact.
         Returns:
-          A row whose layer and product are "*", and whose recipe is the name of all of them, or "mixed".
+          A row whose layer and product are "*", and whose recipe is the common recipe, or "mixed".
         Raises:
-          TypeError, ValueError: no such product or recipe, or a report that was loaded, which has no model.
+          TypeError, ValueError: an unknown product or recipe, or a loaded report, which has no model to run.
 
         Example:
           >>> import torch
@@ -210,16 +216,17 @@ class Sensitivity:
             raise ValueError("measure() runs the model, which a loaded report does not have. Call sensitivity() again.")
         used = set(names.values())
         name = used.pop() if len(used) == 1 else "mixed" if used else "none"
-        found: SensitivityRow = self._measurer.joint({pair: self.recipes[of] for pair, of in names.items()}, name)
-        return found
+        recipes = {pair: self.recipes[recipe] for pair, recipe in names.items()}
+        row: SensitivityRow = self._measurer.joint(recipes, name)
+        return row
 
     def to_frame(self, by: str = "row") -> Any:
-        """A pandas DataFrame of the rows, or of their batches.
+        """Return a pandas DataFrame of the rows, or of their batches.
 
         Args:
-          by: "row", with the figures of SensitivityRow, or "batch", with a line for each batch and its BatchFigures.
+          by: "row" for rows with the metrics of SensitivityRow, "batch" for a row of BatchFigures for each batch.
         Raises:
-          ValueError: another word.
+          ValueError: by is neither.
         """
         require_word("by", by, ("row", "batch"))
         if by == "row":
@@ -249,7 +256,7 @@ class Sensitivity:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Sensitivity:
-        """What `save` wrote, bit for bit; it cannot `measure`, having no model.
+        """Return the report that `save` wrote, bit for bit; it cannot `measure`, since it has no model.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -260,7 +267,7 @@ class Sensitivity:
         return cls(**read(path))
 
     def __str__(self) -> str:
-        """The most harmful rows, what they add up to, and how well they were foretold."""
+        """Return the most harmful rows, their sums compared with joint runs, and the agreement of estimates."""
         ranked = self.ranking()
         size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch', 'batches')}"
         coverage = self.coverage
@@ -275,7 +282,7 @@ class Sensitivity:
         lines += _table(table[0], table[1:])
         if len(ranked) > SHOWN:
             lines.append(f"... and {plural(len(ranked) - SHOWN, 'row')} with less")
-        lines += [str(each) for each in self.additivity()]
+        lines += map(str, self.additivity())
         agreement = self.agreement()
         if agreement.changes > 2:
             lines.append(str(agreement))
@@ -294,29 +301,30 @@ class Sensitivity:
             "<tr>" + "".join(f"<td>{html.escape(_text(getattr(row, name)))}</td>" for name in names) + "</tr>"
             for row in self.ranking()
         )
-        told = [repr(self)[1:-1], *self.coverage.sentences, *map(str, self.additivity()), *self.notes]
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in (*filter(None, [self.coverage.headline]), *told))
-        return f"{said}<table><tr>{head}</tr>{body}</table>"
+        headline = filter(None, [self.coverage.headline])
+        lines = [*headline, repr(self)[1:-1], *self.coverage.sentences, *map(str, self.additivity()), *self.notes]
+        text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+        return f"{text}<table><tr>{head}</tr>{body}</table>"
 
 
 def estimated(figures: BatchFigures, estimate: str) -> float:
-    """The estimate of a loss change by its name."""
+    """Return an estimate of a loss change by its name."""
     if estimate == "second_order":
         return figures.first_order + figures.fisher
     return float(getattr(figures, estimate))
 
 
 def _spearman(x: Any, y: Any) -> float:
-    """The rank correlation; NaN where there is none."""
+    """Return the rank correlation; NaN if there is none."""
     if len(x) < 3:
         return math.nan
-    first, second = (_ranks(each) - (len(x) + 1) / 2 for each in (x, y))
+    first, second = (_ranks(values) - (len(x) + 1) / 2 for values in (x, y))
     size = math.sqrt(float(first @ first) * float(second @ second))
     return float(first @ second) / size if size else math.nan
 
 
 def _ranks(x: Any) -> Any:
-    """Places in ascending order from 1, the mean of theirs for equal ones; to import SciPy's takes a second."""
+    """Return ranks from 1, equal values sharing their mean rank; importing SciPy's function takes a second."""
     _, where, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[where]
 
@@ -334,7 +342,7 @@ def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """Lines of columns, texts to the left and numbers to the right."""
+    """Return rows as lines of columns, texts left-aligned and numbers right-aligned."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     return [
         "  ".join(text.ljust(width) if i < 3 else text.rjust(width) for i, (text, width) in

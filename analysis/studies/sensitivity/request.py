@@ -18,16 +18,16 @@ from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import find_linear
 from fpsim.recipes.training_recipe import Recipe
 
-LEFT_OUT = "Not measured,"  # how sentences about what stays exact begin
-MOST_BATCHES = 1000  # of an iterable without a length; more is a data set, not a sample of it
+LEFT_OUT = "Not measured,"  # the beginning of notes on layers that stay exact
+MOST_BATCHES = 1000  # batches that an iterable may yield; more is a data set instead of a sample
 
 
 def model_checked(model: Any) -> Any:
-    """A model whose products can be emulated.
+    """Return a model after checking that its products can be emulated.
 
     Raises:
-      TypeError: it is no torch.nn.Module.
-      ValueError: it is compiled, or has weights elsewhere than in the CPU's memory.
+      TypeError: it is not a torch.nn.Module.
+      ValueError: it is compiled, or has weights outside of the CPU's memory.
     """
     if isinstance(model, torch.nn.Module):
         for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):
@@ -41,11 +41,13 @@ def model_checked(model: Any) -> Any:
 
 
 def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
-    """The linear layers and convolutions that patterns name, with the elements of their weights, in the model's order.
+    """Return the linear layers and convolutions that patterns name -> the number of elements of their weights.
+
+    They are in the model's order.
 
     Raises:
-      TypeError: no patterns.
-      ValueError: a model without such layers, or a pattern that matches none of them.
+      TypeError: layers are not patterns.
+      ValueError: the model has no such layers, or a pattern matches none of them.
 
     Example:
       >>> import torch
@@ -82,7 +84,7 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
 
 def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, str]:
-    """Layers with weights that patterns name as well and that stay exact, and why.
+    """Return the layers with weights that patterns name but that stay exact -> why.
 
     Example:
       >>> import torch
@@ -96,7 +98,7 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 
 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
-    """Why layers with weights that patterns name as well stay exact, a sentence for each reason.
+    """Return a sentence for each reason why layers with weights that patterns name stay exact.
 
     Example:
       >>> import torch
@@ -111,74 +113,74 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def batches_listed(batches: Any) -> list[Any]:
-    """Batches as a list, since each one is run many times.
+    """Return the batches as a list, since each of them runs many times.
 
     Raises:
-      TypeError: no batches.
-      ValueError: none of them, or more than a sample.
+      TypeError: batches is not an iterable of batches.
+      ValueError: there is no batch, or more than MOST_BATCHES.
     """
     if isinstance(batches, (str, bytes, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
         raise TypeError(
-            f"batches must be a list of what the model or the loss takes; got {shown(batches)}. One: [batch]."
+            f"batches must be a list of what the model or the loss takes; got {shown(batches)}. Pass one as [batch]."
         )
-    found = list(itertools.islice(batches, MOST_BATCHES + 1))
-    if not found:
-        raise ValueError("batches must hold one batch or more; got none. An iterator gives them once: pass a list.")
-    if len(found) > MOST_BATCHES:
+    sample = list(itertools.islice(batches, MOST_BATCHES + 1))
+    if not sample:
+        raise ValueError("batches must hold one batch or more; got none. An iterator yields them once: pass a list.")
+    if len(sample) > MOST_BATCHES:
         raise ValueError(
             f"batches must be a sample of at most {MOST_BATCHES:,}, each of which runs many times; got more. Pass "
-            "list(itertools.islice(loader, 8)), say."
+            "list(itertools.islice(loader, 8)), for example."
         )
-    return found
+    return sample
 
 
 def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
-    """Recipes of linear layers by name.
+    """Return name -> recipe of linear layers.
 
     Args:
       recipes: one or several names or recipes of fp.torch or fp.train, or a dictionary of these by names of your own.
     Raises:
-      TypeError, ValueError: none, something else, a recipe without a name or two of one, or scales of earlier steps.
+      TypeError: recipes is something else.
+      ValueError: there is no recipe, one has no name, two have the same name, or one has scales of earlier steps.
     """
     if isinstance(recipes, (str, LinearRecipe, Recipe)):
         recipes = [recipes]
     if isinstance(recipes, Mapping):
         pairs = [(name, find_linear(spec)) for name, spec in recipes.items()]
     elif isinstance(recipes, Iterable):
-        pairs = [(_name_of(spec), find_linear(spec)) for spec in recipes]
+        pairs = []
+        for spec in recipes:
+            name = spec.upper().replace("-", "_") if isinstance(spec, str) else getattr(spec, "name", "")
+            pairs.append((name, find_linear(spec)))
     else:
         raise TypeError(f"recipes must be names, recipes or a dictionary of these; got {shown(recipes)}.")
     if not pairs:
-        raise ValueError("recipes must be one recipe or several; got none. Pass ['DEEPSEEK_V3'], say.")
+        raise ValueError("recipes must be one recipe or several; got none. Pass ['DEEPSEEK_V3'], for example.")
     names = [name for name, _ in pairs]
     for name, linear in pairs:
         if not isinstance(name, str) or not name or names.count(name) > 1:
             raise ValueError(
-                f"recipes must have names of their own; got {shown(names)}. Pass {{'mine': recipe}}, by name."
+                f"recipes must have different names; got {shown(names)}. Pass a dictionary, {{'mine': recipe}}."
             )
         if linear.delayed is not None:
             raise ValueError(
                 f"recipes must have scales of the batch itself; got {name!r}, whose scales come from earlier steps. "
-                "Take one with current scales, such as 'TE_HYBRID'."
+                "Use one with current scales, such as 'TE_HYBRID'."
             )
     return dict(pairs)
 
 
-def _name_of(spec: Any) -> str:
-    return spec.upper().replace("-", "_") if isinstance(spec, str) else getattr(spec, "name", "")
-
-
 def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
-    """Return words of "fprop", "dgrad" and "wgrad" in that order; without a loss the first alone.
+    """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss only the first.
 
     Raises:
-      TypeError, ValueError: another word, or none.
+      TypeError, ValueError: an unknown product, or none.
     """
-    words = (products,) if isinstance(products, str) else products
-    if not isinstance(words, Sequence) or not words:
-        raise TypeError(f"products must be of {', '.join(PRODUCTS)}; got {shown(products)}.")
-    for word in words:
-        require_word("products", word, PRODUCTS)
-    if not has_loss and "fprop" not in words:
+    names = (products,) if isinstance(products, str) else products
+    if not isinstance(names, Sequence) or not names:
+        raise TypeError(f"products must be one or several of {', '.join(PRODUCTS)}; got {shown(products)}.")
+    for name in names:
+        require_word("products", name, PRODUCTS)
+    if not has_loss and "fprop" not in names:
         raise ValueError(f"products must have 'fprop' without a loss, as others need gradients; got {shown(products)}.")
-    return tuple(product for product in PRODUCTS[: None if has_loss else 1] if product in words)
+    return tuple(product for product in PRODUCTS[: None if has_loss else 1] if product in names)

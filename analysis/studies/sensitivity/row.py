@@ -1,4 +1,4 @@
-"""The figures of one layer, product and recipe: of each batch, and their mean and spread."""
+"""The metrics of one layer, product and recipe: of each batch, and their mean and spread."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-JOINT = "*"  # layer and product of a row in which several are low at once
+JOINT = "*"  # layer and product of a row with several low products
 
 
 class BatchFigures(NamedTuple):
-    """What low precision does to one batch; errors are inf where it gave Inf or NaN.
+    """The effect of low precision on one batch; errors are infinite if it gave Inf or NaN.
 
     Attributes:
-      loss_change: the loss minus that of exact products.
-      output_error, output_cosine: |o - o0| / |o0| of all that the model returned, and the cosine of o and o0.
-      gradient_error, gradient_cosine: the same of the gradients of all parameters together.
-      weight_gradient_error: the same error of the layer's own weight.
-      first_order: sum <g, d>, where d is the error of the layer's output and g its gradient.
-      fisher: n / 2 times the sum over the n terms of the loss of <g, d>^2: the second order, with the Fisher
-        information in place of the Hessian.
+      loss_change: the loss minus the loss with exact products.
+      output_error, output_cosine: |o - o0| / |o0| over all that the model returned, and the cosine of o and o0.
+      gradient_error, gradient_cosine: the same for the gradients of all parameters together.
+      weight_gradient_error: the same error for the gradient of the layer's own weight.
+      first_order: sum <g, d>, where d is the error of the layer's output and g the gradient of the output.
+      fisher: n / 2 times the sum of <g, d>^2 over the n terms of the loss: the second order, with the Fisher
+        information instead of the Hessian.
     """
 
     loss_change: float
@@ -35,9 +35,9 @@ class BatchFigures(NamedTuple):
 
     @classmethod
     def of(cls, *values: float, **named: float) -> BatchFigures:
-        """The same with one NaN for all, so that equal figures compare as equal."""
-        found = cls(*values, **named)
-        return cls(*(math.nan if value != value else value for value in found))
+        """Return figures with one NaN for all NaNs, so that equal figures compare as equal."""
+        figures = cls(*values, **named)
+        return cls(*(math.nan if value != value else value for value in figures))
 
 
 UNCHANGED = BatchFigures(0.0, 0.0, 1.0, 0.0, 1.0, 0.0)
@@ -46,21 +46,21 @@ RANKED = ("gradient_error", "loss_change", "output_error", "weight_gradient_erro
 
 @dataclass(frozen=True)
 class SensitivityRow:
-    """What one product of one layer does to the model when it alone follows a recipe.
+    """The effect of one product of one layer on the model when it alone follows a recipe.
 
-    Figures are means over the batches, spreads their standard deviations (NaN of one batch). Errors are relative:
-    0.02 is 2 %; inf says that low precision gave Inf or NaN, or changed what is 0.
+    Metrics are means over the batches, spreads their standard deviations (NaN for one batch). Errors are relative:
+    0.02 is 2 %; infinity says that low precision gave Inf or NaN, or changed a tensor of zeros.
 
     Attributes:
-      layer, product, recipe: names; "*" where several products are low at once.
-      loss_change, loss_spread: of the loss, in its own unit; exactly 0 of dgrad and wgrad.
-      output_error, output_spread, output_cosine: of what the model returns; exactly 0, 0 and 1 of dgrad and wgrad.
-        NaN where the loss does not call the model itself.
-      gradient_error, gradient_spread, gradient_cosine, cosine_spread: of the gradients of all parameters together.
-      weight_gradient_error: of the gradient of the layer's weight alone; NaN of joint rows.
-      first_order, fisher: two estimates of the loss change from one backward pass, see `Sensitivity.agreement`; 0 of
-        dgrad and wgrad, which no loss depends on, NaN of joint rows.
-      elements: values of the left and the right operand in a batch (the first one that has the product).
+      layer, product, recipe: names; "*" for layer and product if several products are low at once.
+      loss_change, loss_spread: change of the loss, in its own unit; exactly 0 for dgrad and wgrad.
+      output_error, output_spread, output_cosine: error of the model's outputs; exactly 0, 0 and 1 for dgrad and wgrad.
+        NaN if the loss does not call the model itself.
+      gradient_error, gradient_spread, gradient_cosine, cosine_spread: error of the gradients of all parameters.
+      weight_gradient_error: error of the gradient of the layer's weight alone; NaN for joint rows.
+      first_order, fisher: two estimates of the loss change from one backward pass, see `Sensitivity.agreement`; 0 for
+        dgrad and wgrad, on which the loss does not depend, NaN for joint rows.
+      elements: number of values of the left and the right operand in a batch (the first that has the product).
       batches: the BatchFigures of each batch.
     """
 
@@ -86,7 +86,7 @@ class SensitivityRow:
     def of(
         cls, layer: str, product: str, recipe: str, elements: tuple[int, int], batches: Sequence[BatchFigures]
     ) -> SensitivityRow:
-        """The row of some batches.
+        """Return the row of some batches.
 
         Example:
           >>> from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
@@ -100,11 +100,11 @@ class SensitivityRow:
             "loss_spread": "loss_change", "output_spread": "output_error", "gradient_spread": "gradient_error",
             "cosine_spread": "gradient_cosine",
         }  # fmt: skip
-        found = {name: _spread([getattr(one, figure) for one in batches]) for name, figure in spreads.items()}
-        return cls(layer, product, recipe, **means, **found, elements=elements, batches=tuple(batches))
+        over = {name: _spread([getattr(one, figure) for one in batches]) for name, figure in spreads.items()}
+        return cls(layer, product, recipe, **means, **over, elements=elements, batches=tuple(batches))
 
     def to_dict(self) -> dict[str, Any]:
-        """The row of a table, without its batches."""
+        """Return the row as a row of a table, without its batches."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("elements", "batches")]
         left, right = self.elements
         return {name: getattr(self, name) for name in names} | {"left_elements": left, "right_elements": right}
@@ -116,7 +116,7 @@ SPREADS = {
 
 
 def figure_of(row: SensitivityRow, figure: str) -> float:
-    """Return a figure of a row by its name."""
+    """Return a metric of a row by its name."""
     return float(getattr(row, figure))
 
 
@@ -132,7 +132,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """The standard deviation; NaN where it is unknown."""
+    """Return the standard deviation; NaN if it is unknown."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
     mean = _mean(values)
@@ -140,6 +140,6 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def harm(row: SensitivityRow, by: str) -> float:
-    """The size of a figure; one that is no number counts as infinite."""
+    """Return the magnitude of a metric; NaN counts as infinite."""
     size = abs(float(getattr(row, by)))
     return math.inf if math.isnan(size) else size

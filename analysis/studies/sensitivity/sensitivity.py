@@ -1,4 +1,4 @@
-"""Sensitivity: one product of one layer at a time in low precision, everything else exact."""
+"""The function fp.analysis.sensitivity: one product of one layer at a time in low precision, everything else exact."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ def sensitivity(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """What each product of each layer does to loss, outputs and gradients when it alone is in low precision.
+    """Measure the error that each product of each layer makes of loss, outputs and gradients when it alone is low.
 
-    Products that are not low are torch's own, bit for bit, in the model's dtype; the low one has the operands, scales
-    and arithmetic of `fp.torch.QuantLinear`, of a convolution over its patches. The model stays as it is: a copy runs.
-    Each batch runs from the same state and with the same draws of torch, NumPy and random, so that dropout and batch
-    norm do not count as errors. torch works on one thread, so that figures have the same bits on any number.
+    Exact products are torch's own, bit for bit, in the model's dtype. The low product has the operands, scales and
+    arithmetic of `fp.torch.QuantLinear`; that of a convolution is the product of its patches. The model stays as it is:
+    a copy runs. Each batch runs from the same state and with the same draws of torch, NumPy and random, so that dropout
+    and batch norm do not count as errors. torch works on one thread, so that metrics have the same bits for any number.
 
     Args:
       model: a torch.nn.Module on the CPU with linear layers or convolutions, in the mode (train or eval) to measure in.
-      batches: a list of what the loss takes as its batch; an iterable of at most 1,000 is listed.
+      batches: a list of what the loss takes as its batch, or an iterable of at most 1,000.
       loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as
         lambda model, batch: cross_entropy(model(batch[0]), batch[1]). A criterion of torch, such as
-        torch.nn.CrossEntropyLoss(), does just that for batches of (input, target). None runs no backward pass: rows
-        are of forward products and have figures of outputs alone, others are NaN; a batch is what the model takes,
-        model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
-      recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (their linear), or a
+        torch.nn.CrossEntropyLoss(), does just that for batches of (input, target). With None no backward pass runs:
+        rows are of forward products, and all their metrics but those of outputs are NaN. A batch is then what the model
+        takes: model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
+      recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (its `linear`), or a
         dictionary of these by names of your own.
-      layers: a shell pattern or several of the names of layers, such as "blocks.*.mlp.*".
-      products: of "fprop", "dgrad" and "wgrad"; without a loss "fprop" alone.
-      seed: of the draws of the first batch; the next ones count up.
-      backend: what multiplies low products, as of `fp.torch.QuantLinear`.
-      out: a folder in which each figure is kept as soon as it is there; the same call goes on where it stopped, and
-        more recipes or layers add theirs.
+      layers: a shell pattern or several for the names of layers, such as "blocks.*.mlp.*".
+      products: one or several of "fprop", "dgrad" and "wgrad"; without a loss only "fprop".
+      seed: seed of the random draws of the first batch; the next batches count up from it.
+      backend: multiplies low products, as in `fp.torch.QuantLinear`.
+      out: a folder that keeps each measurement as soon as it is made; the same call continues where it stopped, and
+        more recipes or layers can be added.
       progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
     Returns:
-      A Sensitivity with a row for each layer, product and recipe. Layers that the loss does not call have none, nor
-      have products that do not exist (dgrad of a layer whose input needs no gradient) or that a recipe cannot have;
-      `notes` says which.
+      A Sensitivity with a row for each layer, product and recipe. There is no row for layers that the loss does not
+      call, for products that do not exist (dgrad of a layer whose input needs no gradient), and for products that a
+      recipe cannot have; `notes` says which.
     Raises:
-      TypeError: an argument of another kind, or a loss that is no tensor.
+      TypeError: an argument of another type, or a loss that returns no tensor.
       ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,
-        without a gradient, or that does not call the model it is given; a batch that does not fit; unknown recipes,
+        without a gradient, or that does not call the given model; a batch that does not fit the model; unknown recipes,
         layers or products; a folder of another model, loss or data.
       ImportError: torch is not installed.
 
@@ -92,43 +92,43 @@ def sensitivity(
     chosen = request.product_layers(request.model_checked(model), layers)
     loss = None if loss is None else loss_of(loss)
     named, wanted = request.recipes_named(recipes), request.products_named(products, loss is not None)
-    listed = request.batches_listed(batches)
+    batches = request.batches_listed(batches)
     require_integer("seed", seed, 0)
     require_word("backend", backend, BACKENDS)
     folder = None if out is None else path_of(out, "out")
-    content = digest(model_content(model), content_of(listed), content_of_loss(loss), str(seed), backend)
-    kind = Measurer if loss is not None else OutputMeasurer
-    measurer = kind(Twin(model, list(chosen), loss, seed, backend), listed, named, wanted, content, folder)
+    content = digest(model_content(model), content_of(batches), content_of_loss(loss), str(seed), backend)
+    measures = Measurer if loss is not None else OutputMeasurer
+    measurer = measures(Twin(model, list(chosen), loss, seed, backend), batches, named, wanted, content, folder)
     with bar("sensitivity") if progress is None else nullcontext(progress) as report:
-        found = measurer.single(report)
-        if not found.rows:
-            raise ValueError(_nothing(measurer, found.notes))
+        single = measurer.single(report)
+        if not single.rows:
+            raise ValueError(_no_rows(measurer, single.notes))
         joint = tuple(
-            measurer.joint({(r.layer, r.product): named[name] for r in found.rows if r.recipe == name}, name)
+            measurer.joint({(r.layer, r.product): named[name] for r in single.rows if r.recipe == name}, name)
             for name in named
         )
         report(1.0, "all products at once")
     identity = digest(content, *(text for name, recipe in named.items() for text in (name, recipe_words(recipe))))
-    notes = (*request.left_out_notes(model, layers), *judged_eagerly(model, measurer.coverage), *found.notes)
-    coverage = measurer.coverage.of({row.layer for row in found.rows}, layers not in EVERY)
+    notes = (*request.left_out_notes(model, layers), *judged_eagerly(model, measurer.coverage), *single.notes)
+    coverage = measurer.coverage.of({row.layer for row in single.rows}, layers not in EVERY)
     return Sensitivity(
-        tuple(found.rows), joint, chosen, named, found.losses, type(model).__name__, identity, notes,
+        tuple(single.rows), joint, chosen, named, single.losses, type(model).__name__, identity, notes,
         measurer, groups_of(model, chosen), coverage,
     )  # fmt: skip
 
 
-def _nothing(measurer: Any, notes: Sequence[str]) -> str:
-    """Why there is no row."""
+def _no_rows(measurer: Any, notes: Sequence[str]) -> str:
+    """Return the message that says why there is no row."""
     if measurer.refused:
         return f"recipes must be able to have a product of the layers; none could: {notes[-1]}"
     if measurer.elements:
         return (
-            f"products must be ones that the loss runs through; got {', '.join(measurer.products)}, of which "
-            "the chosen layers have none. Take 'fprop', or let weights require gradients."
+            f"products must exist in the chosen layers; got {', '.join(measurer.products)}, of which they have none. "
+            "Use 'fprop', or let weights require gradients."
         )
     if measurer.twin.loss is None:
-        return "layers must be ones that model(batch) runs through; it ran through none of the chosen ones."
+        return "layers must be called by model(batch), which called none of the chosen layers."
     return (
-        "loss must call the model that it is given, whose chosen layers it did not run through: "
-        "loss(model, batch) gets a copy."
+        "loss must call the model that it is given, loss(model, batch), which is a copy; it called none of the chosen "
+        "layers."
     )

@@ -1,4 +1,4 @@
-"""The products of a layer as those of matrices: a linear layer's own, and those of a convolution's patches."""
+"""The products of a layer as products of matrices: those of a linear layer, and those of a convolution's patches."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from fpsim.analysis.models.patches import (
 )  # fmt: skip
 
 Tensor = torch.Tensor
-Part = tuple[Tensor, Tensor, Tensor | None]  # rows (tokens, K), a matrix (outputs, K) and its bias
+Part = tuple[Tensor, Tensor, Tensor | None]  # rows (tokens, K), matrix (outputs, K) and bias of one product
 CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class Shape(Protocol):
-    """How the operands of a layer become those of matrix products, and results what the layer gives."""
+    """Converts the operands of a layer to those of matrix products, and their results back."""
 
     groups: int
 
     def read(self, x: Tensor) -> Tensor:
-        """What the layer's function reads of its input."""
+        """Return the input as the layer's function reads it."""
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The output as torch computes it."""
+        """Return the output as torch computes it."""
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """The operands of each product."""
+        """Return the operands of each product."""
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """The gradient of each product's rows."""
+        """Return the gradient of each product's result."""
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """The output of what the products gave."""
+        """Return the layer's output from the results of its products."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of the input of those of the rows."""
+        """Return the gradient of the input from the gradients of the rows."""
 
-    def weight_gradient(self, found: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of the weight of those of the matrices."""
+    def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of the weight from the gradients of the matrices."""
 
 
 class Linear:
-    """One product of the rows of x."""
+    """The operands of a linear layer, which has one product."""
 
     groups = 1
 
@@ -79,12 +79,12 @@ class Linear:
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         return rows[0].reshape(x.shape)
 
-    def weight_gradient(self, found: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        return found[0]
+    def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
+        return matrices[0]
 
 
 class PatchProducts:
-    """One product of the patches of each group.
+    """The operands of a convolution, which has a product of patches for each group.
 
     Args:
       layer: a torch.nn.Conv1d, Conv2d or Conv3d.
@@ -105,8 +105,8 @@ class PatchProducts:
         layer = self._layer
         func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
         padding = layer.padding if layer.padding_mode == "zeros" else 0
-        found: Tensor = func(x, weight, bias, layer.stride, padding, layer.dilation, layer.groups)
-        return found
+        output: Tensor = func(x, weight, bias, layer.stride, padding, layer.dilation, layer.groups)
+        return output
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
         return matrices(self._of(x, weight)._replace(bias=bias))
@@ -120,12 +120,12 @@ class PatchProducts:
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         return gathered(rows, self._of(x, weight))
 
-    def weight_gradient(self, found: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        return weights_of(found, self._of(x, weight))
+    def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
+        return weights_of(matrices, self._of(x, weight))
 
 
 def shape_of(layer: Any) -> Shape:
-    """How a layer multiplies.
+    """Return the converter for a layer's operands and results.
 
     Example:
       >>> import torch
@@ -138,20 +138,20 @@ def shape_of(layer: Any) -> Shape:
 
 
 def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:
-    """How many values the products read: of rows, matrices and gradients of rows."""
+    """Return the number of values of the rows, matrices and gradients of some products."""
     x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
-    return x, weight, sum(each.numel() for each in gradients)
+    return x, weight, sum(gradient.numel() for gradient in gradients)
 
 
 def multiplies(layer: Any) -> bool:
-    """Whether a layer's products are those of matrices that follow recipes."""
+    """Return whether a layer's products are matrix products that can follow recipes."""
     if type(layer) in CONVOLUTIONS:
         return not is_depthwise(layer.weight, layer.groups)
     return type(layer) is torch.nn.Linear
 
 
 def why_not(layer: Any) -> str:
-    """Why a layer with weights stays exact; "" for other modules, and where it does not."""
+    """Return why a layer with weights stays exact; "" for other modules."""
     if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
         return "an embedding looks rows up and multiplies nothing"
     if isinstance(layer, torch.nn.modules.conv._ConvTransposeNd):
@@ -163,20 +163,20 @@ def why_not(layer: Any) -> str:
     if isinstance(layer, torch.nn.Bilinear):
         return "bilinear layers stay exact"
     if isinstance(layer, torch.nn.MultiheadAttention):
-        return "what torch.nn.MultiheadAttention multiplies inside stays exact"
+        return "the products inside of torch.nn.MultiheadAttention stay exact"
     return "" if multiplies(layer) else _why_not_this_kind(layer)
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Why a layer that is more than torch's linear layer or convolution stays exact; "" for other modules."""
+    """Return why a layer derived from torch's linear layer or convolution stays exact; "" for other modules."""
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
-        return ""  # the last is part of an attention, which says so
+        return ""  # the latter is part of an attention, which has its own reason
     if parametrize.is_parametrized(layer):
-        return "what a parametrization makes of other tensors stays exact, until remove_parametrizations keeps it"
-    return "a subclass of torch's layer may multiply otherwise"
+        return "a weight made by a parametrization stays exact, until remove_parametrizations makes it a parameter"
+    return "a subclass of torch's layer may multiply in another way"
 
 
 def groups_of(model: Any, layers: Iterable[str]) -> dict[str, int]:
-    """The groups of each of these layers that is a convolution."""
-    found = {name: model.get_submodule(name) for name in layers}
-    return {name: int(layer.groups) for name, layer in found.items() if type(layer) in CONVOLUTIONS}
+    """Return layer -> number of groups, for the layers that are convolutions."""
+    modules = {name: model.get_submodule(name) for name in layers}
+    return {name: int(layer.groups) for name, layer in modules.items() if type(layer) in CONVOLUTIONS}

@@ -14,11 +14,11 @@ from fpsim.recipes.linear_recipe import LinearRecipe, Product
 from fpsim.torch.plan import plan_of
 
 Tensor = torch.Tensor
-CALLS = 1 << 20  # calls of a layer in one batch that draw differently
+CALLS = 1 << 20  # calls of a layer in one batch that have different random draws
 
 
 class RefusedProduct(ValueError):
-    """A recipe cannot have a product of this layer; the message says why."""
+    """The error that a recipe cannot have a product of a layer; the message says why."""
 
     def __init__(self, layer: str, product: str, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -26,13 +26,13 @@ class RefusedProduct(ValueError):
 
 
 class LayerCall(NamedTuple):
-    """A layer in the backward pass: what it read, what came back, and what it gave.
+    """One call of a layer, as seen in the backward pass.
 
     Attributes:
-      x, weight, bias: what its products read.
-      y, dy: its output, and the gradient of that.
-      dx, dw: the exact gradients of x and the weight; None where nobody asks for one.
-      draw: the number of its stochastic draws.
+      x, weight, bias: the operands.
+      y, dy: the output, and its gradient.
+      dx, dw: the exact gradients of x and the weight; None if they are not needed.
+      draw: the number that seeds its stochastic rounding.
     """
 
     x: Tensor
@@ -46,19 +46,19 @@ class LayerCall(NamedTuple):
 
 
 class Spot:
-    """A layer that runs as torch's does, bit for bit, but for the products that are low.
+    """A layer that runs as torch's does, bit for bit, except for the products that are low.
 
     Args:
-      name: of the layer, which stochastic draws depend on.
-      layer: the torch.nn.Linear or convolution, whose forward pass this becomes.
-      backend: what multiplies, as of `fp.torch.QuantLinear`.
+      name: name of the layer, which seeds stochastic rounding.
+      layer: the torch.nn.Linear or convolution, whose forward pass is replaced.
+      backend: multiplies, as in `fp.torch.QuantLinear`.
 
     Attributes:
-      low: product -> the recipe that it follows; torch's own without one.
-      seen: called with every `LayerCall` of the backward pass; None for nobody.
-      read: called with every input in the forward pass; None for nobody.
-      prefix: outputs of an exact run to keep, or to return again; None to compute all.
-      draw: the number of the next call's draws.
+      low: product -> the recipe that it follows; products without one are torch's own.
+      seen: called with every `LayerCall` in the backward pass, unless it is None.
+      read: called with every input in the forward pass, unless it is None.
+      prefix: outputs of an exact run to keep or to return again; None to compute all.
+      draw: the number that seeds the stochastic rounding of the next call.
     """
 
     def __init__(self, name: str, layer: Any, backend: str) -> None:
@@ -72,7 +72,7 @@ class Spot:
         layer.forward = self.forward
 
     def forward(self, input: Tensor) -> Tensor:
-        """The layer's output."""
+        """Return the layer's output."""
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
         x = self.shape.read(input)
@@ -87,45 +87,47 @@ class Spot:
         return y
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
-        """The output where the forward product follows a recipe."""
+        """Return the output with the forward product in a recipe."""
         if self._is_torchs(recipe, "fprop"):
             return self.shape.exact(x, weight, bias)
         with torch.no_grad():
-            found = [
+            results = [
                 self._refusing("fprop", lambda plan, step, part=part: torch.ops.fpsim.linear(
                     *part, step, None, None, plan
                 )[0], recipe, draw, group) for group, part in enumerate(self.shape.parts(x, weight, bias))
             ]  # fmt: skip
-            return self.shape.output(found, x, weight)
+            return self.shape.output(results, x, weight)
 
     def input_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """The gradient of the input where its product follows a recipe."""
+        """Return the gradient of the input with its product in a recipe."""
         if call.dx is not None and self._is_torchs(recipe, "dgrad"):
             return call.dx
         return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """The gradient of the weight where its product follows a recipe."""
+        """Return the gradient of the weight with its product in a recipe."""
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
-        found = self._gradients("wgrad", recipe, call)
-        return self.shape.weight_gradient(found, call.x, call.weight).to(call.weight.dtype)
+        gradients = self._gradients("wgrad", recipe, call)
+        return self.shape.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
-        """How many values the products of a call read: of the input, whose patches they are, weight and gradient."""
+        """Return the number of values of input (its patches), weight and gradient that a call's products read."""
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
             return sizes(parts, self.shape.gradients(call.dy, call.x, call.weight))
 
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
-        """Whether a recipe leaves a product of a convolution as it is: by its patches torch would add otherwise."""
+        """Return whether a recipe leaves a convolution's product to torch, which adds in another order than by
+        patches.
+        """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
         return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
 
     def _gradients(self, product: str, recipe: LinearRecipe, call: LayerCall) -> list[Tensor]:
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
-            found = [
+            gradients = [
                 self._refusing(product, lambda plan, step, part=part, dy=dy: torch.ops.fpsim.linear_gradients(
                     dy, *part[:2], step, None, None, plan, product == "dgrad", product == "wgrad",
                 ), recipe, call.draw, group)
@@ -133,7 +135,7 @@ class Spot:
                     parts, self.shape.gradients(call.dy, call.x, call.weight), strict=True
                 ))
             ]  # fmt: skip
-        return [dx if product == "dgrad" else dw for dx, dw, _ in found]
+        return [dx if product == "dgrad" else dw for dx, dw, _ in gradients]
 
     def _refusing(
         self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int, group: int
@@ -148,18 +150,18 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """The text of a layer's plan, and whether it draws."""
+    """Return the text of a layer's plan, and whether it draws random numbers."""
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
 
 
 def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
-    """An input as the product reads it under autocast; recipes cast the weight themselves."""
+    """Return an input as the product reads it under autocast; recipes cast the weight themselves."""
     return x.to(autocast[1]) if autocast[0] else x
 
 
 class _Layer(torch.autograd.Function):
-    """A layer whose exact products are those of torch, and whose low ones are those of its spot."""
+    """A layer whose exact products are torch's, and whose low products are computed by its spot."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
@@ -193,15 +195,18 @@ def _exact(
     spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, needed: Sequence[bool],
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
-    """The output, and torch's own gradients of x, weight and bias: the layer runs again, so they have its bits."""
-    leaves: list[Any] = [None if each is None else each.detach() for each in operands]
+    """Return the output, and torch's own gradients of x, weight and bias.
+
+    The layer runs again, so that the gradients have torch's bits.
+    """
+    leaves: list[Any] = [None if operand is None else operand.detach() for operand in operands]
     wanted = [i for i, leaf in enumerate(leaves) if needed[i] and leaf is not None]
     for i in wanted:
         leaves[i].requires_grad_()
     with torch.enable_grad(), torch.autocast("cpu", autocast[1], enabled=autocast[0]):
         y = spot.shape.exact(*leaves)
-    found: list[Tensor | None] = [None, None, None]
+    results: list[Tensor | None] = [None, None, None]
     gradients = torch.autograd.grad(y, [leaves[i] for i in wanted], dy)
     for i, gradient in zip(wanted, gradients, strict=True):
-        found[i] = gradient
-    return y.detach(), found
+        results[i] = gradient
+    return y.detach(), results

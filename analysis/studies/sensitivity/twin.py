@@ -1,4 +1,4 @@
-"""A copy of a model that runs on one batch again and again, each time from the same state and the same draws."""
+"""A copy of a model that runs on one batch again and again, from the same state and with the same random draws."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CALLS_OF_MODEL = "the model: model(*batch) of a tuple or list, model(**batch) of
 
 
 class TwinRun(NamedTuple):
-    """What a run gave.
+    """The results of a run.
 
     Attributes:
-      loss: with its graph, if it was kept; None where there is no loss.
-      outputs: all floats that the model returned, in the order of its calls.
+      loss: the loss with its graph; None if no loss was given.
+      outputs: all tensors of floats that the model returned, in the order of its calls.
     """
 
     loss: Tensor | None
@@ -41,11 +41,11 @@ class Twin:
     """A copy of a model whose linear layers and convolutions take each product from torch or from a recipe.
 
     Args:
-      model: which is not touched.
-      layers: layer -> the names of its modules; the first one is its own.
+      model: the model, which stays as it is.
+      layers: names of the layers.
       loss: called as loss(model, batch); None for outputs alone, without gradients.
-      seed: of the draws of each batch.
-      backend: what multiplies.
+      seed: seed of the random draws of the first batch.
+      backend: multiplies, as in `fp.torch.QuantLinear`.
     Raises:
       ValueError: the model cannot be copied.
     """
@@ -54,9 +54,9 @@ class Twin:
         self, model: Any, layers: Sequence[str], loss: Callable[..., Any] | None, seed: int, backend: str
     ) -> None:  # fmt: skip
         try:
-            with torch.inference_mode(False):  # whose copies would have no gradients
+            with torch.inference_mode(False):  # copies made in it would have no gradients
                 self.model = copy.deepcopy(model)
-        except Exception as reason:  # whatever a module holds
+        except Exception as reason:  # modules may raise anything
             raise ValueError(
                 f"model must be one that copy.deepcopy can copy, so that it stays as it is; got {type(model).__name__}:"
                 f" {reason}"
@@ -73,13 +73,12 @@ class Twin:
             if buffer is not None
         ]
         self._outputs: list[Tensor] = []
-        self.model.register_forward_hook(self._returned)
+        self.model.register_forward_hook(self._keep_outputs)
 
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
         """Return the loss of a batch with its graph, and the outputs, where some products follow recipes.
 
-        Raises:
-          whatever the model and the loss raise.
+        Exceptions of the model and the loss are passed on.
         """
         self._reset()
         self.assign(low or {}, index)
@@ -95,17 +94,17 @@ class Twin:
         return TwinRun(loss, outputs)
 
     def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """A run whose loss has a gradient, in exact products but for those that follow recipes.
+        """Return a run whose loss, or whose outputs, were checked.
 
         Raises:
-          TypeError, ValueError: the batch does not fit, or the loss is none.
+          TypeError, ValueError: the batch does not fit the model, or the loss is not one value with a gradient.
         """
         try:
             outcome = self.run(batch, index, low)
-        except Exception as reason:  # the model's own, of whatever kind
+        except Exception as reason:  # models may raise anything
             wanted = "the model and loss(model, batch)" if self.loss is not None else CALLS_OF_MODEL
             raise ValueError(
-                f"batches must fit {wanted}; batches[{index}] gives {type(reason).__name__}: {reason}"
+                f"batches must fit {wanted}; batches[{index}] raises {type(reason).__name__}: {reason}"
             ) from reason
         if self.loss is None:
             outputs_checked(outcome.outputs, index)
@@ -114,31 +113,31 @@ class Twin:
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
-        """Let products follow recipes from here on; those that are not named are torch's own."""
+        """Let products follow recipes from here on; products that are not named are torch's own."""
         for spot in self.spots.values():
             spot.low, spot.seen, spot.draw = {}, None, index * CALLS
         for (layer, product), recipe in low.items():
             self.spots[layer].low[product] = recipe
 
     def place_of(self, layer: str) -> int | None:
-        """Where the gradient of a layer's weight is among `gradients`; None where it is made of other parameters."""
+        """Return the index of a layer's weight in `gradients`; None if the weight is made of other parameters."""
         weight = self.spots[layer].layer.weight
-        return next((i for i, each in enumerate(self.weights) if each is weight), None)
+        return next((i for i, parameter in enumerate(self.weights) if parameter is weight), None)
 
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
-        """The gradient of every parameter; `keep` leaves the graph for another time."""
+        """Return the gradient of every parameter; with `keep` the graph stays for another backward pass."""
         assert loss is not None
         for weight in self.weights:
             weight.grad = None
         with _drawing(self.seed + index):
             loss.backward(retain_graph=keep)  # type: ignore[no-untyped-call]
-        found = [weight.grad for weight in self.weights]
+        gradients = [weight.grad for weight in self.weights]
         for weight in self.weights:
             weight.grad = None
-        return found
+        return gradients
 
     def _reset(self) -> None:
-        """The state of the model when it was copied: its buffers, and the mode of each module."""
+        """Reset the buffers and the modes of all modules to the time when the model was copied."""
         copies: dict[int, Tensor] = {}
         for module, name, buffer in self._buffers:
             if id(buffer) not in copies:
@@ -147,13 +146,13 @@ class Twin:
         for module, training in self._modes:
             module.training = training
 
-    def _returned(self, module: Any, inputs: Any, output: Any) -> None:
+    def _keep_outputs(self, module: Any, inputs: Any, output: Any) -> None:
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
 
 
 def floats_of(output: Any) -> Iterator[Tensor]:
-    """The tensors of floats in whatever a model returns.
+    """Yield the tensors of floats in whatever a model returns.
 
     Example:
       >>> import torch
@@ -177,7 +176,7 @@ def floats_of(output: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """Draw from a seed; the generators of the caller keep their states."""
+    """Draw from a seed inside a block; the states of the caller's generators are restored."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
@@ -206,20 +205,20 @@ def loss_checked(loss: Any, index: int) -> Tensor:
     """Check and return the value of a loss.
 
     Raises:
-      TypeError: it is no tensor.
-      ValueError: it has several values, no gradient, or is no number.
+      TypeError: it is not a tensor.
+      ValueError: it has several values, no gradient, or is Inf or NaN.
     """
-    where = f"loss(model, batch) must return one value with a gradient; of batches[{index}] got"
+    where = f"loss(model, batch) must return one value with a gradient; for batches[{index}] got"
     if not isinstance(loss, Tensor):
-        raise TypeError(f"{where} {shown(loss)}, which is no tensor. Leave out .item() and its kin.")
+        raise TypeError(f"{where} {shown(loss)}, which is not a tensor. Leave out .item() and the like.")
     if loss.numel() != 1:
-        raise ValueError(f"{where} a tensor of shape {tuple(loss.shape)}. Take its mean.")
+        raise ValueError(f"{where} a tensor of shape {tuple(loss.shape)}. Return its mean.")
     if not loss.requires_grad:
         raise ValueError(
-            f"{where} one without. Leave out torch.no_grad() and .detach(), and let a parameter require a gradient."
+            f"{where} one without a gradient. Leave out torch.no_grad() and .detach(), and let a parameter require one."
         )
     if not bool(torch.isfinite(loss.detach()).all()):
-        raise ValueError(f"{where} {loss.item()}, in exact products already. Take batches that the model can do.")
+        raise ValueError(f"{where} {loss.item()} even with exact products. Use batches for which the loss is finite.")
     return loss
 
 
@@ -231,11 +230,11 @@ def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
     """
     if not any(x.numel() for x in outputs):
         raise ValueError(
-            f"model must return tensors of floats, whose errors are judged without a loss; of batches[{index}] it "
+            f"model must return tensors of floats, whose errors are measured without a loss; for batches[{index}] it "
             "returned none. Pass a loss, or a model that returns its scores."
         )
     if not all(bool(torch.isfinite(x).all()) for x in outputs):
         raise ValueError(
-            f"model must return finite values; of batches[{index}] it returned Inf or NaN, in exact products already. "
-            "Take batches that the model can do."
+            f"model must return finite values; for batches[{index}] it returned Inf or NaN even with exact products. "
+            "Use batches for which they are finite."
         )

@@ -266,9 +266,12 @@ def test_layers_that_are_more_than_torchs_are_named_with_the_reason() -> None:
     found = diagnosed(model, [torch.randn(32, 64) for _ in range(2)], recipes="FP8_TENSOR")
     assert {one.layer for one in found.alone} == {"1", "2"}
     assert found.coverage.weights == 1.0
-    kept = "what a parametrization makes of other tensors stays exact, until remove_parametrizations keeps it"
+    kept = "a weight made by a parametrization stays exact, until remove_parametrizations makes it a parameter"
     assert f"Judged by its own errors alone, since {kept}: 1." in found.notes
-    assert "Judged by its own errors alone, since a subclass of torch's layer may multiply otherwise: 2." in found.notes
+    assert (
+        "Judged by its own errors alone, since a subclass of torch's layer may multiply in another way: 2."
+        in found.notes
+    )
     assert f"Not measured, since {kept}: 1." in found.sensitivity.notes
 
 

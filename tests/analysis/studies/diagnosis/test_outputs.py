@@ -201,7 +201,7 @@ def test_models_that_return_no_floats_or_no_numbers_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"model must return tensors of floats, .* Pass a loss"):
         judged(Wrong(lambda y: y.argmax(-1)), batches, recipes="BF16")
-    with pytest.raises(ValueError, match=r"model must return finite values; of batches\[0\] it returned Inf or NaN"):
+    with pytest.raises(ValueError, match=r"model must return finite values; for batches\[0\] it returned Inf or NaN"):
         judged(Wrong(lambda y: y / 0), batches, recipes="BF16")
     with pytest.raises(ValueError, match=r"batches must fit the model: model\(\*batch\) of a tuple or list"):
         judged(model, [(batches[0], batches[0])], recipes="BF16")

@@ -116,7 +116,7 @@ def test_a_report_is_saved_and_loaded_bit_for_bit(tmp_path: Path) -> None:
         loaded.measure({("0", "fprop"): "mx"})
     for text in ("", "{}", '{"kind": "fpsim sensitivity", "version": 1}', "[" * 5000):
         (tmp_path / "other.json").write_text(text)
-        with pytest.raises(ValueError, match=r"path must be what Sensitivity.save\(\) of version 1 wrote"):
+        with pytest.raises(ValueError, match=r"path must be a file that Sensitivity.save\(\) of version 1 wrote"):
             fp.analysis.Sensitivity.load(tmp_path / "other.json")
 
 

@@ -22,7 +22,7 @@ def refused(error: type[Exception], match: str, *, of: Any = None, **changes: An
 def test_models_that_have_no_products_to_measure() -> None:
     refused(TypeError, r"model must be a torch.nn.Module; got 3", of=3)
     refused(ValueError, r"model must have a torch.nn.Linear, .* got Sequential with none", of=nn.Sequential(nn.ReLU()))
-    why = r"with none \(0: what a parametrization makes .* keeps it\)\.$"
+    why = r"with none \(0: a weight made by a parametrization .* makes it a parameter\)\.$"
     refused(ValueError, why, of=nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))))
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(32, 8))
@@ -61,10 +61,10 @@ def test_losses_without_one_value_or_a_gradient() -> None:
     refused(
         TypeError, r"loss must be a function .*one_argument\(output.*: too many positional arguments", loss=one_argument
     )
-    refused(TypeError, r"batches\[0\] got \d\.\d+, which is no tensor", loss=lambda m, b: squared(m, b).item())
-    refused(ValueError, r"of batches\[0\] got a tensor of shape \(64, 8\). Take its mean", loss=lambda m, b: m(b[0]))
-    refused(ValueError, r"of batches\[0\] got one without. Leave out", loss=lambda m, b: squared(m, b).detach())
-    refused(ValueError, r"of batches\[0\] got nan, in exact products", loss=lambda m, b: squared(m, b) * float("nan"))
+    refused(TypeError, r"batches\[0\] got \d\.\d+, which is not a tensor", loss=lambda m, b: squared(m, b).item())
+    refused(ValueError, r"for batches\[0\] got a tensor of shape \(64, 8\). Return its mean", loss=lambda m, b: m(b[0]))
+    refused(ValueError, r"batches\[0\] got one without a gradient", loss=lambda m, b: squared(m, b).detach())
+    refused(ValueError, r"batches\[0\] got nan even with exact", loss=lambda m, b: squared(m, b) * float("nan"))
 
 
 def one_argument(output: Any) -> Any:
@@ -79,9 +79,9 @@ def test_a_loss_that_does_not_call_the_model_it_is_given() -> None:
 def test_batches_that_do_not_fit_say_which() -> None:
     _, batches, _ = made("mlp", 1)
     short = torch.randn(64, 31), torch.randn(64, 8)
-    refused(ValueError, r"batches\[1\] gives RuntimeError: mat1 and mat2 shapes", batches=[batches[0], short])
+    refused(ValueError, r"batches\[1\] raises RuntimeError: mat1 and mat2 shapes", batches=[batches[0], short])
     refused(ValueError, r"batches must hold one batch or more; got none", batches=[])
-    refused(ValueError, r"got none. An iterator gives them once: pass a list", batches=iter(()))
+    refused(ValueError, r"got none. An iterator yields them once: pass a list", batches=iter(()))
     refused(TypeError, r"batches must be a list .* an array of torch.float32, shape \(64, 32\)", batches=batches[0][0])
     refused(TypeError, r"batches must be a list .* got 'train'", batches="train")
     refused(ValueError, r"a sample of at most 1,000", batches=(batches[0] for _ in range(1001)))
@@ -99,7 +99,7 @@ def test_recipes_that_there_are_none_of() -> None:
     refused(ValueError, r"recipes must be one recipe or several; got none", recipes=[])
     refused(TypeError, r"recipe must be an fp.torch.LinearRecipe, .* got 8", recipes=[8])
     refused(TypeError, r"recipes must be names, recipes or a dictionary of these; got 8", recipes=8)
-    refused(ValueError, r"recipes must have names of their own; got \['', ''\]", recipes=[fp.torch.LinearRecipe()] * 2)
+    refused(ValueError, r"recipes must have different names; got \['', ''\]", recipes=[fp.torch.LinearRecipe()] * 2)
     refused(ValueError, r"got 'TE_DELAYED', whose scales come from earlier steps", recipes=["TE_DELAYED"])
     refused(ValueError, r"products must be one of fprop, dgrad, wgrad; got 'dgrd'", products=["dgrd"])
     refused(ValueError, r"backend must be one of", backend="cpu")
@@ -120,13 +120,13 @@ def test_a_product_that_a_recipe_cannot_have_is_noted_and_left_out() -> None:
 
 def test_products_that_the_loss_does_not_run_through() -> None:
     model = nn.Sequential(nn.Linear(32, 8))
-    refused(ValueError, r"products must be ones that the loss runs through; got dgrad", of=model, products="dgrad")
+    refused(ValueError, r"products must exist in the chosen layers; got dgrad", of=model, products="dgrad")
 
 
 def test_assignments_of_what_was_not_measured() -> None:
     model, batches, loss = made("mlp", 1)
     found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
-    with pytest.raises(ValueError, match=r"assignment must name products that were measured; got \('0', 'dgrad'\)"):
+    with pytest.raises(ValueError, match=r"assignment must name measured products; got \('0', 'dgrad'\)"):
         found.measure({("0", "dgrad"): "E4M3"})
     with pytest.raises(ValueError, match=r"assignment must name recipes of the report, E4M3; got 'BF16'"):
         found.measure({("0", "fprop"): "BF16"})

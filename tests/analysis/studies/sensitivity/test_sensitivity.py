@@ -106,7 +106,7 @@ def test_a_layer_that_is_called_twice_and_a_shared_weight_count_once() -> None:
     assert "unused" not in {row.layer for row in found.rows}
     assert found.notes == (
         "Not measured, since an embedding looks rows up and multiplies nothing: tokens.",
-        "Not called by the loss, and so without rows: unused.",
+        "Not called by the loss, and therefore without rows: unused.",
     )
     assert 0 < found["head", "wgrad", "E4M3"].weight_gradient_error < 0.05  # of the embedding's gradient too
 

@@ -94,7 +94,7 @@ def test_a_model_that_does_not_repeat_itself_is_told_of() -> None:
         model, [torch.ones(4, 8)], lambda model, x: model(x).square().sum(), recipes={"exact": FP32}
     )
     (note,) = found.notes
-    assert note.startswith("The model does not repeat itself: losses of the same batch in exact products are up to")
+    assert note.startswith("The model does not repeat itself: losses of the same batch with exact products differ by")
     assert model.calls == 0
 
 
