@@ -1,1 +1,1 @@
-"""One model under two arithmetics: `fp.analysis.diff`."""
+"""The difference of one model under two arithmetics: `fp.analysis.diff`."""

@@ -1,4 +1,4 @@
-"""An arithmetic in a word, or as an object: which recipe each layer of a model follows under it."""
+"""Arithmetics of a model, by name or as an object: the recipes that each layer follows under them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 from fpsim.train.side_by_side import PLACES
 
 DEFAULT = LINEAR["FP8_TENSOR"]
-OF_DTYPE = {"bfloat16": LINEAR["BF16"], "float16": LINEAR["FP16"]}  # what layers of 16 bits follow without recipe=
+OF_DTYPE = {"bfloat16": LINEAR["BF16"], "float16": LINEAR["FP16"]}  # recipes of layers of 16 bits without recipe=
 WORDS = ("torch", "float32", "emulated", "gpu", "hardware")
 OTHERS = (
     "a recipe such as DEEPSEEK_V3, a chip such as H100 or 'H100 cuBLAS', a unit of fp.units(), a schedule such as "
     "cutlass_2xacc(128), an accumulator, or a model of fp.probe"
 )
-SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # of units that take scales
+SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # scalings of units that take scales
 
 
 class Site(NamedTuple):
-    """A layer at one call: its name, the recipe of one that is quantised already, and the dtype that it multiplies."""
+    """One call of a layer: its name, its recipe if it is quantised already, and the dtype that it multiplies."""
 
     layer: str
     recipe: LinearRecipe | None = None
@@ -46,18 +46,18 @@ class Site(NamedTuple):
 
 
 Recipes = tuple[LinearRecipe, LinearRecipe, LinearRecipe]  # of fprop, dgrad and wgrad
-Follow = Callable[[Site], Recipes | None]  # None where a layer stays as it is
+Follow = Callable[[Site], Recipes | None]  # None if a layer stays as it is
 Change = Callable[[LinearRecipe], LinearRecipe]
 
 
 @dataclass(frozen=True)
 class LayerArithmetic:
-    """What the products of some layers follow.
+    """The arithmetic of some layers.
 
     Attributes:
-      follow: the recipes of a layer.
-      backend: what multiplies, as of `fp.torch.QuantLinear`.
-      remarks: what was left out, in sentences; filled as layers ask.
+      follow: returns the recipes of a layer.
+      backend: multiplies, as in `fp.torch.QuantLinear`.
+      remarks: sentences on what was left out, collected while layers run.
     """
 
     follow: Follow
@@ -67,42 +67,42 @@ class LayerArithmetic:
 
 @dataclass(frozen=True)
 class ModelArithmetic:
-    """An arithmetic of a model.
+    """The arithmetic of a model.
 
     Attributes:
-      name: as it was asked for; "" for several.
-      ways: what the layers of a shell pattern follow; of several that match a layer the last one counts, and a layer
-        that none matches stays as it is.
+      name: name of the arithmetic as it was passed; "" for a mapping.
+      ways: pairs of a shell pattern and the arithmetic of the layers that match it. The last matching pattern counts,
+        and a layer without one stays as it is.
     """
 
     name: str
     ways: tuple[tuple[str, LayerArithmetic], ...]
 
     def of(self, layer: str) -> LayerArithmetic | None:
-        """What a layer follows."""
+        """Return the arithmetic of a layer; None if it stays as it is."""
         return next((way for pattern, way in reversed(self.ways) if fnmatchcase(layer, pattern)), None)
 
     @property
     def remarks(self) -> list[str]:
-        """What was left out."""
+        """Sentences on what was left out."""
         return [remark for _, way in self.ways for remark in way.remarks]
 
     @property
     def place(self) -> str:
-        """What multiplies, in words, where that is not this processor."""
+        """The place of the multiplications in words, if that is not this processor."""
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
 def arithmetic(argument: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
-    """The arithmetic that a word or an object stands for.
+    """Return the arithmetic that a name or an object stands for.
 
     Args:
-      argument: its name, for messages.
-      spec: as of `fp.analysis.diff`.
-      recipe: as of `fp.analysis.diff`.
+      argument: name of the argument, for messages.
+      spec: an arithmetic as in `fp.analysis.diff`.
+      recipe: a recipe as in `fp.analysis.diff`.
 
     Raises:
-      ValueError, TypeError: there is no such arithmetic, or it does not take the recipe's operands.
+      ValueError, TypeError: the arithmetic is unknown, or does not take the recipe's operands.
 
     Example:
       >>> from fpsim.analysis.studies.differences.arithmetics import Site, arithmetic
@@ -115,20 +115,15 @@ def arithmetic(argument: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
     if isinstance(spec, Mapping):
         if not spec or not all(isinstance(pattern, str) for pattern in spec):
             raise TypeError(f"{argument} must map shell patterns of layers to arithmetics; got {shown(spec)}.")
-        ways = tuple((pattern, _way(argument, each, recipe)) for pattern, each in spec.items())
+        ways = tuple((pattern, _way(argument, part, recipe)) for pattern, part in spec.items())
         return ModelArithmetic("", ways)
     spec = of_plan(spec)
-    return ModelArithmetic(_named(spec), (("*", _way(argument, spec, recipe)),))
-
-
-def _named(spec: Any) -> str:
-    if isinstance(spec, str):
-        return spec
-    return getattr(spec, "name", "") or repr(spec)
+    name = spec if isinstance(spec, str) else getattr(spec, "name", "") or repr(spec)
+    return ModelArithmetic(name, (("*", _way(argument, spec, recipe)),))
 
 
 def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
-    """What follows from an object, or from a word."""
+    """Return the arithmetic of layers that a name or an object stands for."""
     if isinstance(spec, str):
         spec = _object(argument, spec)
     if isinstance(spec, str):
@@ -150,13 +145,13 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 
 
 class _Chip(NamedTuple):
-    """A chip, with or without a library, as it was asked for."""
+    """The name of a chip, with or without a library."""
 
     word: str
 
 
 def _object(argument: str, word: str) -> Any:
-    """What a word stands for; a word of WORDS stands for itself."""
+    """Return the object that a name stands for; names of WORDS stand for themselves."""
     lower = word.strip().lower()
     if lower in WORDS:
         return lower
@@ -174,11 +169,14 @@ def _object(argument: str, word: str) -> Any:
     raise unknown(argument, word, WORDS, others=OTHERS, meant=[meant[near]] if near else [])
 
 
-# ---- what a recipe is changed to
+# ---- changes of recipes
 
 
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
-    """The recipe that is asked for; else a layer's own, that of its dtype if that has 16 bits, or the default."""
+    """Return the requested recipe for all layers.
+
+    Without one it is a layer's own recipe, that of its dtype of 16 bits, or the default.
+    """
     if recipe is None:
         return lambda site: (site.recipe or OF_DTYPE.get(site.dtype, default),) * 3
     return _of_recipe(find_either(recipe))
@@ -196,15 +194,15 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 
 
 def _changed(base: Follow, change: Change) -> Follow:
-    """The recipes of a base, changed."""
+    """Return the recipes of `base` with a change applied to each."""
 
     def follow(site: Site) -> Recipes | None:
-        found = base(site)
-        if found is None:
+        recipes = base(site)
+        if recipes is None:
             return None
-        if found[0] == found[1] == found[2]:
-            return (change(found[0]),) * 3
-        fprop, dgrad, wgrad = (change(each) for each in found)
+        if recipes[0] == recipes[1] == recipes[2]:
+            return (change(recipes[0]),) * 3
+        fprop, dgrad, wgrad = map(change, recipes)
         return fprop, dgrad, wgrad
 
     return follow
@@ -222,37 +220,36 @@ def _word(word: str, recipe: Any) -> LayerArithmetic:
 
 
 def _chip(word: str, recipe: Any) -> LayerArithmetic:
-    """The units of a chip, and the schedules of its library."""
+    """Return the arithmetic of a chip: its units, and the schedules of its library."""
     base, remarks = _base(recipe), dict[str, None]()
 
     def change(of: LinearRecipe) -> LinearRecipe:
         try:
-            found = placed(of, word)
+            on_chip = placed(of, word)
         except ValueError as reason:
             if recipe is None and of is DEFAULT:
                 raise ValueError(
-                    f"{reason} Without recipe= operands are those of FP8_TENSOR; recipe='BF16' has others."
+                    f"{reason} Without recipe= the operands are those of FP8_TENSOR; recipe='BF16' has others."
                 ) from None
             raise
-        remarks.update({f"{word}: {note[0].lower()}{note[1:]}.": None for note, _ in found.notes})
-        return found.recipe
+        remarks.update({f"{word}: {note[0].lower()}{note[1:]}.": None for note, _ in on_chip.notes})
+        return on_chip.recipe
 
     if recipe is not None:
-        followed = base(Site(""))
-        if followed is not None and not any(_has_units(placed(each, word).recipe) for each in followed):
+        on_chip = [placed(linear, word).recipe for linear in base(Site("")) or ()]
+        units = (linear.accumulator(product) for linear in on_chip for product in PRODUCTS)
+        if on_chip and not any(isinstance(unit, MatrixUnit) for unit in units):
             raise ValueError(
                 f"a chip needs a recipe with products on matrix units; got recipe={shown(recipe)}, which has none, so "
-                f"that {word} would give what every other one does. Take another recipe."
+                f"that all chips would give the same results as {word}. Use another recipe."
             )
     return LayerArithmetic(_changed(base, change), remarks=remarks)
 
 
-def _has_units(recipe: LinearRecipe) -> bool:
-    return any(isinstance(recipe.accumulator(name), MatrixUnit) for name in PRODUCTS)
-
-
 def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
-    """A unit in place of the recipe's, or one chain of it over operands that it takes."""
+    """Return the arithmetic of a unit: in place of the recipe's units, or one chain over operands in its own
+    formats.
+    """
     if recipe is None:
         made = _recipe_of(unit)
         return LayerArithmetic(lambda _: (made,) * 3)
@@ -260,13 +257,13 @@ def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
 
 
 def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
-    """Operands cast to what a unit takes, with a scale for each tensor where they have 8 bits or fewer."""
-    a, b = (None if each.carrier.bits == 32 else each.fmt for each in (unit.a, unit.b))
+    """Return the recipe with operands in a unit's formats, with a scale per tensor if these have 8 bits or fewer."""
+    a, b = (None if operand.carrier.bits == 32 else operand.fmt for operand in (unit.a, unit.b))
     scaling: Scaling | None = None
     if unit.scale is not None:
         scaling = SMALL_BLOCKS.get((unit.block, str(unit.scale_format)))
         if scaling is None:
-            raise ValueError(f"{unit.name} takes block scales that no row of fp.scalings has. Pass recipe=.")
+            raise ValueError(f"{unit.name} takes block scales for which fp.scalings has no row. Pass recipe=.")
     elif unit.a.fmt.bits <= 8:
         scaling = scalings.TENSOR
     back: Scaling | Literal["same"] = scaling.transposed() if scaling is not None and unit.scale is not None else "same"
@@ -279,16 +276,18 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
 
 
 def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
-    """The first unit and schedule, or accumulator, that a probed product equals; its operands where none are asked for.
+    """Return the arithmetic of the first unit and schedule, or accumulator, that a probed product equals.
+
+    Without a recipe its operands are those of the probed product.
 
     Raises:
-      ValueError: the model is of a sum, or equals nothing that runs at any length.
+      ValueError: the model is of a sum, or equals no unit or accumulator, which run at any length.
     """
     if model.kind == "sum" or not model.alike:
-        why = "a sum, which has one operand" if model.kind == "sum" else f"an order for {model.n} terms alone"
+        why = "a sum, which has one operand" if model.kind == "sum" else f"an order for exactly {model.n} terms"
         raise ValueError(
             f"{argument} must be a model of a product that equals a unit or an accumulator of fpsim; got one of {why}. "
-            "Probe fp.probe.matmul at another length."
+            "Use fp.probe.matmul with another K."
         )
     first = model.alike[0]
     how, schedule = first.how, first.schedule
@@ -301,17 +300,17 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
         base = _base(recipe)
 
     def change(of: LinearRecipe) -> LinearRecipe:
-        there = placed(of, how).recipe
-        return there if schedule is None or schedule == FLAT else placed(there, schedule).recipe
+        with_unit = placed(of, how).recipe
+        return with_unit if schedule is None or schedule == FLAT else placed(with_unit, schedule).recipe
 
     return LayerArithmetic(_changed(base, change))
 
 
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
-    """A schedule in place of the recipe's, on the units of its chip."""
+    """Return the arithmetic of a schedule in place of the recipe's, on the units of its chip."""
 
     def change(of: LinearRecipe) -> LinearRecipe:
-        there = placed(of, schedule.arch).recipe if schedule.arch else of
-        return placed(there, schedule).recipe
+        on_chip = placed(of, schedule.arch).recipe if schedule.arch else of
+        return placed(on_chip, schedule).recipe
 
     return LayerArithmetic(_changed(_base(recipe), change))

@@ -1,4 +1,4 @@
-"""torch's own product of a linear layer, reported like those of `fpsim.torch`."""
+"""torch's own product of a linear layer, reported like the products of `fpsim.torch`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from fpsim.torch.plan import ProductPlan
 from fpsim.torch.products import CastOperand
 from fpsim.torch.trace import ProductCall, show
 
-FORMATS = {torch.bfloat16: BF16, torch.float16: FP16}  # which torch rounds results to
-
-
+FORMATS = {torch.bfloat16: BF16, torch.float16: FP16}  # torch rounds results to these
 ONEDNN = 16**3  # multiplications above which torch hands 16-bit matrices to oneDNN: ATen/native/mkldnn/Matmul.cpp
 
 
@@ -31,19 +29,19 @@ def library_of(dtype: torch.dtype, multiplications: int) -> str:
       >>> library_of(torch.bfloat16, 8)
       ''
     """
-    backends: Any = torch.backends  # whose functions have no types
+    backends: Any = torch.backends  # its functions have no types
     if dtype in (torch.float32, torch.float64):
         return "MKL" if backends.mkl.is_available() else ""
     supported: Any = {
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
     }.get(dtype, lambda: False)
-    there = backends.mkldnn.is_available() and backends.mkldnn.enabled
-    return "oneDNN" if there and multiplications > ONEDNN and supported() else ""
+    enabled = backends.mkldnn.is_available() and backends.mkldnn.enabled
+    return "oneDNN" if enabled and multiplications > ONEDNN and supported() else ""
 
 
 def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
-    """x @ weight^T + bias as torch computes it, and its gradients as autograd does.
+    """Return x @ weight^T + bias as torch computes it, with the gradients of autograd.
 
     Example:
       >>> import torch
@@ -51,8 +49,8 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, l
       >>> by_torch(torch.ones(2, 3), torch.ones(4, 3), None, "head").shape
       torch.Size([2, 4])
     """
-    found: torch.Tensor = _ByTorch.apply(x, weight, bias, layer)  # type: ignore[no-untyped-call]
-    return found
+    y: torch.Tensor = _ByTorch.apply(x, weight, bias, layer)  # type: ignore[no-untyped-call]
+    return y
 
 
 class _ByTorch(torch.autograd.Function):
@@ -86,13 +84,13 @@ def _shown(
 ) -> None:
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))
-    found = np.array(array_of(result))
-    found = found if found.dtype == np.float64 else found.astype(np.float32)
+    values = np.array(array_of(result))
+    values = values if values.dtype == np.float64 else values.astype(np.float32)
     added = None if bias is None else array_of(bias)
-    show(ProductCall(layer, product, _operand(a), _operand(b), how, found, added))
+    show(ProductCall(layer, product, _operand(a), _operand(b), how, values, added))
 
 
 def _operand(x: torch.Tensor) -> CastOperand:
-    """A copy, since weights and gradients may change in place while it is held."""
+    """Return a copy of an operand, since weights and gradients may change in place while it is held."""
     source: Array = np.array(array_of(x))
     return CastOperand(source, source, None)

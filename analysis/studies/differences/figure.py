@@ -1,4 +1,4 @@
-"""How a difference grows from product to product."""
+"""The figure of a difference: its growth from product to product."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from fpsim.display.figure import COLORS, DATA, GRID, QUIET, axes_of, figure_style
 from fpsim.display.wording import short
 
-MOST_NAMES = 24  # products up to which each has its name
+MOST_NAMES = 24  # most products that are named on the axis
 SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP16"]}
 
 
 class DrawnProduct(Protocol):
-    """What is drawn of a product."""
+    """The part of a product's difference that is drawn."""
 
     @property
     def layer(self) -> str: ...
@@ -27,7 +27,7 @@ class DrawnProduct(Protocol):
 
 
 class Grown(Protocol):
-    """What a figure shows: a `ModelDivergence`."""
+    """The part of a `ModelDivergence` that its figure shows."""
 
     @property
     def growth(self) -> Sequence[Any]: ...
@@ -35,9 +35,9 @@ class Grown(Protocol):
     def names(self) -> tuple[str, str]: ...
 
 
-def growth_axes(of: Grown, ax: Any = None) -> Any:
-    """Relative norms of the differences, a colour for each kind of product, above the share of elements that differ."""
-    rows = of.growth
+def growth_axes(divergence: Grown, ax: Any = None) -> Any:
+    """Draw the relative error of each product as lines, and the share of elements that differ as bars."""
+    rows = divergence.growth
     with figure_style():
         ax = axes_of(ax, 3.2)
         shares = ax.twinx()
@@ -59,24 +59,20 @@ def growth_axes(of: Grown, ax: Any = None) -> Any:
         ax.set_yscale("log")
         ax.tick_params(axis="y", which="minor", labelleft=False)
         known = [row.relative for row in rows if 0 < row.relative < math.inf]
-        if known:  # whole decades, so that a label stands at either end
+        if known:  # whole decades, so that both ends have a label
             ax.set_ylim(10.0 ** math.floor(math.log10(min(known))), 10.0 ** (math.floor(math.log10(max(known))) + 1))
         ax.grid(axis="y", color=GRID, linewidth=0.6)
         ax.set_xlim(-0.6, len(rows) - 0.4)
         ax.set_ylabel("norm of the difference / norm")
-        _name_products(ax, rows)
+        if len(rows) <= MOST_NAMES:
+            ax.set_xticks(range(len(rows)), [short(row.layer, 18) for row in rows], rotation=60, ha="right")
+        else:
+            ax.set_xlabel("products, in the order of computing")
+        ax.tick_params(axis="x", labelcolor=QUIET)
         for side in (ax, shares):
             for edge in ("top", "right", "left"):
                 side.spines[edge].set_visible(False)
         if len({row.product for row in rows}) > 1:
             ax.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
-        ax.set_title(f"{short(of.names[0], 24)} and {short(of.names[1], 24)}", loc="left", fontsize=8)
+        ax.set_title(" and ".join(short(name, 24) for name in divergence.names), loc="left", fontsize=8)
         return ax
-
-
-def _name_products(ax: Any, rows: Sequence[DrawnProduct]) -> None:
-    if len(rows) <= MOST_NAMES:
-        ax.set_xticks(range(len(rows)), [short(row.layer, 18) for row in rows], rotation=60, ha="right")
-    else:
-        ax.set_xlabel("products, in the order of computing")
-    ax.tick_params(axis="x", labelcolor=QUIET)

@@ -1,4 +1,4 @@
-"""How far two runs are apart: at every product, and in what the model gives in the end."""
+"""The size of the difference of two runs: at every product, and in the output of the model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fpsim.errors import shown
 
 @dataclass(frozen=True)
 class LayerDifference:
-    """One product of two runs.
+    """The difference of one product between two runs.
 
     Attributes:
-      layer, product: as of a Divergence.
-      call: how many times the layer had computed this product before.
-      size: elements of the result.
-      differing: the share of them whose bits differ.
-      relative: the norm of the difference over that of the first run's result, both over elements that are finite in
-        both; NaN where there is none.
+      layer, product: names, as in a Divergence.
+      call: number of earlier calls of the layer with this product.
+      size: number of elements of the result.
+      differing: share of the elements whose bits differ.
+      relative: norm of the difference divided by the norm of the first run's result, over elements that are finite in
+        both; NaN if there is none.
     """
 
     layer: str
@@ -37,14 +37,14 @@ class LayerDifference:
 
 
 def layer_difference(x: Product, y: Product, call: int) -> LayerDifference:
-    """How far two results of one shape are apart."""
+    """Return the difference of two results of the same shape."""
     differ = differing(x.result, y.result)
     share = float(np.count_nonzero(differ)) / differ.size if differ.size else 0.0
     return LayerDifference(x.layer, x.product, call, differ.size, share, relative_norm(x.result, y.result))
 
 
 def relative_norm(x: Array, y: Array) -> float:
-    """|y - x| / |x| over elements that are finite in both, in float64.
+    """Return |y - x| / |x| over elements that are finite in both, in float64.
 
     Example:
       >>> from fpsim.analysis.studies.differences.growth import relative_norm
@@ -54,7 +54,7 @@ def relative_norm(x: Array, y: Array) -> float:
     both = np.isfinite(x) & np.isfinite(y)
     if both.size and not both.any():
         return float("nan")
-    p, q = (each[both].astype(np.float64) for each in (x, y))
+    p, q = (array[both].astype(np.float64) for array in (x, y))
     apart, norm = float(np.linalg.norm(q - p)), float(np.linalg.norm(p))
     if apart == 0.0:
         return 0.0
@@ -65,15 +65,15 @@ Logits = bool | Callable[[Any], Any] | None
 
 
 def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
-    """The mean of KL(first || second) in nats of two outputs as logits of classes along the last axis; None for none.
+    """Return the mean of KL(first || second) in nats, with two outputs as logits along the last axis; None without.
 
     Args:
-      x, y: what the model gave in both runs.
-      logits: None for what is called `logits`, False for nothing, True for the output itself, or a function that takes
-        them from the output.
+      x, y: the outputs of the model in both runs.
+      logits: None for the part of the output that is called `logits`, False for none, True for the output itself, or a
+        function that takes them from the output.
 
     Raises:
-      ValueError, TypeError: logits were asked for, and the output has none.
+      ValueError, TypeError: logits were asked for, but the output has none.
 
     Example:
       >>> import torch
@@ -83,32 +83,32 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
     """
     if logits is False:
         return None
-    p, q = (_logits(each, logits) for each in (x, y))
+    p, q = (_logits(output, logits) for output in (x, y))
     if p is None or q is None:
         return None
     if p.shape != q.shape:
         raise ValueError(f"logits must have one shape in both runs; got {p.shape} and {q.shape}.")
     with np.errstate(all="ignore"):
-        log_p, log_q = (log_softmax(each, axis=-1) for each in (p, q))
+        log_p, log_q = (log_softmax(array, axis=-1) for array in (p, q))
         terms = np.where(log_p == -np.inf, 0.0, np.exp(log_p) * (log_p - log_q))  # 0 log 0 is 0
     return float(terms.sum(-1).mean())
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:
-    found: Any = output if logits is True else None
+    chosen: Any = output if logits is True else None
     if callable(logits):
-        found = logits(output)
+        chosen = logits(output)
     elif isinstance(output, Mapping) and "logits" in output:
-        found = output["logits"]
+        chosen = output["logits"]
     elif isinstance(getattr(output, "logits", None), torch.Tensor):
-        found = output.logits
-    fits = isinstance(found, torch.Tensor) and found.is_floating_point() and found.dim() >= 1 and found.numel() > 0
-    if fits and found.shape[-1] >= 2:
-        array: Array = found.detach().double().numpy()
+        chosen = output.logits
+    fits = isinstance(chosen, torch.Tensor) and chosen.is_floating_point() and chosen.dim() >= 1 and chosen.numel() > 0
+    if fits and chosen.shape[-1] >= 2:
+        array: Array = chosen.detach().double().numpy()
         return array
     if logits is None:
         return None
     raise ValueError(
-        f"logits must be a tensor of floats with two or more classes along its last axis; got {shown(found)}. Pass a "
+        f"logits must be a tensor of floats with two or more classes along its last axis; got {shown(chosen)}. Pass a "
         "function that takes them from the output, or logits=False."
     )

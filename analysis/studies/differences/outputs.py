@@ -1,4 +1,4 @@
-"""Compares two models by what their modules give, where compiled graphs hide the products."""
+"""Comparison of two models by the outputs of their modules, where compiled graphs hide the products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpsim.torch.operators import array_of
 
 
 class ModuleOutput(NamedTuple):
-    """What a module gave at one call: a matrix with its last axis as columns, and the format of its elements."""
+    """The output of a module at one call: a matrix with its last axis as columns, and the format of its elements."""
 
     module: str
     values: Array
@@ -27,7 +27,7 @@ class ModuleOutput(NamedTuple):
 
 
 class OutputDifference(NamedTuple):
-    """The first module whose output differs, what was equal before it, and every module that both models called."""
+    """The first module whose output differs, the module before it, and every module that both models called."""
 
     first: ModuleOutput | None
     second: ModuleOutput | None
@@ -42,7 +42,10 @@ def is_compiled(model: Any) -> bool:
 
 @contextmanager
 def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterator[None]:
-    """Show what each module gives that Python calls; nothing is attached inside of compiled graphs."""
+    """Show the output of each module that Python calls, inside a `with` block.
+
+    Nothing is attached inside of compiled graphs.
+    """
     handles = []
     inside: tuple[str, ...] = ()
     for name, module in model.named_modules():
@@ -62,7 +65,7 @@ def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterato
 
 
 class _Hook:
-    """Shows the floats that a module gives."""
+    """A hook that shows the floats that a module returns."""
 
     def __init__(self, name: str, see: Callable[[ModuleOutput], None]) -> None:
         self._name, self._see = name, see
@@ -72,7 +75,7 @@ class _Hook:
 
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
-    """Show the floats that a module of a name gives."""
+    """Show the floats that a module with the given name returns."""
     for tensor in floats_in(output):
         array = np.array(array_of(tensor.detach()))
         values = array if array.dtype == np.float64 else array.astype(np.float32)
@@ -92,7 +95,7 @@ def plain_name(name: str) -> str:
 
 
 def floats_in(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the dense tensors of floats in what a module gives."""
+    """Yield the dense tensors of floats in the output of a module."""
     if isinstance(output, torch.Tensor):
         if output.is_floating_point() and output.layout == torch.strided:
             yield output
@@ -110,13 +113,13 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
     Example:
       >>> from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference
       >>> one, two = (ModuleOutput("up", np.float32([[value]])) for value in (1, 2))
-      >>> found = first_difference([one, one], [one, two])
-      >>> found.first.module, found.after
+      >>> difference = first_difference([one, one], [one, two])
+      >>> difference.first.module, difference.after
       ('up', 'up')
     """
     pairs = _paired(first, second)
     growth, calls = [], dict[str, int]()
-    found: tuple[ModuleOutput, ModuleOutput] | None = None
+    first_pair: tuple[ModuleOutput, ModuleOutput] | None = None
     after = before = ""
     for x, y in pairs:
         if x.values.shape == y.values.shape:
@@ -124,15 +127,15 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
             call = calls[x.module] = calls.get(x.module, -1) + 1
             relative = relative_norm(x.values, y.values)
             growth.append(LayerDifference(x.module or "the model", "output", call, x.values.size, share, relative))
-        if found is None and not same_bits(x.values, y.values):
-            found, after = (x, y), before
+        if first_pair is None and not same_bits(x.values, y.values):
+            first_pair, after = (x, y), before
         before = x.module
-    one, two = found or (None, None)
+    one, two = first_pair or (None, None)
     return OutputDifference(one, two, after, tuple(growth))
 
 
 def _paired(first: list[ModuleOutput], second: list[ModuleOutput]) -> Iterator[tuple[ModuleOutput, ModuleOutput]]:
-    """Yield the calls of one name and number in both lists, in the order of the second, which may hide some."""
+    """Yield the calls with equal name and number in both lists, in the order of the second, which may hide some."""
     waiting: dict[str, list[ModuleOutput]] = {}
     for output in first:
         waiting.setdefault(output.module, []).append(output)

@@ -1,4 +1,4 @@
-"""Where one model under two arithmetics first differs, and how far from there on."""
+"""The report of one model under two arithmetics: where they first differ, and how the difference grows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fpsim.display.wording import percent, plural
 from fpsim.divergence.divergence import Divergence, matrix_divergence
 from fpsim.errors import require_word
 
-LISTED = 12  # products that the table of a notebook lists
+LISTED = 12  # products in the table of a notebook
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,13 @@ class ModelDivergence(Divergence):
     """The first difference of one model under two arithmetics, and how it grows.
 
     Attributes:
-      growth: every product that both runs computed in one shape, in their order.
-      kl: the mean of KL(first || second) of the model's output as logits, in nats; None where it is none.
-      coverage: how much of the model was compared.
+      growth: the difference of every product that both runs computed in the same shape, in order.
+      kl: the mean of KL(first || second) of the model's output as logits, in nats; None without logits.
+      coverage: the share of the model that was compared.
 
-    Where no bit differs, `cause` is "none", `layer` and `product` are "", and bool() is False: `if found:` asks
-    whether there is a difference.
-
-    And those of a Divergence: layer, product, operand, element, bits, values, count, size, cause, explanation, names,
-    trees; `step` is None.
+    The other attributes are those of a Divergence: layer, product, operand, element, bits, values, count, size, cause,
+    explanation, names, trees; `step` is None. If no bit differs, `cause` is "none", `layer` and `product` are "", and
+    bool() is False.
     """
 
     growth: tuple[LayerDifference, ...] = field(default=(), repr=False)
@@ -40,17 +38,19 @@ class ModelDivergence(Divergence):
     coverage: Coverage = field(default=NOTHING, repr=False)
 
     def __bool__(self) -> bool:
-        """Whether a bit differs."""
+        """Return whether a bit differs."""
         return self.cause != "none"
 
     def to_frame(self, by: str = "element") -> Any:
-        """A pandas frame: one row, the first element; or with by="layer" a row for each product of `growth`."""
+        """Return a pandas frame: one row for the first element, or with by="layer" a row for each product of
+        `growth`.
+        """
         require_word("by", by, ("element", "layer"))
         if by == "layer":
             return frame([dataclasses.asdict(row) for row in self.growth])
-        found = super().to_frame()
-        found["kl"] = self.kl
-        return found
+        table = super().to_frame()
+        table["kl"] = self.kl
+        return table
 
     def plot(self, ax: Any = None) -> Any:
         """Draw how the difference grows from product to product; returns the matplotlib axes."""
@@ -59,10 +59,10 @@ class ModelDivergence(Divergence):
         return growth_axes(self, ax)
 
     def plot_trees(self, axes: Any = None) -> Any:
-        """Draw by which additions either run made the element; returns the axes, one for each tree that is known.
+        """Draw the additions by which each run computed the element; returns the axes, one for each known tree.
 
         Args:
-          axes: as many matplotlib Axes; None for figures of their own.
+          axes: matplotlib Axes, one for each known tree; None for new figures.
         """
         from fpsim.schedules.trees.picture import tree_axes
 
@@ -74,7 +74,7 @@ class ModelDivergence(Divergence):
         ]
 
     def _repr_html_(self) -> str:
-        """The explanation, and the first products that differ."""
+        """Return the explanation, and a table of the first products that differ."""
         rows = [row for row in self.growth if row.differing][:LISTED]
         head = "".join(f"<th>{name}</th>" for name in ("layer", "product", "elements that differ", "relative norm"))
         cells = "".join(
@@ -90,7 +90,7 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs all of whose bits are equal."""
+    """Return the report of two runs with equal bits."""
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
         f"No bit differs between {names[0]} and {names[1]}: {plural(len(growth), noun)} of {plural(size, 'element')}."
@@ -103,37 +103,39 @@ def no_difference(
 
 
 def output_divergence(
-    found: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
+    difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two models whose modules give other bits."""
-    first, second = found.first, found.second
+    """Return the report of two models whose modules have outputs with different bits."""
+    first, second = difference.first, difference.second
     assert first is not None
     assert second is not None
     name = first.module or "the model"
     shapes = first.values.shape, second.values.shape
     if shapes[0] != shapes[1]:
-        text = f"{name} gives {shapes[0]} on {names[0]} and {shapes[1]} on {names[1]}."
+        text = f"The output of {name} has shape {shapes[0]} on {names[0]} and {shapes[1]} on {names[1]}."
         return ModelDivergence(
             None, name, "output", "", None, (0, 0), (math.nan, math.nan), None, 0, 0, math.nan, "order", text, names,
-            growth=found.growth, kl=kl, coverage=coverage,
+            growth=difference.growth, kl=kl, coverage=coverage,
         )  # fmt: skip
-    before = f"Everything up to the output of {found.after} was equal" if found.after else "It is the first output"
-    hidden = "torch.compile's graphs hide products, so modules are compared by what they give, where Python calls them."
+    after = difference.after
+    before = f"Everything up to the output of {after} was equal" if after else "It is the first output"
+    hidden = "torch.compile's graphs hide products, so that the outputs of modules that Python calls are compared."
     fmt = first.fmt if first.fmt == second.fmt else None
     place = matrix_divergence(name, first.values, second.values, names, f"{before}. {hidden}", fmt=fmt)
-    fields = {each.name: getattr(place, each.name) for each in dataclasses.fields(Divergence)}
-    lines = [*filter(None, [coverage.headline]), place.explanation, growth_sentence(found.growth, kl)]
+    fields = {field.name: getattr(place, field.name) for field in dataclasses.fields(Divergence)}
+    lines = [*filter(None, [coverage.headline]), place.explanation, growth_sentence(difference.growth, kl)]
     text = "\n".join([*lines, *coverage.sentences])
-    return ModelDivergence(**{**fields, "explanation": text}, growth=found.growth, kl=kl, coverage=coverage)
+    return ModelDivergence(**{**fields, "explanation": text}, growth=difference.growth, kl=kl, coverage=coverage)
 
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
-    """How far the runs are apart in the end."""
-    apart = sum(row.differing > 0 for row in growth)
+    """Return a sentence on how many products differ, and by how much the last one does."""
+    count = sum(row.differing > 0 for row in growth)
     noun = "output" if growth and growth[0].product == "output" else "product"
-    said = f"{apart} of {plural(len(growth), noun)} {'differs' if apart == 1 else 'differ'}"
+    sentence = f"{count} of {plural(len(growth), noun)} {'differs' if count == 1 else 'differ'}"
     last = next((row for row in reversed(growth) if row.product in ("fprop", "output")), None)
     if last is not None:
-        share = f"in {percent(last.differing)} of its elements, by {last.relative:.2g} of its norm"
-        said += f"; the last one forwards, {last.layer}, {share if last.differing else 'does not'}"
-    return f"{said}." if kl is None else f"{said}. KL of the output: {kl:.2g} nats."
+        size = f"differs in {percent(last.differing)} of its elements, with a relative error of {last.relative:.2g}"
+        forward = "output" if noun == "output" else "forward product"
+        sentence += f"; the last {forward}, {last.layer}, {size if last.differing else 'is equal'}"
+    return f"{sentence}." if kl is None else f"{sentence}. KL of the output: {kl:.2g} nats."

@@ -1,4 +1,4 @@
-"""Runs a model under an arithmetic: its linear layers and convolutions by the recipes that it names."""
+"""Runs of a model under an arithmetic, with its linear layers and convolutions by the recipes of the arithmetic."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Seen = Callable[[Product], None]
 
 
 class LayerError(ValueError):
-    """What a layer's product refused, with the layer's name."""
+    """The error that a layer's product cannot be computed, with the layer's name."""
 
 
 class ModelRun(NamedTuple):
-    """What a run gave: the model's output, the names of its layers, and how much of the model was compared."""
+    """The results of a run: the model's output, the names of its layers, and the share of the model that ran."""
 
     output: Any
     layers: tuple[str, ...]
@@ -51,7 +51,7 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
     """Run a copy of a model under an arithmetic, and show its products, forwards and with a loss backwards.
 
     Raises:
-      ValueError: the model does not take the batch, a layer does not take its recipe, or the loss is no scalar.
+      ValueError: the model does not take the batch, a layer does not take its recipe, or the loss is not a scalar.
     """
     twin, batch = copied(model, "model"), copied(batch, "batch")
     mode = _Products(twin, arithmetic, frozenset(map(id, model.parameters())))
@@ -59,7 +59,7 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
     handle = twin.register_forward_hook(lambda *call: outputs.append(call[2]))
 
     def see(call: ProductCall) -> None:
-        if not (call.product == "fprop" and in_backward()):  # what a checkpoint computes again
+        if not (call.product == "fprop" and in_backward()):  # checkpointing computes these again
             seen(_placed(call, arithmetic, mode.by_torch))
 
     with torch.random.fork_rng(devices=[]), mode.entered(), watching(see):
@@ -72,9 +72,11 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a product with what computed it: a library of torch's, the tensor cores, or "" for this processor."""
+    """Return a product with the place of its computation: a library of torch, the tensor cores, or "" for this
+    processor.
+    """
     product = as_product(call, arithmetic.place)
-    if call.layer not in plain:  # recipes multiply in float32, whatever the layer's dtype is
+    if call.layer not in plain:  # recipes multiply in float32, whatever the dtype of the layer is
         return product
     (m, k), n = product.a.source.shape, product.b.source.shape[1]
     dtype = str(product.a.source.dtype)
@@ -85,9 +87,9 @@ def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[st
 def outputs_of(
     model: Any, batch: Any, arithmetic: ModelArithmetic, seen: Callable[[ModuleOutput], None]
 ) -> Any:  # fmt: skip
-    """Run a model forwards, show what its modules give, and return its output.
+    """Run a model forwards, show the outputs of its modules, and return its output.
 
-    A compiled model runs as it is, since its graphs belong to the modules that they were made of; buffers are put back.
+    A compiled model runs as it is, since its graphs belong to the modules that they were made of; buffers are restored.
 
     Raises:
       ValueError: the model does not take the batch.
@@ -101,7 +103,7 @@ def outputs_of(
         try:
             with nullcontext() if plain else mode.entered():
                 output = _fitting(batch, lambda: called_with(twin, batch))
-            if getattr(twin, "_compiled_call_impl", None) is not None:  # inside which no hook may be
+            if getattr(twin, "_compiled_call_impl", None) is not None:  # hooks are not allowed inside of it
                 show_output("", output, seen)
             return output
         except LayerError as reason:
@@ -112,19 +114,19 @@ def outputs_of(
 
 
 def copied(x: Any, noun: str) -> Any:
-    """A copy of a model or batch.
+    """Return a copy of a model or batch.
 
     Raises:
       ValueError: it cannot be copied.
     """
     try:
         return copy.deepcopy(x)
-    except Exception as reason:  # whatever its own code says
+    except Exception as reason:  # its own code may raise anything
         raise ValueError(f"{noun} must be one that copy.deepcopy copies; got {type(x).__name__}: {reason}") from None
 
 
 def _computed(model: Any, batch: Any, loss: Any) -> None:
-    """The forward pass, or the loss and its backward pass."""
+    """Run the forward pass, or the loss and its backward pass."""
     if loss is None:
         with torch.no_grad():
             _fitting(batch, lambda: called_with(model, batch))
@@ -135,15 +137,11 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
             raise ValueError(f"loss must return a tensor of one float for (model, batch); got {shown(value)}.")
         if not value.requires_grad:
             raise ValueError("loss must depend on weights that require a gradient; got a value without one.")
-        _run_backward(value)
-
-
-def _run_backward(value: torch.Tensor) -> None:
-    """As value.backward(), which would leave the mode, in which checkpoints have to compute again."""
-    engine: Any = torch.autograd.Variable._execution_engine
-    engine.run_backward(
-        (value,), (torch.ones_like(value),), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )  # fmt: skip
+        # value.backward() would leave the mode, in which checkpoints have to compute again
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.run_backward(
+            (value,), (torch.ones_like(value),), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )  # fmt: skip
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
@@ -153,9 +151,9 @@ def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
         raise
     except (TypeError, ValueError, RuntimeError, IndexError, KeyError, AttributeError) as reason:
         lines = str(reason).strip().splitlines() or [type(reason).__name__]
-        raise ValueError(f"batch must be what the model takes; got {_described(batch)}, and it says: {lines[0]}") from (
-            reason
-        )
+        raise ValueError(
+            f"batch must be what the model takes; got {_described(batch)}, for which it raises: {lines[0]}"
+        ) from reason
 
 
 def _described(batch: Any) -> str:
@@ -169,11 +167,11 @@ def _described(batch: Any) -> str:
 
 
 class _Products(TorchFunctionMode):
-    """Multiplies as an arithmetic says, in place of torch."""
+    """A mode in which linear layers and convolutions multiply by an arithmetic in place of torch."""
 
     def __init__(self, model: Any, arithmetic: ModelArithmetic, originals: frozenset[int]) -> None:
         super().__init__()
-        self._originals = originals  # weights that the copy must not read
+        self._originals = originals  # ids of weights that the copy must not read
         self._model, self._arithmetic = model, arithmetic
         names = Selection(model, "*")
         self._modules, self._owners = names.modules, names.owners
@@ -185,13 +183,13 @@ class _Products(TorchFunctionMode):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Multiply inside a `with` block; modules of the model say where they are."""
+        """Multiply by the arithmetic inside a `with` block; modules of the model say which one runs."""
         handles = []
         for module in self._model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 handles += [
-                    module.register_forward_pre_hook(self._entered, prepend=True),
-                    module.register_forward_hook(lambda *_: self._left(), always_call=True),
+                    module.register_forward_pre_hook(self._enter, prepend=True),
+                    module.register_forward_hook(lambda *_: self._leave(), always_call=True),
                 ]
         try:
             with self:
@@ -200,11 +198,11 @@ class _Products(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def _entered(self, module: torch.nn.Module, _: Any) -> None:
+    def _enter(self, module: torch.nn.Module, _: Any) -> None:
         self._stack.append(module)
         self.tally.ran(module)
 
-    def _left(self) -> None:
+    def _leave(self) -> None:
         self._stack.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -248,15 +246,15 @@ class _Products(TorchFunctionMode):
             rows.shape[0] * weight.numel() for rows, weight, _ in parts
         ))  # fmt: skip
         rows = [
-            self._multiplied(f"{layer}[{group}]" if of.groups > 1 else layer, *each, called=layer)
-            for group, each in enumerate(parts)
+            self._multiplied(f"{layer}[{group}]" if of.groups > 1 else layer, *part, called=layer)
+            for group, part in enumerate(parts)
         ]
         return folded(rows, of)
 
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """The operator of a layer that is quantised already."""
+        """Compute the operator of a layer that is quantised already."""
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
         layer = self._layer(weight)
@@ -266,7 +264,7 @@ class _Products(TorchFunctionMode):
             now = plan_from(plan)._replace(name=layer)
             return QUANTIZED(x, weight, bias, step, state, live, now.text)
         if recipe is not None and plan_of(recipe, plan_from(plan).name, plan_from(plan).backend).text != plan:
-            raise LayerError(f"layer {layer!r} follows several recipes, which no chip takes over. Pass recipe=.")
+            raise LayerError(f"layer {layer!r} follows several recipes, which a chip cannot replace. Pass recipe=.")
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
@@ -279,7 +277,7 @@ class _Products(TorchFunctionMode):
     def _multiplied(
         self, layer: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, called: str = ""
     ) -> torch.Tensor:
-        """x @ weight^T + bias."""
+        """Return x @ weight^T + bias."""
         if not (x.is_floating_point() and weight.is_floating_point()):
             raise LayerError(f"layer {layer!r} must multiply floats; got {x.dtype} by {weight.dtype}.")
         if x.shape[1] != weight.shape[1]:
@@ -292,11 +290,11 @@ class _Products(TorchFunctionMode):
             y, _ = _product_op(x, weight, bias, *self._states(plan, None, None), None, plan.text)
         except (ValueError, TypeError) as reason:
             raise LayerError(f"layer {layer!r}: {reason}") from reason
-        found: torch.Tensor = y
-        return found
+        output: torch.Tensor = y
+        return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """The count of steps and the scales of earlier ones, as of a layer's first step where it has none."""
+        """Return the count of steps and the scales of earlier steps; a layer without these is at its first step."""
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
         if plan.delayed is None:
@@ -304,7 +302,7 @@ class _Products(TorchFunctionMode):
         return step, first_state(plan.delayed[0]) if state is None else state
 
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
-        """What a layer follows; None where it stays as it is."""
+        """Return the plan that a layer follows; None if it stays as it is."""
         self.layers[called] = None
         way = self._arithmetic.of(called)
         if way is None:
@@ -321,11 +319,11 @@ class _Products(TorchFunctionMode):
         return self._plans[key]
 
     def _layer(self, weight: torch.Tensor) -> str:
-        """What the layer of a weight is called."""
+        """Return the name of the layer that a weight belongs to."""
         if id(weight) in self._originals:
             raise LayerError(
-                "model must be one that copy.deepcopy copies whole; the copy reaches weights of the model itself, as "
-                "through a function that holds it. Make that function a method."
+                "model must be one that copy.deepcopy copies whole; the copy uses weights of the model itself, for "
+                "example through a function that holds them. Make that function a method."
             )
         module = self._stack[-1] if self._stack else self._model
         name = self._modules.get(id(module), "")
@@ -334,7 +332,7 @@ class _Products(TorchFunctionMode):
 
 
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
-    """The plan of a layer; what 16-bit layers give is rounded to their format, as torch's are."""
+    """Return the plan of a layer; results of 16-bit layers are rounded to their format, as torch's are."""
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:
         open_ones = [name for name in PRODUCTS if fmt is not None and getattr(recipe, name).out_fmt is None]
@@ -344,7 +342,7 @@ def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> Lay
 
 
 def _autocast(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as a product reads it under autocast."""
+    """Return a tensor as a product reads it under autocast."""
     if not torch.is_autocast_enabled("cpu") or x.dtype == torch.float64 or not x.is_floating_point():
         return x
     return x.to(torch.get_autocast_dtype("cpu"))

@@ -1,20 +1,21 @@
-"""Compares one model under two arithmetics: `fp.analysis.diff`."""
+"""The function `fp.analysis.diff`, which compares one model under two arithmetics."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fpsim.analysis.models.recorder import check_model
 from fpsim.display.optional import load
+from fpsim.display.wording import listed
 from fpsim.divergence.divergence import Divergence, equal, first_divergence
 from fpsim.errors import nearest, shown
 
 if TYPE_CHECKING:
-    from fpsim.analysis.models.coverage import Coverage
     from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
     from fpsim.analysis.studies.differences.report import ModelDivergence
@@ -27,53 +28,53 @@ def diff(
     model: Any, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None, logits: Logits = None,
     second_model: Any = None, second_batch: Any = None,
 ) -> ModelDivergence:  # fmt: skip
-    """Run a model under two arithmetics, and say where their bits first part, why, and how far they drift.
+    """Run a model under two arithmetics, and say where their bits first differ, why, and how the difference grows.
 
-    Every product of a linear layer or a convolution, and with a loss of their gradients, is computed twice and
-    compared: operands before and after their casts, and results. The first difference is one with nothing before it;
-    from there on inputs differ too, and `growth` says by how much results do. Everything else, such as norms,
-    attention's own products and embeddings, is torch's under both, and compared by what it gives to the next product.
-    The model and the batch are copied, and stay as they are; random numbers, as of dropout, are the same in both runs.
+    Every product of a linear layer or a convolution, and with a loss those of the backward pass, is computed twice and
+    compared: operands before and after their casts, and results. Everything before the first difference is equal; after
+    it inputs differ too, and `growth` says by how much results do. Everything else, such as norms, products inside of
+    attention and embeddings, is computed by torch in both runs, and compared as an input of the next product. The model
+    and the batch are copied and stay as they are; random numbers, such as those of dropout, are the same in both runs.
 
-    What torch.compile made hides its products: with a compiled model, whose arithmetic is "torch", modules are compared
-    by what they give, as far as Python calls them.
+    torch.compile hides products: with a compiled model, whose arithmetic must be "torch", the outputs of modules that
+    Python calls are compared instead.
 
     An arithmetic is one of these:
 
-    - "torch": the model as it is, also its layers that are quantised already.
+    - "torch": the model as it is, including layers that are quantised already.
     - "float32": a chain of fused multiply-adds in float32, in the order of K, without casts.
-    - a chip ("H100", "B200", "MI300X", "sm_90"): its matrix units multiply what `recipe` says, as of
-      `fp.train.lockstep`; with " cuBLAS" behind it, by the schedules of cuBLASLt's kernels.
-    - a matrix unit, a schedule, or an accumulator, or how they are written: in place of those of `recipe`. A unit
-      without a recipe takes operands of its own formats, with a scale for each tensor up to 8 bits, in one chain.
-    - a model that `fp.probe` made of a product: its unit and schedule, or accumulator, in place of those of `recipe`.
+    - a chip ("H100", "B200", "MI300X", "sm_90"): its matrix units compute the products of `recipe`, as in
+      `fp.train.lockstep`; followed by " cuBLAS", with the schedules of cuBLASLt's kernels.
+    - a matrix unit, a schedule or an accumulator, also as text: used in place of those of `recipe`. A unit without a
+      recipe takes operands in its own formats, with a scale per tensor up to 8 bits, in one chain.
+    - a model of a product made by `fp.probe`: its unit and schedule, or accumulator, in place of those of `recipe`.
     - a recipe: of linear layers (`fp.torch`), of training (`fp.train`), or the name of one.
-    - "emulated", "gpu", "hardware": `recipe` by its own units on the CPU, on the GPU, or by tensor cores.
-    - a dict of shell patterns of layers to any of these; the last one that matches counts, others are "torch".
+    - "emulated", "gpu", "hardware": `recipe` with its own units on the CPU, on the GPU, or on tensor cores.
+    - a dict of shell patterns of layers to any of these; the last matching pattern counts, other layers are "torch".
 
     Args:
       model: a torch.nn.Module on the CPU.
-      batch: what the model is called with: one argument; a tuple or list of them; or a dict of keywords.
-      first, second: the arithmetics.
-      recipe: formats, scalings and results of both, as far as an arithmetic does not say them: a recipe or its name.
-        None for that of each layer that is quantised already, BF16 or FP16 for layers that multiply that dtype, and
-        FP8_TENSOR for the others: E4M3 with a scale for each tensor, promoted every 128 terms, results in BF16.
-      loss: a function of (model, batch) that returns a scalar, or a criterion of torch for batches of (input, target),
-        whose backward pass is compared too; None for none.
-      logits: what of the output the KL divergence is measured of, along the last axis: None for what the output calls
-        `logits`; True for the output itself; a function of the output; False for nothing.
-      second_model: the model of the second run, with layers of the same names; None for the same one.
-      second_batch: its batch; None for the same one.
+      batch: the arguments of the model: one argument, a tuple or list of arguments, or a dict of keyword arguments.
+      first, second: the two arithmetics.
+      recipe: a recipe, or its name, for the formats, scalings and results that an arithmetic leaves open. With None it
+        is a layer's own recipe if it is quantised already, BF16 or FP16 for layers of that dtype, and FP8_TENSOR for
+        the others: E4M3 with a scale per tensor, promoted every 128 terms, results in BF16.
+      loss: a function of (model, batch) that returns a scalar, or a criterion of torch for batches of (input, target);
+        its backward pass is compared too. None for the forward pass alone.
+      logits: the part of the output for the KL divergence, along the last axis: None for the part that is called
+        `logits`, True for the output itself, a function that takes it from the output, False for none.
+      second_model: the model of the second run, with layers of the same names; None for the same model.
+      second_batch: the batch of the second run; None for the same batch.
 
     Returns:
-      A ModelDivergence, which is a Divergence. Where all bits of all products are equal its `cause` is "none", and it
-      counts as False: `if found:`.
+      A ModelDivergence, which is a Divergence. If all bits of all products are equal, its `cause` is "none" and its
+      truth value is False.
 
     Raises:
-      TypeError: model is no torch.nn.Module, or an arithmetic or recipe is none.
-      ValueError: an unknown word; a model without a linear layer or convolution that runs, compiled, or not on the CPU;
-        a batch that it does not take, or of which it makes nothing but NaN; a chip or unit that does not take a
-        layer's operands; a loss that is no scalar; a pattern that matches no layer.
+      TypeError: model is not a torch.nn.Module, or an arithmetic or recipe is something else.
+      ValueError: an unknown name; a model without a linear layer or convolution that runs, compiled, or not on the CPU;
+        a batch that the model does not take, or for which all results are NaN; a chip or unit that does not take a
+        layer's operands; a loss that does not return a scalar; a pattern that matches no layer.
       fpsim.gpu.GpuError: "gpu" or "hardware" without a GPU.
       ImportError: torch is not installed.
 
@@ -82,8 +83,8 @@ def diff(
       >>> _ = torch.manual_seed(0)
       >>> model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
       >>> x = torch.randn(32, 256)
-      >>> found = fp.analysis.diff(model, x, "H100", "B200")
-      >>> found.layer, found.product, found.element, found.cause
+      >>> difference = fp.analysis.diff(model, x, "H100", "B200")
+      >>> difference.layer, difference.product, difference.element, difference.cause
       ('0', 'fprop', (0, 15), 'arithmetic')
       >>> print(fp.analysis.diff(model, x, "H100", "B200", recipe="BF16"))
       No bit differs between H100 and B200: 2 products of 2,560 elements.
@@ -120,34 +121,35 @@ def _by_products(
     others: deque[Product] = deque()
     one = run(models[0], batches[0], ways[0], loss, others.append)
     if not one.layers:
+        parts = [f"{part.name or 'the model'} ({part.kind})" for part in one.coverage.unseen if part.multiplications]
+        unseen = f", and the products of {listed(parts[:3])} are not seen" if parts else ""
         raise ValueError(
             "model must have a linear layer or a convolution that the batch goes through; "
-            f"{type(models[0]).__name__} has none{_unseen(one.coverage)}."
+            f"{type(models[0]).__name__} has none{unseen}."
         )
-    for way in ways:
-        _refuse_unmatched(way, one.layers)
+    for pattern in (pattern for way in ways for pattern, _ in way.ways):
+        if not any(fnmatchcase(layer, pattern) for layer in one.layers):
+            near = nearest(pattern, one.layers, 0.0)
+            raise ValueError(
+                f"{shown(pattern)} must match a layer of the model; it matches none of {len(one.layers)}. Near it: "
+                f"{near!r}."
+            )
     beside = _ModelBeside(others, _names(*ways))
     two = run(models[1], batches[1], ways[1], loss, beside.see)
-    found, growth = beside.divergence(), tuple(beside.growth)
-    if found is None and not beside.saw_numbers:
+    first, growth = beside.divergence(), tuple(beside.growth)
+    if first is None and not beside.saw_numbers:
         raise ValueError(
-            "batch must lead to products of numbers; got one whose results are empty or NaN throughout, so that "
-            "nothing can be compared. Take one that the model can do."
+            "batch must lead to products of numbers; got one whose results are all empty or NaN, so that nothing can "
+            "be compared. Use a batch for which the model gives numbers."
         )
     kl = kl_of(one.output, two.output, logits)
-    if found is None:
+    if first is None:
         return no_difference(growth, beside.names, kl, one.coverage)
     remarks = [remark for way in ways for remark in way.remarks]
-    lines = [*filter(None, [one.coverage.headline]), found.explanation, *dict.fromkeys(remarks)]
+    lines = [*filter(None, [one.coverage.headline]), first.explanation, *dict.fromkeys(remarks)]
     text = "\n".join([*lines, growth_sentence(growth, kl), *one.coverage.sentences])
-    fields = {each.name: getattr(found, each.name) for each in dataclasses.fields(Divergence)}
+    fields = {field.name: getattr(first, field.name) for field in dataclasses.fields(Divergence)}
     return ModelDivergence(**{**fields, "explanation": text}, growth=growth, kl=kl, coverage=one.coverage)
-
-
-def _unseen(coverage: Coverage) -> str:
-    """Return what a model without a layer that is compared has instead, for a message."""
-    parts = [f"{part.name or 'the model'} ({part.kind})" for part in coverage.unseen if part.multiplications]
-    return f", and of {', '.join(parts[:3])} no product is seen" if parts else ""
 
 
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
@@ -161,10 +163,9 @@ def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmet
     compiled = [isinstance(model, torch.nn.Module) and is_compiled(model) for model in models]
     for number, (hides, way) in enumerate(zip(compiled, ways, strict=True)):
         if hides and way.name.strip().lower() != "torch":
-            word = ("first", "second")[number]
             raise ValueError(
-                f"{word} must be 'torch' for a compiled model, whose graphs hide their products; got "
-                f"{shown(way.name)}. Or pass the model that it was made of."
+                f"{('first', 'second')[number]} must be 'torch' for a compiled model, whose graphs hide products; got "
+                f"{shown(way.name)}. Or pass the model that was compiled."
             )
     return any(compiled)
 
@@ -173,7 +174,7 @@ def _by_outputs(
     models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
-    """Compare what the modules of two runs give, one of which is compiled."""
+    """Compare the outputs of the modules of two runs, one of them of a compiled model."""
     from fpsim.analysis.models.compiled import coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
     from fpsim.analysis.studies.differences.growth import kl_of
@@ -192,20 +193,20 @@ def _by_outputs(
     if names == ("the first", "the second"):
         words = ["compiled" if is_compiled(model) else "eager" for model in models]
         names = (words[0], words[1]) if words[0] != words[1] else names
-    found, kl = first_difference(*seen), kl_of(results[0], results[1], logits)
+    difference, kl = first_difference(*seen), kl_of(results[0], results[1], logits)
     covered = (
         coverage_of_call(model, batch) for model, batch in zip(models, batches, strict=True) if is_compiled(model)
     )
     coverage = next(filter(None, covered), NOTHING)
-    if not found.growth:
-        raise ValueError("models must give tensors of floats, by modules of the same names; these have none in common.")
-    if found.first is None or found.second is None:
-        return no_difference(found.growth, names, kl, coverage)
-    return output_divergence(found, names, kl, coverage)
+    if not difference.growth:
+        raise ValueError("models must have modules of the same names that return floats; these have none in common.")
+    if difference.first is None or difference.second is None:
+        return no_difference(difference.growth, names, kl, coverage)
+    return output_divergence(difference, names, kl, coverage)
 
 
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
-    """A ValueError unless weights, and the tensors of the batch, lie in the CPU's memory."""
+    """Raise a ValueError unless all weights, and the tensors of the batch, are in the CPU's memory."""
     named = [*model.named_parameters(), *model.named_buffers()]
     parts = [*batch.values()] if hasattr(batch, "values") and callable(batch.values) and isinstance(batch, dict) else []
     parts = parts or (list(batch) if isinstance(batch, (tuple, list)) else [batch])
@@ -215,20 +216,8 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
             raise ValueError(f"model and batch must be on the CPU; got {name!r} on {tensor.device}. Use .cpu().")
 
 
-def _refuse_unmatched(way: ModelArithmetic, layers: tuple[str, ...]) -> None:
-    """A ValueError for a pattern that no layer has."""
-    from fnmatch import fnmatchcase
-
-    for pattern, _ in way.ways:
-        if not any(fnmatchcase(layer, pattern) for layer in layers):
-            near = nearest(pattern, layers, 0.0)
-            raise ValueError(
-                f"{shown(pattern)} must match a layer of the model; it matches none of {len(layers)}. Near: {near!r}."
-            )
-
-
 def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
-    """What tells the two apart."""
+    """Return names that tell the two arithmetics apart."""
     if first.name == second.name:
         return "the first", "the second"
     names = [
@@ -239,38 +228,38 @@ def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
 
 
 class _ModelBeside:
-    """Compares the products of a run with those of another one, which it forgets as it goes."""
+    """Compares the products of a run with those of another run, which are dropped after use."""
 
     def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:
         self._others, self.names = others, names
-        self._found: Divergence | None = None
+        self._first: Divergence | None = None
         self._after = ""
-        self.saw_numbers = False  # of which equal bits say something
+        self.saw_numbers = False  # equal bits of NaN alone say nothing
         self._calls: Counter[tuple[str, str]] = Counter()
         self.growth: list[LayerDifference] = []
 
     def see(self, mine: Product) -> None:
-        """Compare the next product; behind the first difference only results."""
+        """Compare the next product; after the first difference only its result."""
         from fpsim.analysis.studies.differences.growth import layer_difference
 
         other = self._others.popleft() if self._others else None
-        if self._found is None and (other is None or not equal(other, mine)):
-            self._found = self._divergence(other, mine)
+        if self._first is None and (other is None or not equal(other, mine)):
+            self._first = self._divergence(other, mine)
         self._after = f"{mine.layer}, {mine.product}"
         self.saw_numbers = self.saw_numbers or bool(np.any(mine.result == mine.result))
         if other is None or (other.layer, other.product) != (mine.layer, mine.product):
-            self._others.clear()  # the runs went different ways, so nothing beyond belongs together
+            self._others.clear()  # the runs went different ways, so that later products do not correspond
         elif other.result.shape == mine.result.shape:
             key = mine.layer, mine.product
             self.growth.append(layer_difference(other, mine, self._calls[key]))
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
-        one, two = ([] if each is None else [each] for each in (other, mine))
+        one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 
     def divergence(self) -> Divergence | None:
-        """The first difference, once the run is through."""
-        if self._found is None and self._others:
-            self._found = self._divergence(self._others[0], None)
-        return self._found
+        """Return the first difference, after the end of the run."""
+        if self._first is None and self._others:
+            self._first = self._divergence(self._others[0], None)
+        return self._first
