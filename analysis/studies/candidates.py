@@ -1,4 +1,4 @@
-"""What a study compares: formats with a scaling each, as data, and how they are called."""
+"""The candidates of a study: formats with a scaling each, and their names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CastCandidate(NamedTuple):
 
     @property
     def scaling_name(self) -> str:
-        """What tables call the scaling: "none", "amax" or its repr."""
+        """Name of the scaling in tables: "none", "amax" or its repr."""
         return scaling_name(self.scaling)
 
     @property
@@ -33,11 +33,11 @@ class CastCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The candidate in words."""
+        """Name of the candidate in words."""
         return f"{self.element.name} {scaling_words(self.scaling_name)}"
 
 
-GROUPS_OF_32 = Scaling(block=(1, 32), scale_format=FP16)  # as weight-only INT4 is stored, by group
+GROUPS_OF_32 = Scaling(block=(1, 32), scale_format=FP16)  # usual groups of weight-only INT4
 DEFAULT: tuple[CastCandidate, ...] = (
     CastCandidate(E4M3, None),
     CastCandidate(E4M3, "amax"),
@@ -68,7 +68,7 @@ WORDS = {
 
 
 def scaling_words(name: str) -> str:
-    """A scaling's name in words.
+    """Return the name of a scaling in words.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import scaling_words
@@ -78,11 +78,11 @@ def scaling_words(name: str) -> str:
     return WORDS.get(name, f"with {name.removeprefix('fp.scalings.')} scales")
 
 
-SHORT = 14  # characters of a scaling in few letters
+SHORT = 14  # most characters of a scaling in a short name
 
 
 def short_name(fmt: str, scaling: str) -> str:
-    """A candidate in few letters.
+    """Return a short name of a candidate.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import short_name
@@ -90,15 +90,15 @@ def short_name(fmt: str, scaling: str) -> str:
       ('E4M3 no scale', 'E4M3 one scale', 'INT8 row scales')
     """
     known = {"none": "no scale", "fp.scalings.ROW": "row scales"}
-    words = scaling_words(scaling).removeprefix("with ").removesuffix(" scales")
-    return f"{fmt} {short(known.get(scaling, words), SHORT)}"
+    text = scaling_words(scaling).removeprefix("with ").removesuffix(" scales")
+    return f"{fmt} {short(known.get(scaling, text), SHORT)}"
 
 
 def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
-    """The default candidates, or every combination of formats and scalings where one of them is given.
+    """Return every combination of the given formats and scalings; without any, the default candidates.
 
     Raises:
-      ValueError: an unknown word, a scaling of another kind, or no combination that exists.
+      ValueError: an unknown name, something that is not a scaling, or no possible combination.
     """
     if formats is None and scalings is None:
         return DEFAULT
@@ -106,21 +106,21 @@ def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
     names = [element.name for element in elements]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"formats must have different names; got {names.count(name)} called {name!r}.")
+            raise ValueError(f"formats must have different names; got {names.count(name)} formats called {name!r}.")
     recipes = [
         recipe if recipe is None or (isinstance(recipe, str) and recipe == "amax")
         else scaling_of(recipe, "scalings", "None or 'amax'")
         for recipe in (SCALINGS if scalings is None else several(scalings, "scalings"))
     ]  # fmt: skip
-    found = [
+    candidates = [
         CastCandidate(element, recipe)
         for element in elements
         for recipe in recipes
         if isinstance(element, Format) or isinstance(recipe, Scaling)
     ]
-    if not found:
+    if not candidates:
         raise ValueError(f"{names[0]} needs a scale per tile; got scalings without one. Add fp.scalings.TILE_1X128.")
-    return tuple(found)
+    return tuple(candidates)
 
 
 FORMATS = tuple(dict.fromkeys(candidate.element for candidate in DEFAULT))

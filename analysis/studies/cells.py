@@ -1,7 +1,7 @@
-"""The finished cells of a sweep, in a file that only grows: a line for each, with a checksum.
+"""The finished cells of a sweep, in a file that only grows: a line with a checksum for each.
 
-A line that a crash cut short does not pass its check and counts as not written, and so does one that a disk damaged.
-The system has a cell when `add` returns, so that a killed process loses none; a power failure may lose the last second.
+A line that a crash cut short, or that a disk damaged, fails its check and counts as not written. When `add` returns,
+the operating system has the cell, so that a killed process loses none; a power failure may lose the last second.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fpsim.files import lock, require_folder
 
 NAME = "cells.jsonl"
 VERSION = 1
-SYNC = 1.0  # seconds between two waits for the disk
+SYNC = 1.0  # seconds between two waits until the disk has everything
 
 
 class SweepCell(NamedTuple):
-    """What is known of one point.
+    """One point of a grid, with its result or its error.
 
     Attributes:
-      key: the digest of the point's words.
-      point: parameter -> words.
-      result: figure -> number, text, truth value or None; None where the cell failed.
-      error: why it failed, or "".
+      key: digest of the point.
+      point: parameter -> text of its value.
+      result: name -> number, text, truth value or None; None if the cell failed.
+      error: why the cell failed, or "".
     """
 
     key: str
@@ -42,14 +42,14 @@ class Cells:
     """An open file of cells, which belongs to this process until it is closed.
 
     Args:
-      folder: made where it is missing.
-      measure, source: the name and the digest of what is measured.
-      parameters: of the grid.
-      kind: what the cells are of, in the file and in messages.
-      changed: what is different where the source is, in messages.
+      folder: a folder, which is created if it is missing.
+      measure, source: name and digest of the measured function.
+      parameters: names of the parameters of the grid.
+      kind: noun for the task, in the file and in messages.
+      changed: the possible differences if `source` differs, in messages.
     Raises:
-      ValueError: the folder cannot be written to, holds cells of another measure or other parameters or a file that is
-        none, or another process writes to it.
+      ValueError: the folder cannot be written to, holds cells of another measure or other parameters, or another file
+        of that name, or another process writes to it.
 
     Example:
       >>> import tempfile
@@ -58,7 +58,7 @@ class Cells:
       ...     with Cells(folder, "f", "1234", ["x"]) as cells:
       ...         cells.add(SweepCell("aa", {"x": "1"}, {"value": float("nan")}))
       ...     with Cells(folder, "f", "1234", ["x"]) as cells:
-      ...         cells.found["aa"].result
+      ...         cells.finished["aa"].result
       {'value': nan}
     """
 
@@ -68,22 +68,22 @@ class Cells:
     ) -> None:  # fmt: skip
         self.folder = require_folder(folder)
         self.path = self.folder / NAME
-        self.found: dict[str, SweepCell] = {}
+        self.finished: dict[str, SweepCell] = {}
         self._kind, self._changed = kind, changed
         header = {kind: VERSION, "measure": measure, "source": source, "parameters": sorted(parameters)}
         if not self.path.exists():
             for name in ("sweep.parquet", "sweep.csv"):
                 if (self.folder / name).exists():
                     raise ValueError(
-                        f"out must be a new folder or that of a {kind}; got {shown(str(folder))}, which holds {name} "
-                        f"and no {NAME}. Name another."
+                        f"out must be a new folder or the folder of a {kind}; got {shown(str(folder))}, which holds "
+                        f"{name} and no {NAME}. Name another folder."
                     )
         self._file: IO[bytes] = self.path.open("a+b")
         try:
             lock(
                 self._file,
-                f"out must be a folder that no other {kind} writes to; got {shown(str(self.folder))}, which one does "
-                "at the moment. Wait for it, or name another.",
+                f"out must be a folder that no other {kind} writes to; got {shown(str(self.folder))}, to which one "
+                "writes at the moment. Wait for it, or name another folder.",
             )
             self._read(header)
         except BaseException:
@@ -98,7 +98,7 @@ class Cells:
         self.close()
 
     def add(self, cell: SweepCell) -> None:
-        """Keep a cell: in the file when this returns."""
+        """Add a cell; it is in the file when this returns."""
         fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
         if cell.result is None:
             fields["error"] = cell.error
@@ -106,12 +106,12 @@ class Cells:
             fields["result"] = {name: to_json(value) for name, value in cell.result.items()}
         self._file.write(_line(fields).encode())
         self._file.flush()
-        self.found[cell.key] = cell
+        self.finished[cell.key] = cell
         if time.monotonic() - self._synced >= SYNC:
             self._sync()
 
     def close(self) -> None:
-        """Wait until the disk has everything, and leave the file to others."""
+        """Wait until the disk has everything, and unlock the file."""
         if not self._file.closed:
             self._sync()
             self._file.close()
@@ -121,7 +121,7 @@ class Cells:
         self._synced = time.monotonic()
 
     def _read(self, header: dict[str, Any]) -> None:
-        """Read the cells, and cut the file behind the last line that is whole; a new one gets its header."""
+        """Read the cells, and cut the file after the last whole line; a new file gets its header."""
         end = 0
         self._file.seek(0)
         for number, line in enumerate(self._file):
@@ -134,39 +134,39 @@ class Cells:
             elif fields is not None:
                 cell = _cell(fields)
                 if cell is not None:
-                    self.found[cell.key] = cell
-        self._file.truncate(end)  # what a crash left of a line
+                    self.finished[cell.key] = cell
+        self._file.truncate(end)  # removes the rest of a line that a crash cut short
         if end == 0:
             self._file.write(_line(header).encode())
             self._file.flush()
 
-    def _compare(self, found: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-        """Refuse a file of something else."""
-        where = shown(str(self.folder))
-        if found is None or found.get(self._kind) != VERSION:
+    def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
+        """Refuse a file with another header."""
+        folder = shown(str(self.folder))
+        if header is None or header.get(self._kind) != VERSION:
             raise ValueError(
-                f"out must be a new folder or that of a {self._kind}; got {where}, where {NAME} does not begin as a "
-                f"{self._kind}'s of version {VERSION} does. Name another."
+                f"out must be a new folder or the folder of a {self._kind}; got {folder}, where {NAME} does not begin "
+                f"like that of a {self._kind} of version {VERSION}. Name another folder."
             )
-        if found.get("measure") != wanted["measure"]:
+        if header.get("measure") != wanted["measure"]:
             raise ValueError(
-                f"out must hold cells of {wanted['measure']}; got {where}, which holds those of "
-                f"{found.get('measure')}. Name another folder."
+                f"out must hold cells of {wanted['measure']}; got {folder}, which holds those of "
+                f"{header.get('measure')}. Name another folder."
             )
-        if found.get("parameters") != wanted["parameters"]:
+        if header.get("parameters") != wanted["parameters"]:
             raise ValueError(
-                f"out must hold cells of the grid's parameters {', '.join(wanted['parameters'])}; got {where}, which "
-                f"holds those of {', '.join(map(str, found.get('parameters') or ()))}. Name another folder."
+                f"out must hold cells of the grid's parameters {', '.join(wanted['parameters'])}; got {folder}, which "
+                f"holds those of {', '.join(map(str, header.get('parameters') or ()))}. Name another folder."
             )
-        if found.get("source") != wanted["source"]:
+        if header.get("source") != wanted["source"]:
             raise ValueError(
-                f"out must hold cells of this {wanted['measure']}; got {where}, which holds those of another version "
+                f"out must hold cells of this {wanted['measure']}; got {folder}, which holds those of another version "
                 f"of it, {self._changed}. Name another folder."
             )
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """Fields as a line: JSON with the CRC-32 of its second half in the first."""
+    """Return fields as a line: JSON whose first half has the CRC-32 of the second."""
     text = json.dumps(fields, separators=(",", ":"))
     return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'
 
@@ -175,7 +175,7 @@ BEFORE = len('{"crc":"01234567","cell":')
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """What a line holds; None where it is damaged."""
+    """Return the fields of a line; None if it is damaged."""
     text = line[BEFORE:-2]
     if not line.endswith(b"}\n") or line[:BEFORE] != f'{{"crc":"{zlib.crc32(text):08x}","cell":'.encode():
         return None
@@ -187,7 +187,7 @@ def _fields(line: bytes) -> dict[str, Any] | None:
 
 
 def _cell(fields: dict[str, Any]) -> SweepCell | None:
-    """The cell of a line; None where it is something else."""
+    """Return the cell of a line; None if it is something else."""
     key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
     if not isinstance(key, str) or not isinstance(point, dict):
         return None

@@ -1,4 +1,4 @@
-"""Pictures of a study: what every operand lacks in every candidate, and roundings side by side."""
+"""Pictures of a study: the deficit of every operand in every candidate, and rounding modes side by side."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from fpsim.display.figure import DATA, GRID, INK, QUIET, axes_of, blank_figure, 
 
 ROW = 0.185  # inches
 TOP, BOTTOM = 0.22, 0.46  # inches above and below the rows
-LARGEST_DB = 60.0  # deficits above stand at the edge
-FINE_DB = 0.3  # deficits below are told apart about evenly, above by their ratio
-NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # where one or two columns at the right end, in points from the axes
+LARGEST_DB = 60.0  # larger deficits are drawn at the edge
+FINE_DB = 0.3  # the axis is about linear below this deficit, and logarithmic above
+NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # right edges of one or two columns of notes, in points from the axes
 
 
 class FigureRow(NamedTuple):
-    """A row of ticks."""
+    """A row of ticks in a figure."""
 
     label: str
     tint: str
-    strong: Sequence[float]  # in colour
-    faint: Sequence[float]
-    notes: Sequence[str]  # at the right
+    strong: Sequence[float]  # ticks in colour
+    faint: Sequence[float]  # ticks in grey
+    notes: Sequence[str]  # texts at the right
     middle: float = math.nan  # drawn as a longer tick
-    bad_from: float = math.inf  # shaded from there
+    bad_from: float = math.inf  # the row is shaded from here on
 
 
-# ---- what every operand lacks in every candidate
+# ---- the deficit of every operand in every candidate
 
 
 def deficit_axes(report: StudyResults, ax: Any = None) -> Any:
-    """Draw what all operands lack in each candidate to what its format reaches on data that suits it."""
+    """Draw how far the SQNR of each operand in each candidate is below that of the format on data that suits it."""
     summaries = candidate_summaries(report)
     with figure_style():
         ax = axes_of(ax, ROW * max(len(summaries), 1) + TOP + BOTTOM)
@@ -50,7 +50,7 @@ def deficit_axes(report: StudyResults, ax: Any = None) -> Any:
 
 
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
-    """The same as a figure; over the operands of one role where the summaries are."""
+    """Return the same picture as a figure, for the operands in the given summaries."""
     with figure_style():
         figure, ax = _rows_figure(len(summaries), 0.28, 0.785)
         _draw_candidates(ax, summaries, required)
@@ -58,7 +58,7 @@ def candidates_figure(summaries: Sequence[CandidateSummary], required: float) ->
 
 
 def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
-    """A figure for rows whose axes reach from one share of its width to another."""
+    """Return a figure for a number of rows, and its axes between two shares of its width."""
     height = ROW * rows + TOP + BOTTOM
     figure = blank_figure(height, layout="none")
     return figure, figure.add_axes((left, BOTTOM / height, right - left, ROW * rows / height))
@@ -81,8 +81,8 @@ def _draw_candidates(ax: Any, summaries: Sequence[CandidateSummary], required: f
 
 
 def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
-    """What the operands lack that chose a candidate, or the others."""
-    return [max(one.ideal_db - each.worst.sqnr_db, 0.0) for each in one.judged if each.chosen is chosen]
+    """Return the deficits of the operands that chose a candidate, or of the others."""
+    return [max(one.ideal_db - judged.worst.sqnr_db, 0.0) for judged in one.judged if judged.chosen is chosen]
 
 
 def _decibels(value: float) -> str:
@@ -90,19 +90,19 @@ def _decibels(value: float) -> str:
 
 
 def _spread(values: Any) -> Any:
-    """Deficits to places on the axis."""
+    """Return the places of deficits on the axis."""
     return np.log1p(np.maximum(values, 0) / FINE_DB)
 
 
 def _gathered(places: Any) -> Any:
-    """Places on the axis to deficits."""
+    """Return the deficits at places on the axis."""
     return FINE_DB * np.expm1(places)
 
 
 def _draw_rows(
     ax: Any, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
-    """Rows of ticks over a window, with a line between rows of different kinds and columns of notes at the right."""
+    """Draw rows of ticks over a window, with lines between kinds of rows and columns of notes at the right."""
     low, high = window
     beside = ax.get_yaxis_transform()
     small: dict[str, Any] = {"xycoords": beside, "textcoords": "offset points", "ha": "right", "fontsize": 6.5}
@@ -127,7 +127,7 @@ def _draw_rows(
 
 
 def _ticks(ax: Any, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
-    """Upright ticks at values, as one line with gaps; what lies outside stands at the edge."""
+    """Draw upright ticks at values, as one line with gaps; values outside of the window are drawn at its edge."""
     low, high = window
     xs: list[float] = []
     ys: list[float] = []
@@ -142,7 +142,7 @@ def _ticks(ax: Any, values: Sequence[float], y: float, half: float, window: tupl
 
 
 def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
-    """The gain and the SQNR of every operand by format and rounding, as two figures with titles; [] without rows."""
+    """Return figures of the gain and the SQNR of every operand by format and rounding, with titles."""
     if not rows:
         return []
     lowest = min([0.97, *(gain for row in rows for gain in row.gain if math.isfinite(gain))])
@@ -151,10 +151,10 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
         FigureRow(*_row_of(row, rows), row.sqnr_db, (), (_decibels(row.median_db),), row.median_db) for row in rows
     ]
     shown: tuple[tuple[str, str, list[FigureRow], tuple[float, float]], ...] = (
-        ("What is left of the signal", "gain at every step; 1 keeps it whole", gain, (max(lowest, 0.88), 1.01)),
-        ("How much noise is added", "SQNR at every step, dB", noise, (0.0, 80.0)),
+        ("Gain of the signal", "gain at the worst step; 1 keeps the signal whole", gain, (max(lowest, 0.88), 1.01)),
+        ("Noise", "SQNR at the worst step, dB", noise, (0.0, 80.0)),
     )
-    found = []
+    figures = []
     with figure_style():
         for title, label, drawn, window in shown:
             figure, ax = _rows_figure(len(rows), 0.28, 0.84)
@@ -162,10 +162,10 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
                 ax.axvline(1.0, color=QUIET, linewidth=0.6, zorder=1)
             _draw_rows(ax, drawn, window, [row.format for row in rows], ("median",))
             ax.set_xlabel(label)
-            found.append((title, figure))
-    return found
+            figures.append((title, figure))
+    return figures
 
 
 def _row_of(row: RoundingSummary, rows: Sequence[RoundingSummary]) -> tuple[str, str]:
-    """The label and the colour of a row."""
+    """Return the label and the colour of a row."""
     return f"{row.format} {words(row.rounding)}", color(row.format, [one.format for one in rows])

@@ -1,4 +1,4 @@
-"""What a value is, in words that are the same in every process: cells of a sweep are found again by them."""
+"""Texts and digests of values and functions that are equal in every process, by which cells are found again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fpsim.formats.named import NAMED
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 PLAIN = (bool, int, float, str, type(None))
-LONGEST = 10_000  # characters of an object's repr: a longer one is data, not a name
+LONGEST = 10_000  # most characters of a repr that is taken as a name; a longer one is data
 
 
 def plain(value: Any) -> Any:
-    """The same with NumPy's integers, float64, truth values and texts as Python's, which say the same.
+    """Return a NumPy integer, float64, truth value or text as Python's; other values as they are.
 
     Example:
       >>> from fpsim.analysis.studies.identity import plain
@@ -40,14 +40,13 @@ def plain(value: Any) -> Any:
 
 
 def words(value: Any) -> str:
-    """A text that tells a value from every other one, in every process.
+    """Return a text that identifies a value in every process.
 
     Args:
-      value: a number, a text, None, a member of an Enum, a dataclass (formats, scalings, accumulators, units and
-        schedules are), a function of a module, an object whose class writes a repr without an address, or tuples and
-        lists of these.
+      value: a number, a text, None, a member of an Enum, a dataclass (such as formats, scalings, accumulators, units
+        and schedules), a function of a module, an object whose repr has no address, or tuples and lists of these.
     Raises:
-      TypeError: it has no such text: an array, a set, a dictionary, a lambda, a repr with an address.
+      TypeError: value has no such text: it is an array, a set, a dictionary, a lambda, or has a repr with an address.
 
     Example:
       >>> import fpsim as fp
@@ -68,21 +67,21 @@ def words(value: Any) -> str:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ", ".join(f"{field.name}={words(getattr(value, field.name))}" for field in dataclasses.fields(value))
         return f"{type(value).__qualname__}({fields})"
-    if callable(value) and _stands_in_a_module(value):
+    if callable(value) and _is_found_by_name(value):
         return f"{value.__module__}.{value.__qualname__}"
     return _own_words(value)
 
 
-def _stands_in_a_module(value: Any) -> bool:
-    """Whether a function or class is what its module has under its name."""
-    found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
+def _is_found_by_name(value: Any) -> bool:
+    """Return whether the name of a function or class leads to it in its module."""
+    named: Any = sys.modules.get(getattr(value, "__module__", None) or "")
     for part in (getattr(value, "__qualname__", None) or "<none>").split("."):
-        found = getattr(found, part, None)
-    return found is value
+        named = getattr(named, part, None)
+    return named is value
 
 
 def _own_words(value: Any) -> str:
-    """The repr of an object, where that is a name."""
+    """Return the repr of an object, if it is a name."""
     data = isinstance(value, (set, frozenset, dict)) or (
         hasattr(value, "__array__") and not isinstance(value, np.generic)
     )
@@ -90,14 +89,13 @@ def _own_words(value: Any) -> str:
     if " at 0x" not in text and "\n" not in text and len(text) <= LONGEST:
         return text
     raise TypeError(
-        "a value must be one that another process knows again: a number, a text, a format, a scaling, another "
+        "a value must be one that another process recognises: a number, a text, a format, a scaling, another "
         f"dataclass, or a tuple of these; got {shown(value)}. Pass its name, and look it up in the measure."
     )
 
 
 def label(value: Any) -> Any:
-    """What a table shows of a value: numbers, texts and None as they are, the name of a format, unit or
-    member of an Enum, or the repr.
+    """Return a value as tables show it: numbers, texts and None as they are, others by name or repr.
 
     Example:
       >>> import fpsim as fp
@@ -113,33 +111,42 @@ def label(value: Any) -> Any:
     if isinstance(value, (Format, IntegerFormat, LogFMT, MatrixUnit)):
         return value.name
     representation = getattr(type(value), "__repr__", object.__repr__)
-    # a generated repr is as long as the words, which tell formats by their names
+    # the repr of other dataclasses is long, so that `words` is used, which names formats
     return repr(value) if dataclasses.is_dataclass(value) and representation is not object.__repr__ else words(value)
 
 
 def digest(*texts: str) -> str:
-    """32 hexadecimal digits of some texts."""
+    """Return 32 hexadecimal digits of some texts."""
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def name_of(measure: Callable[..., Any]) -> str:
-    """What a function is called: its module and name.
+    """Return the module and name of a function.
 
     Example:
       >>> from fpsim.analysis.studies.identity import name_of
       >>> name_of(digest := lambda x: x).rpartition(".")[2]
       '<lambda>'
     """
-    inner = _function(measure)
+    inner: Any = measure
+    while True:  # what a partial, a method or a decorated function calls in the end
+        if isinstance(inner, functools.partial):
+            inner = inner.func
+        elif isinstance(inner, MethodType):
+            inner = inner.__func__
+        elif hasattr(inner, "__wrapped__"):
+            inner = inner.__wrapped__
+        else:
+            break
     named = inner if hasattr(inner, "__qualname__") else type(inner)
     return f"{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
 
 
 def source_of(measure: Callable[..., Any]) -> str:
-    """A digest of what a function does: its code, defaults and captured values, as far as these have words.
+    """Return a digest of a function: of its code, defaults and captured values, as far as these have texts.
 
-    Comments and the layout of a `def` do not count; of a lambda the compiled code does, which is that of one Python.
-    What a function reads from its module, or a file, is not part of it.
+    Comments and the layout of a `def` do not count. For a lambda the compiled code counts, which depends on the version
+    of Python. Values that a function reads from its module or from files do not count.
 
     Example:
       >>> from fpsim.analysis.studies.identity import source_of
@@ -150,22 +157,9 @@ def source_of(measure: Callable[..., Any]) -> str:
     return digest(*_texts(measure, frozenset()))
 
 
-def _function(measure: Any) -> Any:
-    """What a partial, a method or a decorated function calls in the end."""
-    while True:
-        if isinstance(measure, functools.partial):
-            measure = measure.func
-        elif isinstance(measure, MethodType):
-            measure = measure.__func__
-        elif hasattr(measure, "__wrapped__"):
-            measure = measure.__wrapped__
-        else:
-            return measure
-
-
 def _texts(value: Any, above: frozenset[int]) -> list[str]:
-    """The texts that make up a function or a value that it captured."""
-    if id(value) in above:  # a function that captured itself
+    """Return the texts that make up a function, or a value that it captured."""
+    if id(value) in above:  # a function that captures itself
         return ["again"]
     above |= {id(value)}
     if isinstance(value, functools.partial):
@@ -175,31 +169,26 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
     elif isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
         kept = [*(value.__defaults__ or ()), *itertools.chain(*sorted((value.__kwdefaults__ or {}).items())), *cells]
-        return [_text(value), *itertools.chain.from_iterable(_texts(each, above) for each in kept)]
+        return [_text(value), *itertools.chain.from_iterable(_texts(part, above) for part in kept)]
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return [value.dtype.str, str(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     else:
-        return [_words_or_kind(value)]
-    return list(itertools.chain.from_iterable(_texts(each, above) for each in inner))
+        try:
+            return [words(value)]
+        except Exception:  # a repr may raise anything; all that is lost is one way to see a change
+            return [type(value).__qualname__]
+    return list(itertools.chain.from_iterable(_texts(part, above) for part in inner))
 
 
 def _filled(cell: Any) -> bool:
     try:
         return cell.cell_contents is not cell
-    except ValueError:  # the name is given a value later
+    except ValueError:  # the name has no value yet
         return False
 
 
-def _words_or_kind(value: Any) -> str:
-    """The words of a value, or its class where it has none."""
-    try:
-        return words(value)
-    except Exception:  # a repr may raise anything, and all that is lost is one way to see a change
-        return type(value).__qualname__
-
-
 def _text(function: FunctionType) -> str:
-    """The source of a `def` without comments; of what has none, or shares its line with others, the code."""
+    """Return the source of a `def` without comments; the compiled code if there is no source, or for a lambda."""
     if "<lambda>" not in function.__qualname__:
         try:
             return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
@@ -209,7 +198,7 @@ def _text(function: FunctionType) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """The instructions and constants of a compiled function, without where it stands."""
+    """Return the instructions and constants of a compiled function, without its place in the file."""
     constants = [_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 

@@ -1,4 +1,4 @@
-"""The page of a study: one HTML file that needs nothing beside it, for a phone as well as for a desktop."""
+"""The page of a study: one HTML file without further files, for phones and desktops."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ import math
 from collections.abc import Sequence
 
 from fpsim.analysis.studies.pictures import candidate_pictures, drawable, range_pictures, rounding_pictures
-from fpsim.analysis.studies.recommend import (
-    CHANNEL_MARGIN_DB,
-    HEADROOM,
-    SCALE_GAIN_DB,
-    Recommendation,
-    Requirements,
-    TensorGroup,
-)
+from fpsim.analysis.studies.recommend import SCALE_GAIN_DB
 from fpsim.analysis.studies.results import StudyResults
+from fpsim.analysis.studies.rows import Recommendation, Requirements, TensorGroup
 from fpsim.analysis.studies.summaries import (
     NOTABLE_DB,
     CandidateSummary,
@@ -30,43 +24,45 @@ from fpsim.analysis.studies.summaries import (
     specials,
     words,
 )
+from fpsim.analysis.studies.worst import CHANNEL_MARGIN_DB, HEADROOM
 from fpsim.analysis.tensors.roles import SPOKEN
 from fpsim.display.pages import TableCell, TableRow, render, versions
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.errors import install
 
-EXCEPTIONS = 12  # rows of that table; the table of all tensors has them all
-LISTED = 2000  # rows of the longest table; the files have them all
-UNFOLDED = 40  # names of a group
+EXCEPTIONS = 12  # rows of the table of exceptions; the table of all tensors has the rest
+LISTED = 2000  # most rows of a table; the files have all
+UNFOLDED = 40  # most names of a group
 
 PLOTS = f"Pictures need matplotlib: {install('plot')}"
 
 DEFINITIONS = (
     ("SQNR", "10 log10 of the sum of x² over the sum of (result − x)², in decibels, over elements whose input and "
      "result are both finite. Every 6 dB is one bit."),
-    ("Deficit", "how far an SQNR lies below that of the format on data that suits it. For floats these are normal data "
-     "whose range fits: 31.5 dB for E4M3, 25.5 for E5M2, 55.6 for BF16, 73.7 for FP16. Integers suit uniform data "
-     "alone (48.1 dB for INT8), which few tensors are: the picture compares them with that, the tables do not."),
-    ("Gain", "the sum of x · result over the sum of x²: below 1 where rounding shrinks values."),
-    ("Lost energy", "share of the sum of x² in elements that become zero."),
-    ("Bits per value", "those of the element and its share of the scales."),
-    ("One scale", "a decode scale per tensor, max|x| over the format's largest value, rounded to float32."),
-    ("Worst step", "where a tensor was recorded at several steps, its lowest SQNR and largest lost energy count."),
+    ("Deficit", "the SQNR of the format on data that suits it, minus the SQNR of the tensor. For floats these data are "
+     "normal, and their range fits: 31.5 dB for E4M3, 25.5 for E5M2, 55.6 for BF16, 73.7 for FP16. For integers they "
+     "are uniform (48.1 dB for INT8), which few tensors are: the picture has that deficit, the tables have none."),
+    ("Gain", "the sum of x · result divided by the sum of x²: below 1 where rounding shrinks values."),
+    ("Lost energy", "the share of the sum of x² in elements that become zero."),
+    ("Bits per value", "the bits of an element, and its share of the bits of the scales."),
+    ("One scale", "one decode scale for the tensor: max|x| divided by the format's largest value, rounded to float32."),
+    ("Worst step", "the step with the lowest SQNR of a tensor that was recorded at several steps. Its lowest SQNR and "
+     "its largest lost energy count."),
 )  # fmt: skip
 
 
 def page(report: StudyResults, files: Sequence[str]) -> str:
-    """The whole page as text.
+    """Return the whole page of a study as HTML.
 
     Args:
       report: the study.
-      files: names of the tables that lie beside the page.
+      files: names of the tables in the folder of the page.
     Raises:
       ImportError: jinja2 is not installed.
     """
     summaries = candidate_summaries(report)
     rounded = rounding_summaries(report)
-    found = exceptions(report)
+    unusual = exceptions(report)
     moving = courses(report)
     drawn = drawable()
     return render(
@@ -83,8 +79,8 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         required=report.requirements.min_sqnr,
         hardest=_hardest(report),
         notable=NOTABLE_DB,
-        exceptions=(EXCEPTION_HEADS, [_exception_row(row, why) for row, why in found[:EXCEPTIONS]]),
-        more_exceptions=max(len(found) - EXCEPTIONS, 0),
+        exceptions=(EXCEPTION_HEADS, [_exception_row(row, why) for row, why in unusual[:EXCEPTIONS]]),
+        more_exceptions=max(len(unusual) - EXCEPTIONS, 0),
         groups=(GROUP_HEADS, [_group_row(group) for group in report.groups]),
         rounding_sentence=rounding_sentence(rounded),
         tensors=(TENSOR_HEADS, [_tensor_row(report, row) for row in _ordered(report)[:LISTED]]),
@@ -104,21 +100,15 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
 
 
 def recommendation_table(report: StudyResults) -> str:
-    """The answer and the folded recommendations as HTML for a notebook, which has a stylesheet of its own."""
+    """Return the answer and the grouped recommendations as HTML for a notebook, which has its own stylesheet."""
     heads = "".join(f"<th>{title}</th>" for title, _ in GROUP_HEADS)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell_text(cell))}</td>" for cell in _group_row(group).cells) + "</tr>"
-        for group in report.groups
-    )
+    texts = ([c if isinstance(c, str) else c.text for c in _group_row(group).cells] for group in report.groups)
+    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in texts)
     return f"<p>{html.escape(report.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
 
 
-def _cell_text(cell: str | TableCell) -> str:
-    return cell if isinstance(cell, str) else cell.text
-
-
 def _lead(report: StudyResults) -> str:
-    """What was studied, in a line."""
+    """Return the line above the answer: the numbers of tensors, steps, values and candidates."""
     steps = sorted({row.step for row in report.ranges if row.step is not None})
     when = f" at {'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}" if steps else ""
     tensors = plural(len(report.ranges_of), "tensor")
@@ -129,13 +119,13 @@ def _lead(report: StudyResults) -> str:
 
 
 def _hardest(report: StudyResults) -> str:
-    """The operand that is hardest to store, in a sentence; "" without any."""
-    found = hardest(report)
-    if not found:
+    """Return a sentence on the operand that is hardest to store; "" without operands."""
+    rows = hardest(report)
+    if not rows:
         return ""
-    row = found[0]
-    lacks = "" if math.isnan(row.deficit_db) else f", {row.deficit_db:.1f} dB below what the format does on normal data"
-    return f"The hardest is {row.tensor}: {decibels(row.sqnr_db)} in {row.choice}{lacks}."
+    row = rows[0]
+    below = "" if math.isnan(row.deficit_db) else f", {row.deficit_db:.1f} dB below the SQNR of normal data"
+    return f"The hardest tensor is {row.tensor}: {decibels(row.sqnr_db)} in {row.choice}{below}."
 
 
 # ---- cells
@@ -164,8 +154,8 @@ def _share(value: float) -> TableCell:
 # ---- rows
 
 EXCEPTION_HEADS = (
-    ("tensor", False), ("what", False), ("choice", False), ("SQNR", True), ("deficit", True), ("lost energy", True),
-    ("why", False),
+    ("tensor", False), ("exception", False), ("choice", False), ("SQNR", True), ("deficit", True),
+    ("lost energy", True), ("why", False),
 )  # fmt: skip
 
 
@@ -218,7 +208,7 @@ TENSOR_HEADS = (
 
 
 def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Operands from the hardest on, then the others."""
+    """Return the recommendations, operands from the hardest on, then the others."""
     first = hardest(report)
     names = {row.tensor for row in first}
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]
@@ -260,9 +250,9 @@ def _step_row(course: Course) -> TableRow:
 def _rules(wanted: Requirements) -> str:
     budget = "" if wanted.budget_bits is None else f", at most {wanted.budget_bits:g} bits per value"
     return (
-        f"at least {wanted.min_sqnr:g} dB SQNR{budget}, at most {percent(wanted.max_lost)} of the energy in what "
-        f"becomes zero, no more than {CHANNEL_MARGIN_DB:g} dB less than that SQNR in half of the rows and half of the "
-        f"columns, and without scales no value beyond the range and a factor of {HEADROOM:g} above the largest one. Of "
-        "those that meet all this the fewest bits win, then the highest SQNR; scales that add less than "
+        f"an SQNR of at least {wanted.min_sqnr:g} dB{budget}, and at most {percent(wanted.max_lost)} of the energy in "
+        f"values that become zero; nine of ten rows and columns have at most {CHANNEL_MARGIN_DB:g} dB less; without "
+        f"scales no value is beyond the range, and the format's largest value is at least {HEADROOM:g} times the "
+        "tensor's. Among such candidates the fewest bits win, then the highest SQNR; scales that add less than "
         f"{SCALE_GAIN_DB:g} dB are left out"
     )

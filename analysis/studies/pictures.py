@@ -14,30 +14,30 @@ from fpsim.display.wording import plural
 from fpsim.formats.named import Format
 
 ROLES = {"matrix": "Weights", "activation": "Activations", "gradient": "Gradients"}
-HISTOGRAMS = 10  # tensors of a role
+HISTOGRAMS = 10  # most tensors of a role in a picture
 
 
 def drawable() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
-    """What every operand reaches in every candidate, a picture for each role."""
+    """Return a picture for each role: the deficit of every operand in every candidate."""
     from fpsim.analysis.studies.figures import candidates_figure
 
-    found = []
+    pictures = []
     for role in OPERANDS:
         mine = of_role(summaries, role)
         if mine:
             title = f"{ROLES[role]} ({plural(len(mine[0].judged), 'tensor')})"
             figure = candidates_figure(mine, report.requirements.min_sqnr)
-            found.append(_picture(figure, f"candidates-{role}", title, f"SQNR of {title} by candidate"))
-    return found
+            pictures.append(_picture(figure, f"candidates-{role}", title, f"SQNR of {title} by candidate"))
+    return pictures
 
 
 def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
-    """Gain and SQNR by format and rounding."""
+    """Return the pictures of gain and SQNR by format and rounding."""
     from fpsim.analysis.studies.figures import rounding_figures
 
     return [
@@ -47,7 +47,7 @@ def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 
 
 def range_pictures(report: StudyResults) -> list[Picture]:
-    """Histograms of magnitudes over the ranges of the float formats, of the hardest tensors of each role."""
+    """Return histograms of magnitudes over the ranges of the float formats, for the hardest tensors of each role."""
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 
     formats = [fmt for fmt in report.formats if isinstance(fmt, Format)]
@@ -60,13 +60,13 @@ def range_pictures(report: StudyResults) -> list[Picture]:
     if not shown:
         return []
     window = window_of(shown, formats)
-    found = []
+    pictures = []
     for role in OPERANDS:
         if role in groups:
             rows = [(name, [one.report for one in report.ranges_of[name]]) for name in groups[role]]
             figure = exponent_figure(rows, formats, "", window)
-            found.append(_picture(figure, f"ranges-{role}", ROLES[role], f"Magnitudes of {ROLES[role].lower()}"))
-    return found
+            pictures.append(_picture(figure, f"ranges-{role}", ROLES[role], f"Magnitudes of {ROLES[role].lower()}"))
+    return pictures
 
 
 def _picture(figure: Any, name: str, title: str, label: str) -> Picture:

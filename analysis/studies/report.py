@@ -1,4 +1,4 @@
-"""The result of a study: rows of ranges, errors and recommendations, as tables, pictures and a page."""
+"""The report of a study: ranges, errors and recommendations, as tables, pictures and a page."""
 
 from __future__ import annotations
 
@@ -11,20 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fpsim.analysis.studies.candidates import CastCandidate
-from fpsim.analysis.studies.recommend import (
-    ErrorRow,
-    RangeRow,
-    Recommendation,
-    Requirements,
-    TensorGroup,
-    Uniform,
-    WorstFigures,
-    groups_of,
-    recommend,
-    uniform_choice,
-    worst_of,
-)
+from fpsim.analysis.studies.recommend import Uniform, recommend, uniform_choice
 from fpsim.analysis.studies.results import judged
+from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup, groups_of
+from fpsim.analysis.studies.worst import WorstFigures, worst_of
 from fpsim.display.optional import frame
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.formats.element import Element
@@ -32,17 +22,19 @@ from fpsim.formats.element import Element
 
 @dataclass(frozen=True)
 class StudyReport:
-    """What a study measured.
+    """The measurements of a study, and recommendations made from them.
 
     Attributes:
-      description: what the tensors are.
+      description: the tensors in words.
       candidates: the formats and scalings that were compared.
-      roundings, seed: how each was rounded; scales per tile are measured with the first rounding alone.
-      requirements: what a candidate must reach to be recommended.
+      roundings, seed: the rounding modes, and the seed of stochastic rounding; scales per tile are measured with the
+        first mode alone.
+      requirements: the requirements that a recommended candidate meets.
       ranges: one row for each tensor and step.
       errors: one row for each tensor, step, format, scaling and rounding.
-      losses: of the training run that the tensors come from, if any.
-      notes, problems: tensors left out, and files that could not be studied, one line each.
+      losses: the losses of the training run that the tensors come from, if any.
+      notes: a line for each tensor that was left out.
+      problems: a line for each file that could not be studied.
     """
 
     description: str
@@ -63,37 +55,37 @@ class StudyReport:
 
     @property
     def judged_rounding(self) -> str:
-        """The rounding that recommendations and pictures are based on: nearest-even where it was studied."""
+        """Rounding that recommendations and pictures are based on: nearest-even if it was studied."""
         return "nearest_even" if "nearest_even" in self.roundings else self.roundings[0]
 
     @property
     def element_count(self) -> int:
-        """Elements of all tensors and steps."""
+        """Number of elements of all tensors and steps."""
         return sum(row.report.count for row in self.ranges)
 
     @cached_property
     def ranges_of(self) -> dict[str, tuple[RangeRow, ...]]:
         """Tensor name -> its rows in the order of the steps."""
-        found: dict[str, list[RangeRow]] = {}
+        rows_of: dict[str, list[RangeRow]] = {}
         for row in self.ranges:
-            found.setdefault(row.tensor, []).append(row)
-        return {name: tuple(sorted(rows, key=lambda row: row.step or 0)) for name, rows in found.items()}
+            rows_of.setdefault(row.tensor, []).append(row)
+        return {name: tuple(sorted(rows, key=lambda row: row.step or 0)) for name, rows in rows_of.items()}
 
     @cached_property
     def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]:
         """Tensor name -> its rows in the order of the steps."""
-        found: dict[str, list[ErrorRow]] = {}
+        rows_of: dict[str, list[ErrorRow]] = {}
         for row in self.errors:
-            found.setdefault(row.tensor, []).append(row)
-        return {name: tuple(sorted(rows, key=lambda row: row.step or 0)) for name, rows in found.items()}
+            rows_of.setdefault(row.tensor, []).append(row)
+        return {name: tuple(sorted(rows, key=lambda row: row.step or 0)) for name, rows in rows_of.items()}
 
     @cached_property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """The choice for each tensor, from its worst step: fewest bits, then SQNR, for operands of products alone.
+        """The choice for each tensor, from its worst step: the fewest bits, then the highest SQNR.
 
-        All operands have one candidate (see `uniform`) where it is good enough and another saves no bits, unless a
-        float format of as many bits is 3 dB better. Integers are chosen only where the study has weights alone: beside
-        activations and gradients both operands of a product have to suit one float unit.
+        Only operands of products get fewer bits. They all have one candidate (see `uniform`) where it is good enough
+        and no other saves bits, unless another float candidate of as many bits is 3 dB better. Integers are chosen only
+        if the study has weights alone: products with activations or gradients need float units.
         """
         return tuple(
             self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")
@@ -119,17 +111,17 @@ class StudyReport:
     @cached_property
     def _worst(self) -> dict[str, list[WorstFigures]]:
         """Every candidate of each operand that is judged."""
-        found = {}
+        worst = {}
         for row in self._each_alone:
-            amax = max(found.report.amax for found in self.ranges_of[row.tensor])
+            amax = max(one.report.amax for one in self.ranges_of[row.tensor])
             if row.operand and amax > 0 and (row.met or not math.isnan(row.sqnr_db)):
                 candidates = worst_of(judged(self, row.tensor), amax)
-                found[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
-        return found
+                worst[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
+        return worst
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Bits of the elements that suit an operand by itself."""
+        """Bits of the format that suits an operand by itself."""
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -138,23 +130,23 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """The candidate for all operands that the same number of bits suits, by that."""
-        found = {}
+        """Bits -> the candidate for all operands that formats of these bits suit."""
+        uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
             one = uniform_choice(worst, self._each_alone, self.requirements)
             if one is not None:
-                found[bits] = one
-        return found
+                uniforms[bits] = one
+        return uniforms
 
     @cached_property
     def uniform(self) -> Uniform | None:
-        """The one candidate for all operands, if there should be but one; None where none is good enough for any."""
+        """The candidate for all operands if there should be only one; None if no candidate suits any."""
         return uniform_choice(self._worst, self._each_alone, self.requirements)
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """Equal recommendations together, those with the most values first."""
+        """Equal recommendations as groups, those with the most values first."""
         return groups_of(self.recommendations)
 
     @property
@@ -169,7 +161,7 @@ class StudyReport:
 
     @cached_property
     def answer(self) -> str:
-        """The study in a sentence: by values, and by bytes."""
+        """The study in a sentence: the main choices, their share of the values, and the bytes saved."""
         total = sum(row.values for row in self.recommendations)
         chosen = [group for group in self.groups if group.met]
         if not total:
@@ -177,7 +169,7 @@ class StudyReport:
         if not chosen:
             many = len(self.recommendations)
             which = f"None of the {many:,} tensors should" if many > 1 else "The tensor should not"
-            return f"{which} be stored in fewer bits than it is, with these candidates and requirements."
+            return f"{which} be stored in fewer bits with these candidates and requirements."
         named = []
         for group in chosen[:2]:
             sqnr = "without error" if group.sqnr_db == math.inf else f"at {decibels(group.sqnr_db)} or more"
@@ -194,11 +186,11 @@ class StudyReport:
         return f"{text}: {saved}{stays}."
 
     def compare(self, other: StudyReport) -> Any:
-        """How another study differs, for example of a later checkpoint: a pandas DataFrame with a row a tensor.
+        """Compare with another study, for example of a later checkpoint.
 
-        The columns are tensor, role, choice and sqnr_db of this study and (`other_choice`, `other_sqnr_db`) of the
-        other, and `change_db`. A tensor that one of them lacks has empty cells there. Rows whose choice differs come
-        first, then those whose SQNR changed most.
+        The result is a pandas DataFrame with a row for each tensor, and the columns tensor, role, choice, other_choice,
+        sqnr_db, other_sqnr_db and change_db. Cells are empty if one study lacks the tensor. Rows whose choice differs
+        come first, then those whose SQNR changed most.
         """
         mine = {row.tensor: row for row in self.recommendations}
         others = {row.tensor: row for row in other.recommendations}
@@ -221,16 +213,18 @@ class StudyReport:
         return frame(rows)
 
     def error_rows(self) -> Iterator[dict[str, Any]]:
-        """The table of errors, one dict of figures for each row."""
-        described = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
+        """Yield the rows of the table of errors."""
+        names_of = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
         for tensor, step, scaling, report, channels in self.errors:
-            layer, role = described[tensor, step]
+            layer, role = names_of[tensor, step]
             names = {"tensor": tensor, "layer": layer, "role": role, "step": step, "scaling": scaling}
-            # the report has the scaling too, where there is a scale per tile
+            # reports with a scale per tile have a scaling too
             yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channels}
 
     def range_rows(self) -> Iterator[dict[str, Any]]:
-        """The table of ranges: amax, smallest value, special values, and exponents at 1 %, 50 % and 99 %."""
+        """Yield the rows of the table of ranges: amax, smallest and special values, and exponents at 1 %, 50 % and 99
+        %.
+        """
         for row in self.ranges:
             report = row.report
             yield {
@@ -242,31 +236,33 @@ class StudyReport:
             }  # fmt: skip
 
     def exponent_rows(self) -> Iterator[dict[str, Any]]:
-        """The exponent histograms, one dict for each tensor, step and exponent."""
+        """Yield the exponent histograms, a row for each tensor, step and exponent."""
         for row in self.ranges:
             for exponent, count in row.report.counts:
                 yield {"tensor": row.tensor, "step": row.step, "exponent": exponent, "count": count}
 
     def recommendation_rows(self) -> Iterator[dict[str, Any]]:
-        """The table of recommendations."""
+        """Yield the rows of the table of recommendations."""
         for row in self.recommendations:
             yield {**dataclasses.asdict(row), "operand": row.operand}
 
     def to_frame(self) -> Any:
-        """The table of errors as a pandas DataFrame."""
+        """Return the table of errors as a pandas DataFrame."""
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw what each tensor lacks to the SQNR of its format on normal data; returns the matplotlib axes."""
+        """Draw how far the SQNR of each tensor is below that of its format on normal data; returns the matplotlib
+        axes.
+        """
         from fpsim.analysis.studies.figures import deficit_axes
 
         return deficit_axes(self, ax=ax)
 
     def merge(self, other: StudyReport) -> StudyReport:
-        """One report of both studies' tensors, for example of shards that were studied apart.
+        """Return one report of the tensors of both studies, for example of shards that were studied separately.
 
         Raises:
-          ValueError: they were made differently, or share a tensor's name and step.
+          ValueError: they have other settings, or a tensor and step in common.
         """
         for name in ("candidates", "roundings", "seed", "requirements"):
             mine, others = getattr(self, name), getattr(other, name)
@@ -289,14 +285,14 @@ class StudyReport:
         )
 
     def save(self, folder: str | Path) -> tuple[list[Path], list[str]]:
-        """Write report.html and the tables, in the place of an earlier study's: all of them or none.
+        """Write report.html and the tables in place of those of an earlier study: all of them or none.
 
-        In the CSV files text that begins like a formula, such as the tensor name "=w", begins with an apostrophe.
+        In the CSV files, text that looks like a formula, such as the tensor name "=w", gets an apostrophe in front.
 
         Args:
-          folder: made if needed.
+          folder: a folder, which is created if it is missing.
         Returns:
-          The files, and a line for each thing that an absent optional package left out.
+          The files, and a line for each output that a missing optional package left out.
         """
         from fpsim.analysis.studies.saving import save
 
@@ -309,11 +305,11 @@ class StudyReport:
 
 
 def _shown(value: Any) -> str:
-    """A setting in words."""
+    """Return a setting in words."""
     names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
     return ", ".join(map(str, names))
 
 
 def _size(change: Any) -> float:
-    """How much a figure changed; 0 where that is unknown."""
+    """Return the magnitude of a change; 0 if it is unknown."""
     return 0.0 if math.isnan(change) else abs(float(change))

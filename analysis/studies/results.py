@@ -1,4 +1,4 @@
-"""What the page, the pictures and the files of a study read from it."""
+"""The interface of a study for its page, pictures and files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from fpsim.analysis.studies.candidates import CastCandidate
-from fpsim.analysis.studies.recommend import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup
+from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup
 from fpsim.formats.element import Element
 
 
 class StudyResults(Protocol):
-    """The figures of a study, of which `StudyReport` says what they mean."""
+    """The part of a study that its page, pictures and files read; see `StudyReport`."""
 
     @property
     def description(self) -> str: ...
@@ -77,5 +77,5 @@ class StudyResults(Protocol):
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """A tensor's error rows of the rounding that recommendations and pictures are based on."""
+    """Return a tensor's errors with the rounding that recommendations and pictures are based on."""
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]

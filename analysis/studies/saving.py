@@ -1,10 +1,9 @@
-"""The files of a study: written aside, then put in the place of an earlier study's together."""
+"""The files of a study, written to drafts that then replace those of an earlier study together."""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +40,16 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
             rows = _filled(rows)
             _write_csv(drafts / f"{name}.csv", rows)
             if parquet:
-                _write_parquet(drafts / f"{name}.parquet", rows)
+                columns = [{column: _plain(value) for column, value in row.items()} for row in rows]
+                table = load("pyarrow", "parquet").Table.from_pylist(columns)
+                load("pyarrow.parquet", "parquet").write_table(table, drafts / f"{name}.parquet")
         if paged:
             (drafts / "report.html").write_text(page(report, names), encoding="utf-8")
     return [folder / name for name in (("report.html",) if paged else ()) + tuple(names)], notes
 
 
 def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same rows with all columns that one of them has; figures of scales are those of some candidates alone."""
+    """Return rows with all columns that one of them has; only some candidates have figures of scales."""
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
@@ -62,21 +63,14 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
             writer.writerows(rows)
 
 
-def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    table = load("pyarrow", "parquet").Table.from_pylist(
-        [{name: _plain(value) for name, value in row.items()} for row in rows]
-    )
-    load("pyarrow.parquet", "parquet").write_table(table, path)
-
-
 def _plain(value: Any) -> Any:
-    """A cell that UTF-8 can hold: half of a surrogate pair, which names may have, becomes its number."""
+    """Return a cell that UTF-8 can hold: half of a surrogate pair, which names may have, becomes its number."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what spreadsheets run, not show
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # spreadsheets run text that begins so
 
 
 def _no_formula(value: Any) -> Any:
-    """A cell that spreadsheets take as it is: text that looks like a formula gets an apostrophe; numbers do not."""
+    """Return a cell that spreadsheets show as it is: text that looks like a formula gets an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

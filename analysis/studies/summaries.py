@@ -1,4 +1,4 @@
-"""What a study comes to, for the page, the pictures and the terminal: hardest tensors, candidates, steps, notes."""
+"""Summaries of a study for the page, the pictures and the terminal: hardest tensors, candidates, steps, notes."""
 
 from __future__ import annotations
 
@@ -9,35 +9,40 @@ from typing import NamedTuple
 
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.studies.candidates import scaling_words
-from fpsim.analysis.studies.recommend import Recommendation, WorstFigures, deficit, worst_of
 from fpsim.analysis.studies.results import StudyResults, judged
+from fpsim.analysis.studies.rows import Recommendation
+from fpsim.analysis.studies.worst import WorstFigures, deficit, worst_of
 from fpsim.display.wording import decibels, listed, plural
 from fpsim.formats.integer_format import IntegerFormat
 
 NOTABLE_DB = 3.0  # a deficit of half a bit, from which a tensor is an exception
-NAMED = 3  # names that a folded note has
+NAMED = 3  # names in a note on several tensors
 
 
 def words(mode: str) -> str:
-    """The name of a rounding in words."""
+    """Return the name of a rounding in words."""
     return mode.replace("_", " ")
 
 
 def ideal_db(report: ErrorReport) -> float:
-    """The SQNR of a report's format on data that suits it: normal for floats, uniform for integers; NaN for others."""
+    """Return the SQNR of a report's format on data that suits it: normal for floats, uniform for integers; NaN for
+    others.
+    """
     fmt = report.fmt
     if isinstance(fmt, IntegerFormat):
-        return 20 * math.log10(2 * fmt.max + 1)  # of 2 max + 1 equal steps over the whole range
+        return 20 * math.log10(2 * fmt.max + 1)  # 2 max + 1 equal steps over the whole range
     return deficit(report, 0.0)
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """The recommendations for operands that hold a value other than 0, with or without a choice."""
+    """Return the recommendations for operands that hold a value other than 0."""
     return [row for row in report.recommendations if row.operand and not math.isnan(row.sqnr_db)]
 
 
 def hardest(report: StudyResults) -> list[Recommendation]:
-    """Operands from the hardest on: no candidate is good enough, the largest deficit, the lowest SQNR."""
+    """Return the operands from the hardest on: without a good candidate, then by largest deficit, then by lowest
+    SQNR.
+    """
     return sorted(operands(report), key=lambda row: (row.met, -_or_zero(row.deficit_db), row.sqnr_db))
 
 
@@ -46,42 +51,42 @@ def _or_zero(value: float) -> float:
 
 
 def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
-    """NaNs and infinities of a tensor over all its steps."""
+    """Return the numbers of NaNs and infinities of a tensor over all its steps."""
     rows = report.ranges_of[tensor]
     return sum(row.report.nans for row in rows), sum(row.report.infinities for row in rows)
 
 
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
-    """Why a tensor is an exception, in words; empty where it is none."""
-    found = []
+    """Return why a tensor is an exception, in words; none if it is not."""
+    reasons = []
     nans, infinities = specials(report, row.tensor)
     if row.operand and not row.met and not math.isnan(row.sqnr_db):
-        found.append("no candidate is good enough")
+        reasons.append("no candidate is good enough")
     if nans or infinities:
         kinds = [f"{number:,} {kind}" for number, kind in ((nans, "NaN"), (infinities, "Inf")) if number]
-        found.append(" and ".join(kinds))
+        reasons.append(" and ".join(kinds))
     if row.met and row.deficit_db >= NOTABLE_DB:
-        found.append(f"{row.deficit_db:.1f} dB below what {row.format} does on normal data")
-    return found
+        reasons.append(f"{row.deficit_db:.1f} dB below {row.format} on normal data")
+    return reasons
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """The tensors that need a look, the hardest first, each with why."""
+    """Return the tensors that need a look, the hardest first, each with the reasons."""
     order = hardest(report)
     names = {row.tensor for row in order}
     others = [row for row in report.recommendations if row.tensor not in names]
-    found = [(row, peculiarities(report, row)) for row in (*order, *others)]
-    return [(row, why) for row, why in found if why]
+    reasons = [(row, peculiarities(report, row)) for row in (*order, *others)]
+    return [(row, why) for row, why in reasons if why]
 
 
 def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
-    """Every candidate of a tensor with its worst figures over the steps."""
+    """Return every candidate of a tensor with its worst figures over the steps."""
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []
 
 
 class Judged(NamedTuple):
-    """An operand in a candidate."""
+    """One operand in one candidate."""
 
     row: Recommendation
     worst: WorstFigures
@@ -89,17 +94,17 @@ class Judged(NamedTuple):
 
     @property
     def chosen(self) -> bool:
-        """Whether it is what is recommended."""
+        """Whether the candidate is recommended for the operand."""
         return self.row.met and (self.row.format, self.row.scaling) == (self.worst.format, self.worst.scaling)
 
 
 class CandidateSummary(NamedTuple):
-    """A candidate over all operands, of which it holds one or more."""
+    """The figures of a candidate over one or more operands."""
 
     format: str
     scaling: str
-    bits: int  # of the element
-    ideal_db: float  # SQNR on data that suits it
+    bits: int  # bits of an element
+    ideal_db: float  # SQNR of the format on data that suits it
     judged: tuple[Judged, ...]
 
     @property
@@ -108,12 +113,12 @@ class CandidateSummary(NamedTuple):
 
     @property
     def good(self) -> int:
-        """Operands for which it is good enough."""
+        """Number of operands for which it is good enough."""
         return sum(one.good for one in self.judged)
 
     @property
     def chosen(self) -> int:
-        """Operands for which it is recommended."""
+        """Number of operands for which it is recommended."""
         return sum(one.chosen for one in self.judged)
 
     @property
@@ -122,48 +127,50 @@ class CandidateSummary(NamedTuple):
 
     @property
     def bits_per_value(self) -> float:
-        """Of all operands together, scales included."""
+        """Bits per value of all operands together, scales included."""
         return sum(one.row.values * one.worst.bits_per_value for one in self.judged) / self.values
 
     @property
     def sqnr_db(self) -> float:
-        """Of all values, after every tensor is brought to the same power; NaN where one cannot be measured."""
+        """SQNR of all values, after scaling every tensor to the same power; NaN if one cannot be measured."""
         noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
         return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
 
     @property
     def median_db(self) -> float:
-        """Of the operands."""
+        """Median SQNR of the operands."""
         return statistics.median([one.worst.sqnr_db for one in self.judged])
 
     @property
     def lowest_db(self) -> float:
-        """Of the operand that it suits least."""
+        """Lowest SQNR of the operands."""
         return min((one.worst.sqnr_db for one in self.judged if not math.isnan(one.worst.sqnr_db)), default=math.nan)
 
 
 def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
-    """Every candidate over all operands, from few bits to many."""
-    found: dict[tuple[str, str], list[Judged]] = {}
+    """Return the summary of every candidate over all operands, from few bits to many."""
+    judged_by: dict[tuple[str, str], list[Judged]] = {}
     for row in operands(report):
         for one in worst_candidates(report, row.tensor):
             good = not one.misses(report.requirements)
-            found.setdefault((one.format, one.scaling), []).append(Judged(row, one, good))
+            judged_by.setdefault((one.format, one.scaling), []).append(Judged(row, one, good))
     summaries = [
         CandidateSummary(*key, rows[0].worst.bits, ideal_db(rows[0].worst.report), tuple(rows))
-        for key, rows in found.items()
+        for key, rows in judged_by.items()
     ]
     return sorted(summaries, key=lambda one: one.bits)  # those of one width in the order of the study
 
 
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
-    """The same over the operands of one role."""
-    found = [one._replace(judged=tuple(each for each in one.judged if each.row.role == role)) for one in summaries]
-    return [one for one in found if one.judged]
+    """Return the summaries over the operands of one role."""
+    reduced = [
+        one._replace(judged=tuple(operand for operand in one.judged if operand.row.role == role)) for one in summaries
+    ]
+    return [one for one in reduced if one.judged]
 
 
 class RoundingSummary(NamedTuple):
-    """A rounding of a format over all operands, at their worst steps."""
+    """The figures of a format and rounding over all operands, at their worst steps."""
 
     format: str
     scaling: str
@@ -182,7 +189,7 @@ class RoundingSummary(NamedTuple):
 
 
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
-    """Each format that was rounded in several ways, with one scale where that was studied; empty without any."""
+    """Return the summary of each format that was rounded in several ways, with one scale if that was studied."""
     if len(report.roundings) < 2:
         return []
     names = {row.tensor for row in operands(report)}
@@ -191,7 +198,7 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
     for row in rows:
         if scaling_of.get(row.report.format) != "amax":
             scaling_of[row.report.format] = row.scaling
-    found = []
+    summaries = []
     for fmt, scaling in scaling_of.items():
         for mode in report.roundings:
             mine = [
@@ -200,21 +207,21 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
             measured = [row.report for row in mine if not math.isnan(row.report.sqnr_db + row.report.gain)]
             if measured:
                 figures = tuple(one.sqnr_db for one in measured), tuple(one.gain for one in measured)
-                found.append(RoundingSummary(fmt, scaling, mode, ideal_db(measured[0]), *figures))
-    return found
+                summaries.append(RoundingSummary(fmt, scaling, mode, ideal_db(measured[0]), *figures))
+    return summaries
 
 
 class Course(NamedTuple):
-    """A tensor over its steps."""
+    """The figures of a tensor over its steps."""
 
     tensor: str
     steps: tuple[int, ...]
     amax: tuple[float, ...]
-    sqnr_db: tuple[float, ...]  # of the choice
+    sqnr_db: tuple[float, ...]  # SQNR of the choice
 
     @property
     def moved(self) -> float:
-        """The largest amax over the smallest; NaN where one is 0."""
+        """The largest amax divided by the smallest; NaN if one is 0."""
         return max(self.amax) / min(self.amax) if min(self.amax) > 0 else math.nan
 
     @property
@@ -225,8 +232,8 @@ class Course(NamedTuple):
 
 
 def courses(report: StudyResults) -> list[Course]:
-    """Operands with several steps, those first whose amax moves most."""
-    found = []
+    """Return the operands with several steps, those whose amax changes most first."""
+    moving = []
     for row in operands(report):
         ranges = report.ranges_of[row.tensor]
         if len(ranges) < 2:
@@ -238,12 +245,12 @@ def courses(report: StudyResults) -> list[Course]:
         }
         steps = tuple(one.step or 0 for one in ranges)
         amax = tuple(one.report.amax for one in ranges)
-        found.append(Course(row.tensor, steps, amax, tuple(sqnr.get(one.step, math.nan) for one in ranges)))
-    return sorted(found, key=lambda course: -_or_zero(course.moved))
+        moving.append(Course(row.tensor, steps, amax, tuple(sqnr.get(one.step, math.nan) for one in ranges)))
+    return sorted(moving, key=lambda course: -_or_zero(course.moved))
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """What the roundings of the first format come to."""
+    """Return a sentence on the roundings of the first format."""
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]
@@ -252,7 +259,7 @@ def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
 
 
 def folded(notes: Iterable[str]) -> list[str]:
-    """Notes on tensors that were left out, those with one reason in one line.
+    """Return notes on tensors that were left out, with one line for all tensors of the same reason.
 
     Example:
       >>> from fpsim.analysis.studies.summaries import folded
@@ -269,6 +276,6 @@ def folded(notes: Iterable[str]) -> list[str]:
             lines.append(names[0] if reason.startswith("\n") else f"{names[0]} left out, {reason}")
             continue
         last = list(dict.fromkeys(name.rpartition(": ")[2].rpartition(".")[2] for name in names))
-        each = f"each {reason.removeprefix('it ')}" if reason.startswith("it ") else reason
-        lines.append(f"{plural(len(names), 'tensor')} left out: {each} ({listed(last, NAMED)})")
+        why = f"each {reason.removeprefix('it ')}" if reason.startswith("it ") else reason
+        lines.append(f"{plural(len(names), 'tensor')} left out: {why} ({listed(last, NAMED)})")
     return lines

@@ -1,4 +1,4 @@
-"""The sweep: a measure at every point of a grid, each finished cell kept at once."""
+"""The function fp.analysis.sweep: a measure at every point of a grid, with each finished cell kept at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fpsim.display.progress import bar
 from fpsim.errors import shown
 from fpsim.files import path_of
 
-ERROR = "error"  # the column of what went wrong
+ERROR = "error"  # the column with the errors of cells
 VALUE = "value"  # the column of a measure that returns a number
 
 
@@ -34,23 +34,23 @@ def sweep(
     client: Any = None,
     progress: Progress | None = None,
 ) -> Any:
-    """Call measure(**point) at every point of a grid, and give a table of what it returned.
+    """Call measure(**point) at every point of a grid, and return a table of the results.
 
-    A finished cell is in `out` before the next one is waited for, and is not computed again: after Ctrl-C, a crash or a
-    killed process the same call goes on with the rest, and a larger grid of the same parameters computes what is new.
-    A cell that raises, or ends its worker three times, says so in the column `error`; the next call tries it again.
+    A finished cell is written to `out` at once, and is not computed again: after Ctrl-C, a crash or a killed process
+    the same call continues with the rest, and a larger grid of the same parameters computes only new cells. A cell that
+    raises an exception, or ends its worker three times, has a text in the column `error`; the next call tries it again.
 
     Args:
       measure: called with the parameters of one point by name; returns a number, a text, a dictionary of numbers,
         texts, truth values and None, or a report with `to_dict()`. Lambdas and closures may run on several workers.
       grid: parameter -> its values: numbers, texts, None, formats, scalings, accumulators, units, roundings, other
-        dataclasses and members of Enums, functions of modules, or tuples of these. No two may look the same. The last
-        parameter changes fastest.
-      out: a folder for `cells.jsonl`, where the cells are, and `sweep.parquet`, the returned table (`sweep.csv` where
-        pyarrow is not installed). One folder takes one measure.
-      workers: processes, each with its share of the cores; None is one for each core, and 1 computes in this process.
+        dataclasses and members of Enums, functions of modules, or tuples of these. No two values may look the same in a
+        table. The last parameter changes fastest.
+      out: a folder for `cells.jsonl`, which has the cells, and `sweep.parquet`, the returned table (`sweep.csv` if
+        pyarrow is not installed). A folder belongs to one measure.
+      workers: number of processes, each with its share of the cores; None is one per core, 1 computes in this process.
       client: a `dask.distributed.Client`, whose cluster computes instead.
-      progress: called with (share done, how many are); None draws a bar where stderr is a terminal and rich is
+      progress: called with (share done, number of cells done); None draws a bar if stderr is a terminal and rich is
         installed.
     Returns:
       A pandas DataFrame with a row for each point, in the grid's order, and columns for the parameters (formats by
@@ -81,17 +81,17 @@ def sweep(
         raise ValueError(f"out must be a folder; got {shown(str(out))}. The table will be sweep.parquet in it.")
     load("pandas", "a sweep")  # better now than after hours of work
     with Cells(out, name_of(measure), source_of(measure), list(grid)) as cells:
-        known = {key for key, cell in cells.found.items() if cell.result is not None}
+        known = {key for key, cell in cells.finished.items() if cell.result is not None}
         missing = [point for point in points if point.key not in known]
         _compute(missing, len(points), measure, cells, workers=workers, client=client, progress=progress)
-        columns = columns_of([_row(point, cells.found[point.key]) for point in points], list(grid))
+        columns = columns_of([_row(point, cells.finished[point.key]) for point in points], list(grid))
         columns[ERROR] = columns.pop(ERROR)  # the last one
         write_table(cells.folder, "sweep", columns)
     return frame_of(columns)
 
 
 class _Point(NamedTuple):
-    """A point of the grid: what the measure gets, what names it, what a table shows."""
+    """A point of the grid: the arguments of the measure, their texts, and their labels in a table."""
 
     values: dict[str, Any]
     words: dict[str, str]
@@ -100,11 +100,11 @@ class _Point(NamedTuple):
 
 
 def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
-    """Every point, the last parameter changing fastest."""
+    """Return all points, the last parameter changing fastest."""
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(name, str) for name in grid):
         raise TypeError(f"grid must be a dictionary of parameters and their values; got {shown(grid)}.")
     if ERROR in grid:
-        raise ValueError("grid must not name a parameter 'error', which is the column of what went wrong. Rename it.")
+        raise ValueError("grid must not have a parameter 'error', which is the column of errors. Rename it.")
     axes = [[(name, value, text) for value, text in _axis(name, values)] for name, values in grid.items()]
     points = []
     for point in itertools.product(*axes):
@@ -116,15 +116,15 @@ def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
 
 
 def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
-    """The values of one parameter with their words."""
+    """Return the values of one parameter with their texts."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise TypeError(f"grid[{name!r}] must be a list of values; got {shown(values)}. One value: [value].")
-    found = [plain(value) for value in values]
-    if not found:
+        raise TypeError(f"grid[{name!r}] must be a list of values; got {shown(values)}. Pass one value as [value].")
+    plain_values = [plain(value) for value in values]
+    if not plain_values:
         raise ValueError(f"grid[{name!r}] must hold at least one value; got none.")
     axis = []
     seen: dict[str, Any] = {}
-    for value in found:
+    for value in plain_values:
         try:
             text = words(value)
         except TypeError as problem:
@@ -133,7 +133,7 @@ def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
         if looks in seen:
             raise ValueError(
                 f"grid[{name!r}] must hold values that look different; got {shown(seen[looks])} and {shown(value)}, "
-                f"which are both {looks!r} in a table. Leave one out, or give it a name of its own."
+                f"which are both {looks!r} in a table. Leave one out, or give it another name."
             )
         seen[looks] = value
         axis.append((value, text))
@@ -141,12 +141,12 @@ def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
 
 
 def _require_measure(measure: Any, point: Mapping[str, Any]) -> None:
-    """A TypeError unless the measure can be called with a point."""
+    """Raise a TypeError unless the measure can be called with a point."""
     if not callable(measure):
         raise TypeError(f"measure must be a function of the grid's parameters; got {shown(measure)}.")
     try:
         signature = inspect.signature(measure)
-    except (TypeError, ValueError):  # some functions in C tell nothing
+    except (TypeError, ValueError):  # some functions in C have no signature
         return
     try:
         signature.bind(**point)
@@ -166,7 +166,7 @@ def _compute(
     client: Any,
     progress: Progress | None,
 ) -> None:
-    """Compute cells and keep each one as it comes."""
+    """Compute cells and keep each one when it is finished."""
     kept = total - len(missing)
     tasks = [point.values for point in missing]
     function = functools.partial(_figures, measure)
@@ -182,7 +182,7 @@ def _compute(
 
 
 def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """What the measure returned at one point, as names and plain values."""
+    """Return the result of the measure at one point as names and plain values."""
     result = measure(**point)
     if hasattr(result, "to_dict"):
         result = result.to_dict()
@@ -191,7 +191,7 @@ def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str,
     figures: dict[str, Any] = {}
     for name, value in result.items():
         if not isinstance(name, str):
-            raise TypeError(f"measure must name what it returns with texts; got {shown(name)}.")
+            raise TypeError(f"measure must return texts as names; got {shown(name)}.")
         while name in point or name == ERROR or name in figures:
             name = f"result_{name}"
         figures[name] = _scalar(value)
@@ -199,16 +199,16 @@ def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str,
 
 
 def _scalar(value: Any) -> Any:
-    """A number, text, truth value or None as Python's own; a float of any width as the float64 of the same value."""
+    """Return a number, text, truth value or None as Python's own; a float of any width as the equal float64."""
     if value is None:
         return value
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # of NumPy or torch
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a scalar of NumPy or torch
         value = value.item()
-    for kind in (bool, int, float, str):  # also what is derived from them; a bool is an int
+    for kind in (bool, int, float, str):  # includes their subclasses; bool comes before int, its base class
         if isinstance(value, kind):
-            repr(value)  # a ValueError where an integer has more digits than Python writes
+            repr(value)  # raises a ValueError if an integer has more digits than Python writes
             return kind(value)
-    if isinstance(value, np.generic):  # ml_dtypes and long doubles are no floats to Python
+    if isinstance(value, np.generic):  # ml_dtypes and long doubles are not floats in Python
         wide = float(value)
         if wide == value or wide != wide:
             return wide
@@ -219,5 +219,5 @@ def _scalar(value: Any) -> Any:
 
 
 def _row(point: _Point, cell: SweepCell) -> dict[str, Any]:
-    """A row of the table."""
+    """Return a row of the table."""
     return {**point.labels, **(cell.result or {}), ERROR: cell.error}

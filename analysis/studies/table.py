@@ -1,4 +1,4 @@
-"""Rows as columns of one kind each, as a data frame and as a Parquet or CSV file."""
+"""Rows as columns of one type each, as a data frame and as a Parquet or CSV file."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 from fpsim.display.optional import load
 from fpsim.files import whole_file
 
-EXACT = 1 << 53  # integers up to here are float64 values
+EXACT = 1 << 53  # integers up to here are exact in float64
 
 
 class _Missing:
-    """What a row does not have, as None is a value."""
+    """The type of MISSING, which marks a missing value, as None is a value."""
 
 
 MISSING = _Missing()
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> dict[str, list[Any]]:
-    """Columns, those named `first` in front, the others as rows name them; MISSING where a row has none."""
+    """Return columns, those named `first` in front; a value that a row lacks is MISSING."""
     names = list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
     return {name: [row.get(name, MISSING) for row in rows] for name in names}
 
 
 def frame_of(columns: Mapping[str, list[Any]]) -> Any:
-    """A data frame whose columns hold one kind each: numbers, truth values, texts; objects where kinds are mixed.
+    """Return a data frame whose columns hold numbers, truth values or texts; objects if types are mixed.
 
-    What is missing is NaN among numbers, and None elsewhere.
+    Missing values are NaN among numbers, and None elsewhere.
     """
     pandas = load("pandas", "a sweep")
     return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
@@ -68,7 +68,7 @@ def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Pa
 
 
 def _arrow(arrow: Any, values: list[Any]) -> Any:
-    """A column of Parquet, where NaN and null are two things."""
+    """Return a column of Parquet, which distinguishes NaN from null."""
     held = [None if value is MISSING else _utf8(value) for value in values]
     kinds = {type(value) for value in held if value is not None}
     if kinds == {int, float} and all(abs(value) <= EXACT for value in held if type(value) is int):
@@ -84,11 +84,11 @@ def _arrow(arrow: Any, values: list[Any]) -> Any:
 
 
 def _utf8(value: Any) -> Any:
-    """A text that UTF-8 can hold: half of a surrogate pair becomes its number."""
+    """Return a text that UTF-8 can hold: half of a surrogate pair becomes its number."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # what spreadsheets run, not show
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # spreadsheets run text that begins so
 
 
 def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
@@ -103,7 +103,7 @@ def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """A value for a spreadsheet: text that looks like a formula gets an apostrophe; numbers do not."""
+    """Return a value for a spreadsheet: text that looks like a formula gets an apostrophe."""
     if value is MISSING or value is None:
         return ""
     value = _utf8(value)

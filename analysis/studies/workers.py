@@ -1,4 +1,4 @@
-"""Many tasks on several processes, here or on a dask cluster: results come as they are finished, failures as such."""
+"""Many tasks on several processes or on a dask cluster: results in the order in which they finish, with failures."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fpsim.runtime.threads import thread_count
 
 Progress = Callable[[float, str], None]
 Results: TypeAlias = "Generator[tuple[int, Any], None, None]"
-AHEAD = 1000  # tasks that a dask cluster has at a time: more than it has threads, fewer than make its scheduler slow
-WATCH = 0.5  # seconds between two looks of a worker at the process that started it
+AHEAD = 1000  # tasks that a dask cluster has at once: more than its threads, too few to slow its scheduler
+WATCH = 0.5  # seconds between two checks of a worker that its parent process is alive
 THREADS = ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a task gave instead of a result.
+    """The failure of a task, in place of its result.
 
     Attributes:
-      text: the kind of the exception and its words, or how the worker ended.
-      died: whether the worker ended, and not the function.
+      text: type and message of the exception, or how the worker ended.
+      died: True if the worker process ended, False if the function raised an exception.
     """
 
     text: str
@@ -50,18 +50,18 @@ def run_over(
 ) -> Results:
     """Call function(task) for every task, and yield results as they are finished, in any order.
 
-    Workers are processes of their own, each with its share of the cores. One that dies (killed, out of memory, a crash
-    in C) is started again, and its task alone is tried again. Ctrl-C ends all workers at once, and so does `close()`,
-    which `contextlib.closing` calls where the loop is left early.
+    Workers are separate processes, each with its share of the cores. A worker that dies (killed, out of memory, a crash
+    in C) is started again, and its task is tried again. Ctrl-C ends all workers at once, and so does `close()`, which
+    `contextlib.closing` calls if the loop is left early.
 
     Args:
-      tasks: what to call the function with; anything that cloudpickle can send.
-      function: lambdas and closures too. With one worker it runs in this process.
-      workers: processes; None is one for each core that this process may use.
+      tasks: the arguments of the function, one per task; anything that cloudpickle can send.
+      function: a function, lambda or closure. With one worker it runs in this process.
+      workers: number of processes; None is one for each core that this process may use.
       client: a `dask.distributed.Client`, whose cluster computes instead.
       retries: how often a task that ended its worker is tried again. A cluster tries as often as its scheduler is set
-        to, then (unless this is 0) once more while nothing else runs, since what ran beside is suspected too.
-      progress: called with (share done, how many are).
+        to, then (unless this is 0) once more while nothing else runs, since it suspects all tasks of the worker.
+      progress: called with (share done, number of tasks done).
     Yields:
       (index of the task, result), or a `Failure` as the result: the function raised, or ended its worker every time.
     Raises:
@@ -85,25 +85,25 @@ def run_over(
             )
     require_integer("retries", retries, 0)
     if client is not None:
-        found = _on_cluster(tasks, function, _checked(client), retries)
+        results = _on_cluster(tasks, function, _checked(client), retries)
     elif (workers or thread_count()) == 1:
-        found = _here(tasks, function)
+        results = _here(tasks, function)
     else:
-        found = _on_processes(tasks, function, workers or thread_count(), retries)
-    return _reported(found, len(tasks), progress)
+        results = _on_processes(tasks, function, workers or thread_count(), retries)
+    return _reported(results, len(tasks), progress)
 
 
-def _reported(found: Results, count: int, progress: Progress | None) -> Results:
-    """The same, with progress."""
-    with closing(found):
-        for done, each in enumerate(found, 1):
-            yield each
+def _reported(results: Results, count: int, progress: Progress | None) -> Results:
+    """Yield results, and report progress after each."""
+    with closing(results):
+        for done, result in enumerate(results, 1):
+            yield result
             if progress is not None:
                 progress(done / count, f"{done:,} of {count:,}")
 
 
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
-    """The function's result, or what it raised as a Failure."""
+    """Return the function's result, or the exception that it raised as a Failure."""
     try:
         return function(task)
     except Exception as problem:
@@ -111,12 +111,12 @@ def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
 
 
 def _failure(problem: BaseException) -> Failure:
-    """An exception in a line: its kind, and its words where it has some."""
+    """Return an exception as a line: its type, and its message if it has one."""
     try:
-        said = " ".join(str(problem).split())
-    except Exception:  # whatever its __str__ does
-        said = ""
-    return Failure(f"{type(problem).__name__}: {said}" if said else type(problem).__name__)
+        text = " ".join(str(problem).split())
+    except Exception:  # __str__ may raise anything
+        text = ""
+    return Failure(f"{type(problem).__name__}: {text}" if text else type(problem).__name__)
 
 
 # ---- in this process
@@ -131,14 +131,17 @@ def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
 
 
 def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
-    """Each worker is a pool of one process, so that a death says which task it was and disturbs no other."""
+    """Yield results of worker processes.
+
+    Each worker is a pool of one process, so that its death tells which task it was and disturbs no other task.
+    """
     if not tasks:
         return
     load("joblib", "several workers")
     payload = _pickled(function, "the function")
     workers = min(workers, len(tasks))
     share = str(max(1, thread_count() // max(1, workers)))
-    waiting = deque((index, 0) for index in range(len(tasks)))  # (task, how many workers it ended)
+    waiting = deque((index, 0) for index in range(len(tasks)))  # (task, number of workers that it ended)
     pools = [_Pool(payload, share) for _ in range(workers)]
     running: dict[Future[bytes], tuple[_Pool, int, int]] = {}
     idle = list(pools)
@@ -171,7 +174,7 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 
 class _Pool:
-    """One worker process, started when there is work and again after its end."""
+    """One worker process, which starts when there is work, and again after its end."""
 
     def __init__(self, payload: bytes, threads: str) -> None:
         self._payload = payload
@@ -179,7 +182,7 @@ class _Pool:
         self._executor: Any = None
 
     def submit(self, task: bytes) -> Future[bytes]:
-        """The pickled result of a pickled task."""
+        """Submit a pickled task, and return the future of its pickled result."""
         if self._executor is None:
             loky = load("joblib.externals.loky", "several workers")
             self._executor = loky.ProcessPoolExecutor(
@@ -193,7 +196,7 @@ class _Pool:
         return future
 
     def end(self) -> None:
-        """Kill the process, whatever it does."""
+        """Kill the process."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, kill_workers=True)
             self._executor = None
@@ -201,7 +204,7 @@ class _Pool:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Keep Ctrl-C for the end of the block; a process that starts in it inherits that until `_begin`."""
+    """Delay Ctrl-C until the end of the block; a process that starts in it inherits this until `_begin`."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -213,15 +216,15 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _dead(end: BaseException, times: int) -> Failure:
-    """How a worker ended."""
-    found = re.search(r"exit codes of the workers are \{(.*?)\}", str(end))
-    how = f" ({found[1]})" if found else f" ({type(end).__name__})"
-    often = f", each of {times} times" if times > 1 else ""
-    return Failure(f"the worker process died{how}{often}", died=True)
+    """Return the failure of a task whose worker died."""
+    codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(end))
+    how = codes[1] if codes else type(end).__name__
+    often = f", {times} times" if times > 1 else ""
+    return Failure(f"the worker process died ({how}){often}", died=True)
 
 
 def _pickled(value: Any, noun: str) -> bytes:
-    """Bytes that another process reads.
+    """Return a value as bytes that another process can read.
 
     Raises:
       TypeError: cloudpickle cannot write it.
@@ -230,7 +233,7 @@ def _pickled(value: Any, noun: str) -> bytes:
     try:
         data: bytes = pickler.dumps(value)
         return data
-    except Exception as problem:  # whatever a __reduce__ raises
+    except Exception as problem:  # __reduce__ may raise anything
         raise TypeError(
             f"{noun} must be something that cloudpickle can send to another process; got {shown(value)}: "
             f"{_failure(problem).text}. workers=1 sends nothing."
@@ -238,7 +241,7 @@ def _pickled(value: Any, noun: str) -> bytes:
 
 
 def _loads(data: bytes) -> Any:
-    """What a worker sent; a Failure where this process cannot read it."""
+    """Return the value that a worker sent; a Failure if this process cannot read it."""
     import pickle
 
     try:
@@ -247,17 +250,17 @@ def _loads(data: bytes) -> Any:
         return Failure(f"the result cannot be read here: {_failure(problem).text}")
 
 
-# What a worker process keeps: the function as it came, and as it was read.
+# State of a worker process: the function, pickled and unpickled.
 _sent: dict[str, Any] = {}
 
 
 def _begin(payload: bytes, parent: int) -> None:
-    """Start a worker: Ctrl-C is its parent's to answer, and it ends where that was killed."""
+    """Start a worker, which leaves Ctrl-C to its parent and ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    # Loky replaces workers that grow, with a warning in a thread; filters that make it an error stop the pool for ever.
-    # What a function keeps between its tasks is its own affair, and a worker that the system kills is started again.
+    # Loky replaces workers whose memory grows, with a warning in a thread; warning filters that make this an error stop
+    # the pool for ever. A function may keep data between tasks, and a worker that the system kills is started again.
     load("joblib.externals.loky.process_executor", "several workers")._USE_PSUTIL = False
     _sent.clear()
     _sent["payload"] = payload
@@ -271,7 +274,7 @@ def _watch(parent: int) -> None:
 
 
 def _work(task: bytes) -> bytes:
-    """Do one task in a worker process, and pickle what comes of it: all that can go wrong goes wrong here."""
+    """Do one task in a worker process, and return the pickled result or failure."""
     import pickle
 
     try:
@@ -286,24 +289,27 @@ def _work(task: bytes) -> bytes:
 
 
 def _checked(client: Any) -> Any:
-    """A client that waits.
+    """Return a client after checking it.
 
     Raises:
-      TypeError, ValueError: it is none, or an asynchronous one.
+      TypeError, ValueError: it is not a client, or an asynchronous one.
     """
     distributed = load("distributed", "client=")
     if not isinstance(client, distributed.Client):
         raise TypeError(f"client must be a dask.distributed.Client; got {shown(client)}.")
     if client.asynchronous:
-        raise ValueError("client must be a synchronous one; got one with asynchronous=True. Make it without that.")
+        raise ValueError("client must be synchronous; got one with asynchronous=True. Create it without that.")
     return client
 
 
 def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
-    """A few tasks at a time; those whose workers died once more, one by one: a scheduler suspects what lay beside."""
+    """Yield results of a cluster.
+
+    Tasks whose workers died run once more, one by one, since a scheduler suspects all tasks of a worker that died.
+    """
     suspects: list[int] = []
-    with closing(_submitted(tasks, range(len(tasks)), function, client, AHEAD)) as found:
-        for index, result in found:
+    with closing(_submitted(tasks, range(len(tasks)), function, client, AHEAD)) as results:
+        for index, result in results:
             if retries and isinstance(result, Failure) and result.died:
                 suspects.append(index)
             else:
@@ -314,7 +320,7 @@ def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: An
 def _submitted(
     tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
 ) -> Results:
-    """Some of the tasks, at most `ahead` of them at a time."""
+    """Yield the results of some tasks, of which at most `ahead` are on the cluster at once."""
     if not indices:
         return
     distributed = load("distributed", "client=")
@@ -342,7 +348,7 @@ def _submitted(
 
 
 def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
-    """The results of finished futures: fetched together, which takes as long as one, or each alone where one failed."""
+    """Return the results of finished futures: all at once, which takes as long as one, or each alone if one failed."""
     try:
         if all(future.status == "finished" for future in futures):
             return list(client.gather(futures))
@@ -352,7 +358,7 @@ def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
 
 
 def _result_of(client: Any, future: Any) -> Any:
-    """The result of a future, or a Failure; waits where its worker died and another one computes it again."""
+    """Return the result of a future, or a Failure; wait if its worker died and another one computes it again."""
     try:
         return future.result()
     except Exception as problem:
@@ -363,16 +369,16 @@ def _result_of(client: Any, future: Any) -> Any:
 
 
 def _require_running(client: Any) -> None:
-    """A RuntimeError where the cluster is gone, which is no task's failure."""
+    """Raise a RuntimeError if the cluster is gone, which is not a failure of a task."""
     if client.status != "running":
         raise RuntimeError(
-            f"client must stay connected until the last task; got one that is {client.status!r}. What was finished is "
-            "kept; call again with another."
+            f"client must stay connected until the last task; got one that is {client.status!r}. Finished tasks are "
+            "kept; call again with another client."
         )
 
 
 def _attempt_there(function: Callable[[Any], Any], task: Any) -> Any:
-    """A task on a worker of a cluster, which SystemExit would end."""
+    """Return the result of a task on a worker of a cluster, which SystemExit would end."""
     try:
         return _attempt(function, task)
     except SystemExit as problem:

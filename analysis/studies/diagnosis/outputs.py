@@ -129,7 +129,7 @@ class OutputStages(Stages):
                 for layer, product in measurer.elements if (layer, product, name) not in measurer.refused
             }  # fmt: skip
             key = digest(recipe_words(self.recipes[name]), "inherited", *sorted(layer for layer, _ in low))
-            cell = None if cells is None else cells.found.get(key)
+            cell = None if cells is None else cells.finished.get(key)
             known = None if cell is None or cell.result is None else cell.result
             if known is None:
                 arrivals.listen(measurer.twin, name)

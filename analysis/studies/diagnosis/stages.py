@@ -332,7 +332,7 @@ def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Pla
 
 def known_budget(cells: Cells | None, key: str) -> Budget | None:
     """Return the budget of a finished cell; None if there is none."""
-    cell = None if cells is None else cells.found.get(key)
+    cell = None if cells is None else cells.finished.get(key)
     return None if cell is None or cell.result is None else from_text(cell.result["budget"])
 
 

@@ -36,7 +36,7 @@ class Jointly:
             out, "fpsim.analysis.plan", evidence.identity, ["assignment"], kind="plan",
             changed="with another model, data or recipes",
         )  # fmt: skip
-        self._known = {key: cell.result for key, cell in self._cells.found.items() if cell.result is not None}
+        self._known = {key: cell.result for key, cell in self._cells.finished.items() if cell.result is not None}
 
     def __enter__(self) -> Jointly:
         return self

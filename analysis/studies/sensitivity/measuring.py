@@ -256,7 +256,7 @@ class Measurer:
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
         if key in self._known:
             return self._known[key]
-        cell = None if cells is None else cells.found.get(key)
+        cell = None if cells is None else cells.finished.get(key)
         if cell is None or cell.result is None:
             return None
         self._known[key] = BatchFigures.of(**cell.result)

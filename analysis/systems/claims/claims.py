@@ -93,7 +93,7 @@ def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str,
     """Return the results that a folder holds."""
     results = {}
     for claim in chosen:
-        cell = cells.found.get(keys[claim.name])
+        cell = cells.finished.get(keys[claim.name])
         if cell is not None and cell.result is not None:
             figures = dict(cell.result)
             results[claim.name] = ClaimResult(claim, figures, float(figures.pop(SECONDS)))

@@ -74,16 +74,16 @@ def test_damage_anywhere_costs_one_cell_or_is_refused(tmp_path: Path) -> None:
     for i in range(0, len(whole), 7):
         (tmp_path / CELLS).write_bytes(whole[:i] + bytes([whole[i] ^ 0x11]) + whole[i + 1 :])
         if i < header:
-            with pytest.raises(ValueError, match="does not begin as a sweep's"):
+            with pytest.raises(ValueError, match="does not begin like that of a sweep"):
                 filled(tmp_path)
             continue
         filled(tmp_path)
         with Cells(tmp_path, name_of(product), source_of(product), ["a", "b"]) as cells:
-            assert [cell.result is not None for cell in cells.found.values()] == [True] * 3
+            assert [cell.result is not None for cell in cells.finished.values()] == [True] * 3
 
 
 def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    with Cells(tmp_path, "f", "0", ["a"]) as cells, pytest.raises(ValueError, match=r"which one does at the moment"):
+    with Cells(tmp_path, "f", "0", ["a"]) as cells, pytest.raises(ValueError, match="to which one writes at the"):
         Cells(cells.folder, "f", "0", ["a"])
     Cells(tmp_path, "f", "0", ["a"]).close()
 
@@ -93,7 +93,7 @@ def test_the_last_line_of_a_cell_counts(tmp_path: Path) -> None:
         cells.add(SweepCell("k", {"a": "1"}, None, "ValueError: no"))
         cells.add(SweepCell("k", {"a": "1"}, {"value": 2}))
     with Cells(tmp_path, "f", "0", ["a"]) as cells:
-        assert cells.found == {"k": SweepCell("k", {"a": "1"}, {"value": 2})}
+        assert cells.finished == {"k": SweepCell("k", {"a": "1"}, {"value": 2})}
 
 
 def test_cells_of_something_else_are_not_mixed_in(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_cells_of_something_else_are_not_mixed_in(tmp_path: Path) -> None:
 
 def test_a_table_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "sweep.parquet").write_text("mine")
-    with pytest.raises(ValueError, match=r"which holds sweep\.parquet and no cells\.jsonl\. Name another"):
+    with pytest.raises(ValueError, match=r"which holds sweep\.parquet and no cells\.jsonl\. Name another folder"):
         filled(tmp_path)
     assert (tmp_path / "sweep.parquet").read_text() == "mine"
 
@@ -130,8 +130,8 @@ def test_results_come_back_from_the_file_with_every_bit(tmp_path: Path, workers:
 
     fp.analysis.sweep(measure, {"which": [1, 2]}, out=tmp_path, workers=workers)
     with Cells(tmp_path, name_of(measure), source_of(measure), ["which"]) as cells:
-        assert len(cells.found) == 2
-        for cell in cells.found.values():
+        assert len(cells.finished) == 2
+        for cell in cells.finished.values():
             assert cell.result is not None
             assert {name: bits(value) for name, value in cell.result.items()} == {n: bits(v) for n, v in VALUES.items()}
 

@@ -169,7 +169,7 @@ def test_hostile_names_stay_text() -> None:
 def test_the_page_answers_first_and_says_what_that_is_based_on() -> None:
     pytest.importorskip("matplotlib")
     report, text = small_study(), page_of(small_study)
-    for words in ("at least 25 dB SQNR", "the seed (0)", "E4M3: 8 bits", "numpy", "Lost energy", "nearest even"):
+    for words in ("an SQNR of at least 25 dB", "the seed (0)", "E4M3: 8 bits", "numpy", "Lost energy", "nearest even"):
         assert words in text
     order = ["<h1>", 'id="candidates"', 'id="exceptions"', 'id="groups"', 'id="roundings"', ">Method<"]
     assert [text.count(word) for word in order] == [1] * len(order)

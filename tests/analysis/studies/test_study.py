@@ -36,7 +36,7 @@ def choices(report: StudyReport) -> dict[str, tuple[str, str]]:
 
 def test_rows_are_those_of_error_also_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tensor that fits into a slab and one of three, with scales of every kind, beside error on the whole array."""
-    monkeypatch.setattr("fpsim.analysis.studies.study.SLAB", slab := 1 << 19)
+    monkeypatch.setattr("fpsim.analysis.studies.measuring.SLAB", slab := 1 << 19)
     for rows in (300, 2 * slab // 512 + 77):
         x = np.random.default_rng(3).standard_normal((rows, 512)).astype(np.float32)
         x[0, :3] = [np.nan, np.inf, 50.0]
@@ -141,7 +141,7 @@ def test_one_candidate_for_all_operands_is_preferred() -> None:
     assert both.uniform is not None
     assert {row.format for row in both.recommendations} == {"E4M3"}
     assert both.uniform.share == 1.0
-    assert "but not what other operands have" in both.recommendations[0].reason
+    assert "which other operands do not have" in both.recommendations[0].reason
 
 
 @pytest.mark.parametrize("shape", [(4096, 2), (1024, 4), (200, 2), (16384, 1)])
@@ -150,8 +150,8 @@ def test_scales_of_short_rows_are_bits_too(shape: tuple[int, int]) -> None:
     (row,) = study({"a.weight": x}).recommendations
     assert (row.format, row.bits_per_value) == ("E4M3", 8.0)
     assert "INT4 with 1x32 scales" in row.reason
-    assert re.search(r"INT8 with a scale per row, [\d.]+ dB more, but in \d+ bits with its scales\.", row.reason)
-    assert re.search(r"fall short: INT4 with 1x32 scales, \d+ bits with its scales\.", row.reason)
+    assert re.search(r"INT8 with a scale per row, [\d.]+ dB more, but \d+ bits with its scales\.", row.reason)
+    assert re.search(r"not good enough: INT4 with 1x32 scales has \d+ bits with its scales\.", row.reason)
 
 
 def test_no_recommendation_takes_more_bits_than_another_that_is_as_good() -> None:
@@ -175,7 +175,7 @@ def test_requirements_are_parameters() -> None:
     assert (sixteen.format, sixteen.met) == ("FP16", True)
     none = study(x, min_sqnr=200.0).recommendations[0]
     assert not none.met
-    assert none.reason.startswith("No candidate is good enough. Closest: ")
+    assert none.reason.startswith("No candidate is good enough. The closest, ")
     budget = study(x, budget_bits=8.0).recommendations[0]
     assert budget.bits_per_value <= 8.0
     lossless = study(x, max_lost=0.0)
@@ -198,7 +198,7 @@ def test_small_and_gradient_like_tensors_get_scales_and_weights_of_training_no_i
 def test_where_nothing_fits_it_says_so() -> None:
     row = study({"w": NORMAL}, formats=("E2M1",), scalings=(None, "amax")).recommendations[0]
     assert (row.format, row.met) == ("float32", False)
-    assert row.reason.startswith("No candidate is good enough. Closest: E2M1 with one scale")
+    assert row.reason.startswith("No candidate is good enough. The closest, E2M1 with one scale, has ")
     for empty in (np.zeros(5, np.float32), f32(np.nan, np.inf), np.zeros(0, np.float32)):
         row = study({"w": empty}).recommendations[0]
         assert not row.met
@@ -406,7 +406,7 @@ def test_a_group_has_one_format_where_it_is_good_enough() -> None:
     rows = {row.tensor: row for row in fp.analysis.study(weights).recommendations}
     assert {row.choice for name, row in rows.items() if "7" not in name} == {"INT8 with 1x128 scales"}
     assert rows["layers.7.fc.weight"].bits_per_value < 5
-    assert "but not what other operands have" in rows["layers.2.fc.weight"].reason
+    assert "which other operands do not have" in rows["layers.2.fc.weight"].reason
 
 
 def test_scales_per_row_suit_where_smaller_tiles_gain_less_than_a_decibel() -> None:
@@ -414,11 +414,11 @@ def test_scales_per_row_suit_where_smaller_tiles_gain_less_than_a_decibel() -> N
     rng = np.random.default_rng(0)
     tokens = rng.standard_normal((256, 1024)).astype(np.float32)
     tokens *= np.float32(2.0) ** rng.integers(-30, 30, (256, 1)).astype(np.float32)
-    for width, bits, more in ((1024, 8.03125, "only 0.4 dB more for another 0.22 bits"), (64, 8.5, "as good")):
+    for width, bits, more in ((1024, 8.03125, "only 0.4 dB more for another 0.22 bits"), (64, 8.5, "the same SQNR")):
         h = fp.analysis.tensor("h", tokens[:, :width].copy(), role="activation")
         (row,) = fp.analysis.study([h], roundings="nearest_even").recommendations
         assert (row.choice, row.bits_per_value) == ("E4M3 with a scale per row", bits)
-        assert f"E4M3 with 1x128 scales: {more}." in row.reason
+        assert f"E4M3 with 1x128 scales has {more}." in row.reason
     tokens *= np.repeat(np.float32(2.0) ** np.arange(0, -160, -20, dtype=np.float32), 128)
     (row,) = fp.analysis.study([fp.analysis.tensor("h", tokens, role="activation")]).recommendations
     assert row.choice == "E4M3 with 1x128 scales"

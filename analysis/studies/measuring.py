@@ -1,0 +1,208 @@
+"""The measurements of one tensor of a study: its range, and the errors of every way to round it, slab by slab."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fpsim.analysis.measures.candidates import Buffers, Tiles
+from fpsim.analysis.measures.comparison import scaling_name
+from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.measures.exponent_range import RangeReport, range_of_pieces
+from fpsim.analysis.measures.passes import LONG, as_floats, float_pieces, sums_of_pieces
+from fpsim.analysis.measures.rounding_error import RoundingWay
+from fpsim.analysis.measures.sums import ErrorSums, nothing
+from fpsim.analysis.studies.rows import ErrorRow
+from fpsim.analysis.tensors.operand import as_operand
+from fpsim.analysis.tensors.roles import OPERANDS
+from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.arrays import Array
+from fpsim.scaling.report import ScaleReport
+from fpsim.scaling.scaled import Scaled, encode_scaled
+from fpsim.scaling.scaling import Scaling
+
+SLAB = 1 << 21  # elements of a tensor that are in memory at once: whole rows, in bands of 128
+BAND = 128  # rows that no tile of a common recipe goes beyond
+RANGE_SHARE = 0.1  # share of a tensor's time that the first pass takes
+SAMPLE = 1 << 18  # elements of a sample: some dozens of rows of thousands, so that a channel's SQNR is known to 1 dB
+ROWS = 32  # rows that a sample has at least
+CHANNELS = 0.1  # share of the channels that may be worse
+DEAD = 1e-4  # channels with less than this share of the median channel's energy do not count, as they have no effect
+VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants, for every candidate
+
+
+def measured(
+    tensor: Tensor, ways_of: Callable[[str, int], list[RoundingWay]], advance: Callable[[float], None]
+) -> tuple[RangeReport, list[ErrorRow]]:
+    """Return the range of a tensor, and the errors of every way to round it.
+
+    Args: tensor: the tensor. ways_of: returns the ways to round a tensor of a role and a number of rows. advance:
+    called with the share of the work done.
+    """
+    one = as_operand(tensor)
+    rows, columns = one.shape
+    ways = ways_of(one.role, rows)
+    height, width = _slab_shape(rows, columns, ways)
+    if one.size <= height * width:
+        slabs = list(_slabs(one, height, width))
+        spread = range_of_pieces(piece for slab in slabs for piece in float_pieces(slab))
+        return spread, _errors(one, slabs, spread.amax, ways, advance)
+    seen = 0
+
+    def counted() -> Iterator[Array]:
+        nonlocal seen
+        for chunk in _ahead(one.chunks(LONG)):
+            yield from float_pieces(chunk)
+            seen += chunk.size
+            advance(RANGE_SHARE * seen / one.size)
+
+    spread = range_of_pieces(counted())
+    return spread, _errors(one, _ahead(_slabs(one, height, width)), spread.amax, ways, advance)
+
+
+def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
+    """Yield the same parts, reading each while the one before is used."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, parts, None)
+        while (part := following.result()) is not None:
+            following = pool.submit(next, parts, None)
+            yield part
+
+
+def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[int, int]:
+    """Return the rows and columns of a slab: bands of whole rows or part of a single row, or a larger tile."""
+    blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
+    if rows == 1:
+        widths = [block[-1] for block in blocks]
+        step = math.lcm(BAND, *(width for width in widths if width != -1))
+        return 1, columns if -1 in widths else max(min(columns, SLAB // step * step), 1)
+    tall = any(len(block) > 1 and (block[-2] == -1 or BAND % block[-2]) for block in blocks)
+    if tall or rows <= BAND:
+        return max(rows, 1), columns
+    return max(SLAB // max(columns, 1) // BAND * BAND, BAND), columns
+
+
+def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
+    """Yield the elements of a tensor as matrices (height, width), of which the last may be smaller."""
+    wanted = max(height * width, 1)
+    waiting: list[Array] = []
+    held = 0
+    for chunk in one.chunks(min(wanted, SLAB)):
+        waiting.append(chunk)
+        held += chunk.size
+        while held >= wanted:
+            together = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
+            yield as_floats(together[:wanted]).reshape(height, width)
+            waiting = [together[wanted:]]
+            held -= wanted
+    if held:
+        yield as_floats(np.concatenate(waiting)).reshape(1 if height == 1 else -1, width if height > 1 else held)
+
+
+@dataclass
+class Running:
+    """One way to round a tensor, with the sums of its errors so far."""
+
+    way: RoundingWay
+    sums: ErrorSums
+    scales: ScaleReport = field(default_factory=ScaleReport)
+    scale_bits: int = 0
+    last: Any = None
+    channel_sqnr_db: float = math.nan
+
+    def report(self) -> ErrorReport:
+        """Return the error over all slabs."""
+        report = self.way.report(self.sums, self.last)
+        if not isinstance(self.way.scaling, Scaling):
+            return report
+        one = report.scale if self.scales.tiles == 1 else math.nan
+        return replace(report, scale=one, scales=self.scales, scale_bits=self.scale_bits)
+
+
+def _errors(
+    one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[RoundingWay], advance: Callable[[float], None]
+) -> list[ErrorRow]:
+    """Return the error of every way to round a tensor, measured slab by slab."""
+    running = [Running(way, nothing()) for way in ways]
+    judged = ways[0].options.rounding if ways else None
+    first = 0
+    long = one.size >= VERY_LONG
+    for slab in slabs:
+        for row in running:
+            if isinstance(row.way.scaling, Scaling):
+                _encode_slab(row, slab, amax, first)
+            elif row.last is None:
+                row.last = row.way.candidate(slab, long, amax)
+            if first == 0 and one.role in OPERANDS and row.way.options.rounding is judged:
+                row.channel_sqnr_db = _channel_sqnr_db(slab, row, amax)
+        of_slab = sums_of_pieces(float_pieces(slab), [row.last for row in running], first)
+        for row, sums in zip(running, of_slab, strict=True):
+            row.sums = row.sums.merge(sums)
+        first += slab.size
+        advance(RANGE_SHARE + (1 - RANGE_SHARE) * first / max(one.size, 1))
+    if first == 0:
+        return []
+    return [
+        ErrorRow(one.name, one.step, scaling_name(row.way.scaling), row.report(), row.channel_sqnr_db)
+        for row in running
+    ]
+
+
+def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
+    """Encode a slab with scales per tile, and count the scales."""
+    scaled = _encoded(row.way, slab, amax)
+    row.last = Tiles(scaled, slab.dtype == np.float64, first)
+    row.scales = row.scales.merge(scaled.report)
+    row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and first else 0)
+
+
+def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
+    """Return a slab encoded as it is in the whole tensor, whose largest finite magnitude is amax."""
+    scaling = way.scaling
+    assert isinstance(scaling, Scaling)
+    source = slab
+    if scaling.tensor_scale:  # it depends on the largest value, which an added row brings into every slab
+        source = np.concatenate([slab, np.zeros((1, slab.shape[1]), slab.dtype)])
+        source[-1, 0] = amax
+    scaled = encode_scaled(source, way.element, scaling, **way.keywords)
+    if not scaling.tensor_scale:
+        return scaled
+    counts, added = scaled.report, scaled.scales.shape[-1]
+    counts = replace(counts, tiles=counts.tiles - added, zero_tiles=counts.zero_tiles - added + (amax > 0))
+    arrays = {name: getattr(scaled, name)[:-1] for name in ("codes", "scales", "scale_codes")}
+    return replace(scaled, report=counts, **arrays)
+
+
+def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
+    """Return the SQNR that nine of ten rows, and nine of ten columns, of a sample reach; NaN without any."""
+    height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
+    sample = slab[:height]
+    if min(sample.shape) < 2:
+        return math.nan
+    scaled = isinstance(row.way.scaling, Scaling)
+    candidate = Tiles(_encoded(row.way, sample, amax), slab.dtype == np.float64) if scaled else row.last
+    result = candidate.rounded(sample.reshape(-1), 0, Buffers()).results.reshape(sample.shape)
+    channels = []
+    with np.errstate(all="ignore"):
+        noise, signal = np.square(result - sample), np.square(sample)
+        if not np.isfinite(noise.sum()):
+            fine = np.isfinite(noise)
+            noise, signal = np.where(fine, noise, 0), np.where(fine, signal, 0)
+        for axis in (0, 1):
+            energy = signal.sum(axis=axis, dtype=np.float64)
+            decibels = 10 * (np.log10(energy) - np.log10(noise.sum(axis=axis, dtype=np.float64)))
+            if (energy > 0).any():
+                alive = energy >= DEAD * np.median(energy[energy > 0])
+                channels.append(_lower_quantile(decibels[alive], CHANNELS))
+    return min(channels, default=math.nan)
+
+
+def _lower_quantile(x: Array, share: float) -> float:
+    """Return `np.quantile` with method="lower", which takes ten times as long for a few elements; NaN if one is."""
+    ordered = np.sort(x)
+    return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

@@ -1,0 +1,129 @@
+"""The reason of a recommendation, in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fpsim.analysis.measures.comparison import scaling_name
+from fpsim.analysis.studies.rows import Requirements
+from fpsim.analysis.studies.worst import WorstFigures, rank
+from fpsim.display.wording import decibels, listed, percent
+from fpsim.scaling.recipes import ROW
+
+DEAR_SCALES = 1.05  # candidates within this factor of the fewest bits are compared by SQNR
+VISIBLE_DB = 0.05  # smaller differences count as equal
+
+
+class JudgedCandidates(NamedTuple):
+    """The candidates of one tensor, and what was decided about them.
+
+    Attributes:
+      best: the choice.
+      runner_up: the best candidate of another format of as many bits; None without one.
+      candidates: all candidates.
+      passing: the candidates that are good enough.
+      wanted: the requirements.
+      uniform: name of the candidate for all operands; "" without one.
+    """
+
+    best: WorstFigures
+    runner_up: WorstFigures | None
+    candidates: Sequence[WorstFigures]
+    passing: Sequence[WorstFigures]
+    wanted: Requirements
+    uniform: str
+
+
+def reason_of(judged: JudgedCandidates) -> str:
+    """Return the reason of a choice: its figures, the runner-up, and why neither fewer bits nor other scales."""
+    narrower = _why_not_fewer_bits(judged)
+    plain = _why_not_fewer_scales(judged)
+    apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
+    parts = (_figures(judged), _runner_up(judged), narrower, plain, _why_not_finer_scales(judged), apart)
+    return " ".join(filter(None, parts))
+
+
+def why_none(closest: WorstFigures, wanted: Requirements) -> str:
+    """Return the sentences that no candidate is good enough, and what the closest one fails."""
+    return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
+
+
+def _figures(judged: JudgedCandidates) -> str:
+    best = judged.best
+    lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
+    return f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
+
+
+def _runner_up(judged: JudgedCandidates) -> str:
+    best, rival = judged.best, judged.runner_up
+    if rival is None:
+        return ""
+    margin = best.sqnr_db - rival.sqnr_db
+    sqnr = decibels(rival.sqnr_db) if math.isinf(margin) else _difference(-margin)
+    if margin >= 0:
+        return f"Runner-up: {rival.name}, {sqnr}."
+    failed = rival.misses(judged.wanted)
+    if failed:
+        return f"Runner-up: {rival.name}, {sqnr}, but {listed(failed)}."
+    if rival.bits_per_value > DEAR_SCALES * best.bits_per_value:
+        return f"Runner-up: {rival.name}, {sqnr}, but {rival.bits_per_value:.4g} bits with its scales."
+    return f"Runner-up: {rival.name}, {sqnr}, which other operands do not have."
+
+
+def _difference(more_db: float) -> str:
+    """Return a difference of two SQNRs in words."""
+    if abs(more_db) < VISIBLE_DB:
+        return "the same SQNR"
+    return f"{abs(more_db):.1f} dB {'more' if more_db > 0 else 'less'}"
+
+
+def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
+    """Return why no format of fewer bits is chosen; "" if there is none."""
+    narrower = [candidate for candidate in judged.candidates if candidate.bits < judged.best.bits]
+    if not narrower:
+        return ""
+    closest = max(narrower, key=rank)
+    why = listed(closest.misses(judged.wanted)) or f"{closest.bits_per_value:.4g} bits with its scales"
+    return f"Formats of fewer bits are not good enough: {closest.name} has {why}."
+
+
+def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
+    """Return why the same format with fewer scales is not chosen; "" if there is none that is worse."""
+    best = judged.best
+    plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
+    if not plain:
+        return ""
+    closest = max(plain, key=rank)
+    failed, loss = closest.misses(judged.wanted), best.sqnr_db - closest.sqnr_db
+    if not failed and loss < VISIBLE_DB:
+        return ""
+    return f"{closest.name} has {listed(failed) if failed else f'{loss:.1f} dB less'}."
+
+
+def _why_not_finer_scales(judged: JudgedCandidates) -> str:
+    """Return why a choice with a scale per row has no smaller tiles, for the best of these; "" for other choices."""
+    best = judged.best
+    if best.scaling != scaling_name(ROW):
+        return ""
+    others = [c for c in judged.passing if c.format == best.format and c.scaling != best.scaling and c.has_tiles]
+    finer = [c for c in others if c.bits_per_value >= best.bits_per_value]
+    if not finer:
+        return ""
+    closest = max(finer, key=lambda candidate: candidate.sqnr_db)
+    gain, added = closest.sqnr_db - best.sqnr_db, closest.bits_per_value - best.bits_per_value
+    only = "only " if gain >= VISIBLE_DB else ""
+    bits = f" for another {added:.2g} bits" if added >= 0.005 else ""
+    return f"{closest.name} has {only}{_difference(gain)}{bits}."
+
+
+def _why_not_uniform(judged: JudgedCandidates) -> str:
+    """Return why a tensor does not have the candidate of most operands; "" if it has."""
+    best, uniform = judged.best, judged.uniform
+    common = next((candidate for candidate in judged.candidates if candidate.name == uniform != best.name), None)
+    if common is None:
+        return ""
+    saved = common.bits_per_value - best.bits_per_value
+    better = f"{saved:.3g} bits more" if saved > 0.05 else f"{best.sqnr_db - common.sqnr_db:.1f} dB less"
+    return f"Most operands have {common.name}, which has {listed(common.misses(judged.wanted)) or better} here."

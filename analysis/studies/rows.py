@@ -1,0 +1,145 @@
+"""Rows of a study: measurements of tensors, what is required of a candidate, and recommendations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.measures.exponent_range import RangeReport
+from fpsim.analysis.studies.candidates import scaling_words
+from fpsim.analysis.tensors.roles import OPERANDS, SPOKEN
+from fpsim.display.wording import plural
+from fpsim.errors import shown
+
+
+class Requirements(NamedTuple):
+    """The requirements that a candidate must meet at every step of an operand to be recommended."""
+
+    min_sqnr: float = 25.0  # dB: noise is a seventeenth of the signal; E4M3 and INT8 reach it, 4 bits do not
+    max_lost: float = 1e-3  # share of the energy in elements that become zero
+    budget_bits: float | None = None  # bits per value, scales included
+
+    def checked(self) -> Requirements:
+        """Return the requirements as floats.
+
+        Raises:
+          ValueError: one is not a number in its range.
+        """
+        limits = {"min_sqnr": (-math.inf, 400.0), "max_lost": (0.0, 1.0), "budget_bits": (1.0, 64.0)}
+        numbers = {}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if name == "budget_bits" and value is None:
+                continue
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not low <= value <= high:
+                raise ValueError(f"{name} must be a number from {low:g} to {high:g}; got {shown(value)}.")
+            numbers[name] = float(value)
+        return self._replace(**numbers)
+
+
+class ErrorRow(NamedTuple):
+    """One measurement: a tensor at a step, rounded in one way."""
+
+    tensor: str
+    step: int | None
+    scaling: str  # "none", "amax" or the repr of an fp.Scaling
+    report: ErrorReport
+    channel_sqnr_db: float = math.nan  # SQNR that nine of ten rows and columns of a sample reach; for operands only
+
+
+class RangeRow(NamedTuple):
+    """One tensor at a step, before rounding."""
+
+    tensor: str
+    layer: str
+    role: str
+    step: int | None
+    dtype: str
+    shape: tuple[int, ...]
+    report: RangeReport
+    stored_bits: float  # bits of an element as it is stored, with its share of scales
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The choice of format and scaling for one tensor over all its steps.
+
+    Attributes:
+      tensor, role: name and role of the tensor.
+      format: format of the choice; the tensor's own dtype if it stays as it is.
+      scaling: "none", "amax" or the repr of an fp.Scaling.
+      bits_per_value: bits of the choice, scales included.
+      sqnr_db, lost_energy: SQNR and lost energy of the choice at its worst step; of the closest candidate if none is
+        good enough.
+      deficit_db: SQNR of the format on normal data minus that of the choice; NaN for integers and tensors that stay.
+      runner_up: the best candidate of another format of as many bits, in words; "" without one.
+      margin_db: SQNR of the choice minus that of the runner-up.
+      met: whether a candidate is good enough.
+      values: number of elements of one step.
+      stored_bits: bits of an element as it is stored.
+      reason: the reason of the choice, in a few sentences.
+    """
+
+    tensor: str
+    role: str
+    format: str
+    scaling: str
+    bits_per_value: float
+    sqnr_db: float
+    lost_energy: float
+    deficit_db: float
+    runner_up: str
+    margin_db: float
+    met: bool
+    values: int
+    stored_bits: float
+    reason: str
+
+    @property
+    def operand(self) -> bool:
+        """Whether it is an operand of products, for which alone few bits are recommended."""
+        return self.role in OPERANDS
+
+    @property
+    def choice(self) -> str:
+        """The chosen format and scaling in words."""
+        return f"{self.format} {scaling_words(self.scaling)}" if self.met else self.format
+
+
+class TensorGroup(NamedTuple):
+    """Tensors with the same recommendation, as one row of a table."""
+
+    role: str
+    choice: str
+    met: bool
+    rows: tuple[Recommendation, ...]
+
+    @property
+    def values(self) -> int:
+        """Number of elements of all tensors of the group."""
+        return sum(row.values for row in self.rows)
+
+    @property
+    def sqnr_db(self) -> float:
+        """Lowest SQNR of the group; NaN if nothing was judged."""
+        return min((row.sqnr_db for row in self.rows if not math.isnan(row.sqnr_db)), default=math.nan)
+
+    @property
+    def title(self) -> str:
+        """Number and role of the tensors, in words."""
+        noun = {"statistics": "statistic", "matrix": "weight"}.get(self.role, SPOKEN.get(self.role, self.role))
+        return plural(len(self.rows), noun, {"bias": "biases"}.get(noun, ""))
+
+
+def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
+    """Return equal recommendations as groups, those with the most values first."""
+    equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
+    for row in rows:
+        key = (row.role, row.choice if row.met else "stay as they are", row.met)
+        equal.setdefault(key, []).append(row)
+    groups = [TensorGroup(role, choice, met, tuple(rows)) for (role, choice, met), rows in equal.items()]
+    return tuple(sorted(groups, key=lambda group: (not group.met, -group.values)))

@@ -1,0 +1,117 @@
+"""Candidates with their worst figures over the steps of a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fpsim.analysis.measures.error_report import ErrorReport
+from fpsim.analysis.studies.candidates import scaling_words
+from fpsim.analysis.studies.rows import ErrorRow, Requirements
+from fpsim.display.wording import decibels, percent
+from fpsim.formats.named import Format
+
+# Nine of ten channels reach the required SQNR of the whole tensor less this margin: where a few channels have nearly
+# all of the energy, the SQNR of the whole says nothing about the others.
+CHANNEL_MARGIN_DB = 3.0
+HEADROOM = 2.0  # without a scale the format's largest value is this factor above the tensor's, for batches to come
+
+# SQNR of a float format on normal data whose range fits, by precision (nearest-even, N(0, 1), exponent unbounded).
+# Measured; others are taken from the rule 6.02 p + 7.4, which these follow to 0.3 dB.
+IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.65, 14: 91.72, 24: 151.9}
+
+
+@dataclass(frozen=True)
+class WorstFigures:
+    """A candidate with its worst figures over the steps of one tensor."""
+
+    report: ErrorReport  # the report of the worst step
+    scaling: str
+    sqnr_db: float
+    channel_sqnr_db: float
+    lost_energy: float
+    beyond_rate: float  # share of finite values that overflow or saturate
+    headroom: float  # the format's largest value divided by the tensor's; Inf with scales
+    bits_per_value: float
+
+    @property
+    def bits(self) -> int:
+        return self.report.fmt.bits
+
+    @property
+    def format(self) -> str:
+        return self.report.format
+
+    @property
+    def is_float(self) -> bool:
+        return isinstance(self.report.fmt, Format)
+
+    @property
+    def has_tiles(self) -> bool:
+        return self.scaling not in ("none", "amax")
+
+    @property
+    def name(self) -> str:
+        return f"{self.format} {scaling_words(self.scaling)}"
+
+    def misses(self, wanted: Requirements) -> list[str]:
+        """Return the requirements that the candidate fails, in words; none if it is good enough."""
+        failed = []
+        if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
+            failed.append(f"{self.bits_per_value:.3g} bits per value")
+        if self.scaling == "none" and self.beyond_rate > 0:
+            failed.append(f"{percent(self.beyond_rate)} of the values beyond its range")
+        elif self.scaling == "none" and self.headroom < HEADROOM:
+            failed.append(f"a largest value of only {self.headroom:.2g} times the tensor's")
+        if math.isnan(self.sqnr_db):
+            failed.append("an SQNR that cannot be measured, since squares are beyond float64's range")
+        elif self.sqnr_db < wanted.min_sqnr:
+            failed.append(decibels(self.sqnr_db))
+        elif self.channel_sqnr_db < wanted.min_sqnr - CHANNEL_MARGIN_DB:
+            failed.append(f"{decibels(self.channel_sqnr_db)} or less in a tenth of the channels")
+        if self.lost_energy > wanted.max_lost:
+            failed.append(f"{percent(self.lost_energy)} of the energy lost")
+        return failed
+
+
+def deficit(report: ErrorReport, sqnr_db: float) -> float:
+    """Return how far an SQNR is below that of the format on normal data; NaN for other formats than floats."""
+    if not isinstance(report.fmt, Format):
+        return math.nan
+    ideal = IDEAL_DB.get(report.fmt.precision, 6.02 * report.fmt.precision + 7.4)
+    return max(0.0, ideal - sqnr_db)
+
+
+def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
+    """Return every candidate of a tensor with its worst figures over the steps.
+
+    Args: errors: the rows of the tensor. amax: its largest magnitude.
+    """
+    groups: dict[tuple[str, str], list[ErrorRow]] = {}
+    for row in errors:
+        groups.setdefault((row.report.format, row.scaling), []).append(row)
+    figures: list[WorstFigures] = []
+    for (_, scaling), rows in groups.items():
+        reports = [row.report for row in rows]
+        judged = [report for report in reports if report.sums["signal"] > 0] or reports  # steps of zeros say nothing
+        worst = min(judged, key=lambda report: -math.inf if math.isnan(report.sqnr_db) else report.sqnr_db)
+        figures.append(
+            WorstFigures(
+                worst,
+                scaling,
+                worst.sqnr_db,
+                min((r.channel_sqnr_db for r in rows if not math.isnan(r.channel_sqnr_db)), default=math.nan),
+                max(0.0 if math.isnan(report.lost_energy) else report.lost_energy for report in judged),
+                max(report.beyond_rate for report in reports),
+                worst.fmt.max / amax if scaling == "none" and isinstance(worst.fmt, Format) else math.inf,
+                max(report.bits_per_value for report in judged),
+            )
+        )
+    return figures
+
+
+def rank(candidate: WorstFigures) -> tuple[float, float]:
+    """Return a key by which the candidate closest to being good enough is the largest."""
+    beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
+    return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)
