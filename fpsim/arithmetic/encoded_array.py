@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +26,8 @@ from fpsim.arithmetic.functions import (
 )
 from fpsim.arithmetic.operands import broadcast_shape
 from fpsim.arithmetic.rounding_context import rounding_keywords
-from fpsim.arrays import EXACT_INTEGERS, Array, as_array, code_array, float_array
+from fpsim.arithmetic.shown_values import shown_values
+from fpsim.arrays import Array, as_array, code_array, exact_numbers, number_array, sticky_float
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
@@ -188,7 +189,7 @@ class EncodedArray:
         return bool(self._item("bool"))
 
     def __repr__(self) -> str:
-        shown = _shown(self.values, f", {self._fmt})")
+        shown = shown_values(self.values, f", {self._fmt})")
         shape = f", shape={self.shape}" if "..." in shown or (not self.size and self.ndim > 1) else ""
         return f"fp.array({shown}, {self._fmt}{shape})"
 
@@ -246,10 +247,7 @@ class EncodedArray:
             return self._full(1)
         if n > MOST_FACTORS:
             raise ValueError(f"** multiplies step by step, up to {MOST_FACTORS:,} factors; got {n:,}.")
-        power = self.copy()
-        for _ in range(n - 1):
-            power = power * self
-        return power
+        return functools.reduce(operator.mul, [self] * (n - 1), self.copy())
 
     def sqrt(self) -> EncodedArray:
         """Return the square root, rounded once: `fpsim.sqrt`."""
@@ -321,7 +319,7 @@ class EncodedArray:
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
         if isinstance(other, OPERANDS):
             with np.errstate(invalid="ignore"):  # NumPy warns where NaN meets a Python integer
-                return compare(decode(self._codes, self._fmt, np.float64), _exact(numbers(other)))
+                return compare(decode(self._codes, self._fmt, np.float64), exact_numbers(number_array(other)))
         return NotImplemented
 
     def _full(self, value: int, shape: tuple[int, ...] | None = None) -> EncodedArray:
@@ -363,58 +361,14 @@ def array(values: Any, fmt: FormatLike) -> EncodedArray:
         if values.fmt == target:
             return values.copy()
         return EncodedArray(convert(values.codes, target, fmt=values.fmt, **rounding_keywords()), target)
-    source = numbers(values)
+    source = number_array(values)
     if source.dtype.kind in "iu":
         return EncodedArray(from_int(source, target, **rounding_keywords()), target)
     if source.dtype.kind == "O":
         if target == FP64:
             raise ValueError("FP64 takes integers of up to 64 bits; got larger ones. Convert them with float().")
-        source = np.array([_sticky_float(value) for value in source.flat]).reshape(source.shape)
+        source = np.array([sticky_float(value) for value in source.flat]).reshape(source.shape)
     return EncodedArray(encode(source, target, **rounding_keywords()), target)
-
-
-def numbers(values: Any) -> Array:
-    """Return values as an array of floats of a known format, of integers, or of Python integers as objects.
-
-    Raises:
-      ValueError: a list that NumPy makes floats of holds an integer that float64 does not.
-      TypeError: neither floats nor integers.
-    """
-    array = as_array(values, "values")
-    if array.dtype.kind == "b" or array.dtype.name in ("int2", "int4", "uint2", "uint4", "int1", "uint1"):
-        return array.astype(np.int8)
-    listed = not hasattr(values, "dtype")
-    if array.dtype.kind == "O" or (listed and array.dtype.kind == "f" and (np.abs(array) >= EXACT_INTEGERS).any()):
-        objects = np.asarray(values, dtype=object)
-        integers = [int(value) if isinstance(value, (int, np.integer)) else None for value in objects.flat]
-        if None not in integers:
-            packed = np.array(integers).reshape(objects.shape)
-            return packed if packed.dtype.kind in "iu" else np.array(integers, dtype=object).reshape(objects.shape)
-        for value, rounded in zip(integers, array.ravel().tolist(), strict=True):
-            if value is not None and value != rounded:
-                raise ValueError(
-                    f"integers beside floats must lie within 2**53, or NumPy rounds them first; got {value}. "
-                    "Make an array of the integers alone."
-                )
-    return array if array.dtype.kind in "iu" else float_array(array, "values")[0]
-
-
-def _sticky_float(integer: int) -> float:
-    """Return an integer's first 53 bits, the last set if others are lost: a narrower format then rounds once."""
-    magnitude = min(abs(integer), 2**1024 - 1)  # beyond every format
-    lost = max(magnitude.bit_length() - 53, 0)
-    kept = magnitude >> lost
-    value = math.ldexp(kept | int(kept << lost != magnitude), lost)
-    return -value if integer < 0 else value
-
-
-def _exact(numbers: Array) -> Array:
-    """Return numbers as float64, or as Python integers if float64 would round one."""
-    if numbers.dtype.kind == "O":
-        return numbers
-    floats = numbers.astype(np.float64)
-    inexact = numbers.dtype.kind in "iu" and (np.abs(floats) >= EXACT_INTEGERS).any()
-    return numbers.astype(object) if inexact else floats
 
 
 def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
@@ -444,30 +398,3 @@ def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
     if a.ndim == 1:
         total = total[..., 0, :]  # (..., n)
     return total[..., 0] if b.ndim == 1 else total
-
-
-def _shown(values: Array, suffix: str) -> str:
-    """Return values as NumPy lays them out, each in the fewest digits that tell it from others of its dtype."""
-    if not values.ndim:
-        return _text(values[()])
-    lengths = [0]
-
-    def measured(value: Any) -> str:
-        lengths.append(len(_text(value)))
-        return _text(value)
-
-    if values.ndim > 1:  # columns line up
-        np.array2string(values, formatter={"float_kind": measured})
-    width = max(lengths)
-    return np.array2string(
-        values,
-        separator=", ",
-        prefix="fp.array(",
-        suffix=suffix,
-        formatter={"float_kind": lambda value: _text(value).rjust(width)},
-    )
-
-
-def _text(value: Any) -> str:
-    text = str(value)
-    return text if text == "-0.0" else text.removesuffix(".0")  # Python reads -0 as 0

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options, checked_seed
-from fpsim.formats.float_format import dtype_of
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS

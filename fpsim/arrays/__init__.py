@@ -13,6 +13,7 @@ from fpsim.arrays.libraries import (
     lies_on_gpu,
 )
 from fpsim.arrays.memory import output, overlaps, refuse_shared_elements, refuse_shared_memory
+from fpsim.arrays.numbers import exact_numbers, number_array, sticky_float
 from fpsim.arrays.tensors import (
     TORCH_INTEGERS,
     format_of_tensor,
@@ -26,35 +27,9 @@ from fpsim.arrays.tensors import (
 from fpsim.arrays.words import EXACT_INTEGERS, FORMAT_OF, Array, distinct, format_of, is_small_integer, words
 
 __all__ = [
-    "EXACT_INTEGERS",
-    "FORMAT_OF",
-    "TORCH_INTEGERS",
-    "Array",
-    "as_array",
-    "code_array",
-    "describe_refused",
-    "distinct",
-    "exports_gpu_memory",
-    "float_array",
-    "format_of",
-    "format_of_tensor",
-    "from_torch",
-    "has_cuda_interface",
-    "integers_of",
-    "is_cupy",
-    "is_numba",
-    "is_small_integer",
-    "is_torch",
-    "library_of",
-    "lies_on_gpu",
-    "output",
-    "overlaps",
-    "packed_as_bytes",
-    "refuse_masked",
-    "refuse_shared_elements",
-    "refuse_shared_memory",
-    "refuse_sparse",
-    "to_torch",
-    "without_gradient",
-    "words",
+    "EXACT_INTEGERS", "FORMAT_OF", "TORCH_INTEGERS", "Array", "as_array", "code_array", "describe_refused",
+    "distinct", "exact_numbers", "exports_gpu_memory", "float_array", "format_of", "format_of_tensor", "from_torch",
+    "has_cuda_interface", "integers_of", "is_cupy", "is_numba", "is_small_integer", "is_torch", "library_of",
+    "lies_on_gpu", "number_array", "output", "overlaps", "packed_as_bytes", "refuse_masked", "refuse_shared_elements",
+    "refuse_shared_memory", "refuse_sparse", "sticky_float", "to_torch", "without_gradient", "words",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fpsim.arrays import FORMAT_OF, Array, code_array, float_array, output, words
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, with_cast_keywords
-from fpsim.formats.float_format import dtype_of
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.lazy import deferred

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fpsim.formats.float_format import Format, dtype_of
+from fpsim.formats.dtypes import dtype_of
+from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import DTYPES, INTEGERS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import format as find_format

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -12,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
+from fpsim.formats.float64_numbers import exact_float, spacing_at
 from fpsim.reload import reloadable
-
-MAGNITUDE, MANTISSA = 0x7FFFFFFFFFFFFFFF, 0x000FFFFFFFFFFFFF  # of a float64's pattern
-LOWEST_EXPONENT = -1074  # of the smallest float64
 
 NanEncoding = Literal["ieee", "top", "negative_zero", "none"]
 NAN_ENCODINGS: tuple[NanEncoding, ...] = ("ieee", "top", "negative_zero", "none")
@@ -23,29 +20,6 @@ NAN_ENCODINGS: tuple[NanEncoding, ...] = ("ieee", "top", "negative_zero", "none"
 # Layouts above 16 bits that are formats too: codes of FP32 and FP64 are the float's own bits, TF32 keeps 19.
 WIDE_LAYOUTS = {(8, 23): "FP32", (11, 52): "FP64", (8, 10): "TF32"}
 WIDEST_EXPONENT = 16  # bits; formats beyond those above have no more in all
-
-
-def exact_float(integer: int, exponent: int) -> float:
-    """Return integer * 2**exponent, which float64 holds, even if the processor flushes subnormals."""
-    if integer.bit_length() + exponent > -1022:
-        return math.ldexp(integer, exponent)
-    pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
-    return pattern
-
-
-def dtype_of(spec: Any) -> np.dtype[Any] | None:
-    """Return the dtype that NumPy makes of an object, or None if it makes none.
-
-    Example:
-      >>> from fpsim.formats.float_format import dtype_of
-      >>> dtype_of("f4"), dtype_of({"a": 1})
-      (dtype('float32'), None)
-    """
-    try:
-        dtype: np.dtype[Any] = np.dtype(spec)
-    except Exception:  # NumPy asks what it is given for a dtype, which may raise anything
-        return None
-    return dtype
 
 
 # the NumPy or ml_dtypes dtype of a format, filled in by formats/named.py; a reload keeps them
@@ -414,15 +388,7 @@ class Format:
             values = np.asarray(x, np.float64)
         except (TypeError, ValueError, OverflowError, RuntimeError):
             raise TypeError(f"x must be a number or an array of real numbers; got {shown(x)}.") from None
-        bits = values.view(np.int64) & MAGNITUDE
-        fields, mantissas = bits >> 52, bits & MANTISSA
-        subnormal_exponents = np.frexp(mantissas.astype(np.float64))[1] - 1 + LOWEST_EXPONENT
-        exponents = np.where(fields > 0, fields - 1023, subnormal_exponents)
-        exponents = np.where(bits == 0, self.min_exponent, exponents)
-        places = np.clip(exponents, self.min_exponent, self._exponent_of(self.max_code)) - self.mantissa_bits
-        normal, subnormal = np.maximum(places + 1023, 0) << 52, 1 << np.clip(places - LOWEST_EXPONENT, 0, 52)
-        spacing = np.where(places >= -1022, normal, subnormal).view(np.float64)
-        spacing = np.where(fields == 2047, np.nan, spacing)
+        spacing = spacing_at(values, self.min_exponent, self.max_exponent, self.mantissa_bits)
         return spacing if spacing.ndim else float(spacing)
 
     def __repr__(self) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import nearest, shown, unknown
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.float_format import DTYPES as DTYPES
 from fpsim.formats.float_format import Format as Format
-from fpsim.formats.float_format import dtype_of
 
 __all__ = [
     "ALIASES", "BF16", "DTYPES", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2",

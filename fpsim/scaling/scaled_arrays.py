@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import Element, element_format
-from fpsim.formats.float_format import dtype_of
 from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling

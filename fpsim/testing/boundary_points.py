@@ -11,7 +11,9 @@ import numpy.typing as npt
 from fpsim.arrays import FORMAT_OF, Array, distinct, words
 from fpsim.errors import require_integer, shown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.float_format import Format, dtype_of, exact_float
+from fpsim.formats.dtypes import dtype_of
+from fpsim.formats.float64_numbers import exact_float
+from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.formats.named import format as find_format
 

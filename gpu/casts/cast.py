@@ -12,7 +12,7 @@ from fpsim.casts.cast import refuse_unless_held
 from fpsim.core.layouts import DecodePlan, decode_plan, encode_plan, source_width
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastKeywords, CastOptions, FormatLike, options_of, with_cast_keywords
-from fpsim.formats.float_format import dtype_of
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.casts.kernels import CastWay, cast_kernel, look_up_kernel, outside_kernel

@@ -12,8 +12,9 @@ from fpsim.arrays import FORMAT_OF, Array, distinct, words
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import element_format
-from fpsim.formats.float_format import Format, dtype_of
+from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format

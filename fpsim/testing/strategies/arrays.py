@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from fpsim.arrays import FORMAT_OF, Array
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.float_format import dtype_of
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
 from fpsim.scaling.recipes import scaling_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fpsim.casts.cast import decode, quantize
 from fpsim.errors import require_integer, shown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.float_format import dtype_of
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.testing.boundary_points import points

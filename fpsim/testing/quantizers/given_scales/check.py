@@ -10,8 +10,8 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import Element
-from fpsim.formats.float_format import dtype_of
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.black_box import QuantizerMisbehaved, name_of

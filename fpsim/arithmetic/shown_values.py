@@ -1,0 +1,37 @@
+"""Arrays of values as text: as NumPy lays them out, in the fewest digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+
+
+def shown_values(values: Array, suffix: str) -> str:
+    """Return values as NumPy lays them out, each in the fewest digits that tell it from others of its dtype."""
+    if not values.ndim:
+        return _text(values[()])
+    lengths = [0]
+
+    def measured(value: Any) -> str:
+        lengths.append(len(_text(value)))
+        return _text(value)
+
+    if values.ndim > 1:  # columns line up
+        np.array2string(values, formatter={"float_kind": measured})
+    width = max(lengths)
+    return np.array2string(
+        values,
+        separator=", ",
+        prefix="fp.array(",
+        suffix=suffix,
+        formatter={"float_kind": lambda value: _text(value).rjust(width)},
+    )
+
+
+def _text(value: Any) -> str:
+    """Return a value as text, without the fraction .0 except for -0.0."""
+    text = str(value)
+    return text if text == "-0.0" else text.removesuffix(".0")  # Python reads -0 as 0

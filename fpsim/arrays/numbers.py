@@ -1,0 +1,55 @@
+"""Numbers as inputs: floats and integers of any size, alone, in lists or in arrays, without rounding on the way."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays.inputs import as_array, float_array
+from fpsim.arrays.words import EXACT_INTEGERS, Array
+
+
+def number_array(values: Any) -> Array:
+    """Return values as an array of floats of a known format, of integers, or of Python integers as objects.
+
+    Raises:
+      ValueError: a list that NumPy makes floats of holds an integer that float64 does not.
+      TypeError: neither floats nor integers.
+    """
+    array = as_array(values, "values")
+    if array.dtype.kind == "b" or array.dtype.name in ("int2", "int4", "uint2", "uint4", "int1", "uint1"):
+        return array.astype(np.int8)
+    listed = not hasattr(values, "dtype")
+    if array.dtype.kind == "O" or (listed and array.dtype.kind == "f" and (np.abs(array) >= EXACT_INTEGERS).any()):
+        objects = np.asarray(values, dtype=object)
+        integers = [int(value) if isinstance(value, (int, np.integer)) else None for value in objects.flat]
+        if None not in integers:
+            packed = np.array(integers).reshape(objects.shape)
+            return packed if packed.dtype.kind in "iu" else np.array(integers, dtype=object).reshape(objects.shape)
+        for value, rounded in zip(integers, array.ravel().tolist(), strict=True):
+            if value is not None and value != rounded:
+                raise ValueError(
+                    f"integers beside floats must lie within 2**53, or NumPy rounds them first; got {value}. "
+                    "Make an array of the integers alone."
+                )
+    return array if array.dtype.kind in "iu" else float_array(array, "values")[0]
+
+
+def sticky_float(integer: int) -> float:
+    """Return an integer's first 53 bits, the last set if others are lost: a narrower format then rounds once."""
+    magnitude = min(abs(integer), 2**1024 - 1)  # beyond every format
+    lost = max(magnitude.bit_length() - 53, 0)
+    kept = magnitude >> lost
+    value = math.ldexp(kept | int(kept << lost != magnitude), lost)
+    return -value if integer < 0 else value
+
+
+def exact_numbers(numbers: Array) -> Array:
+    """Return numbers as float64, or as Python integers if float64 would round one."""
+    if numbers.dtype.kind == "O":
+        return numbers
+    floats = numbers.astype(np.float64)
+    inexact = numbers.dtype.kind in "iu" and (np.abs(floats) >= EXACT_INTEGERS).any()
+    return numbers.astype(object) if inexact else floats

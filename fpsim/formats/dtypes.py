@@ -1,0 +1,22 @@
+"""Dtypes that users name: NumPy's reading of any object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def dtype_of(spec: Any) -> np.dtype[Any] | None:
+    """Return the dtype that NumPy makes of an object, or None if it makes none.
+
+    Example:
+      >>> from fpsim.formats.dtypes import dtype_of
+      >>> dtype_of("f4"), dtype_of({"a": 1})
+      (dtype('float32'), None)
+    """
+    try:
+        dtype: np.dtype[Any] = np.dtype(spec)
+    except Exception:  # NumPy asks what it is given for a dtype, which may raise anything
+        return None
+    return dtype

@@ -1,0 +1,35 @@
+"""Exact numbers in float64, computed with integers: they hold also where the processor flushes subnormals."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+MAGNITUDE, MANTISSA = 0x7FFFFFFFFFFFFFFF, 0x000FFFFFFFFFFFFF  # of a float64's pattern
+LOWEST_EXPONENT = -1074  # of the smallest float64
+
+
+def exact_float(integer: int, exponent: int) -> float:
+    """Return integer * 2**exponent, which float64 holds, even if the processor flushes subnormals."""
+    if integer.bit_length() + exponent > -1022:
+        return math.ldexp(integer, exponent)
+    pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
+    return pattern
+
+
+def spacing_at(
+    values: npt.NDArray[np.float64], min_exponent: int, max_exponent: int, mantissa_bits: int
+) -> npt.NDArray[np.float64]:
+    """Return the spacing that a format of these exponents has at float64 values; NaN at NaN and Inf."""
+    bits = values.view(np.int64) & MAGNITUDE
+    fields, mantissas = bits >> 52, bits & MANTISSA
+    subnormal_exponents = np.frexp(mantissas.astype(np.float64))[1] - 1 + LOWEST_EXPONENT
+    exponents = np.where(fields > 0, fields - 1023, subnormal_exponents)
+    exponents = np.where(bits == 0, min_exponent, exponents)
+    places = np.clip(exponents, min_exponent, max_exponent) - mantissa_bits
+    normal, subnormal = np.maximum(places + 1023, 0) << 52, 1 << np.clip(places - LOWEST_EXPONENT, 0, 52)
+    spacing = np.where(places >= -1022, normal, subnormal).view(np.float64)
+    return np.where(fields == 2047, np.nan, spacing)
