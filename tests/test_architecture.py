@@ -80,7 +80,7 @@ class Import(NamedTuple):
 
 @cache
 def files() -> dict[str, Path]:
-    """Module of the package without 'fpsim.' -> its file; a face is called after its package, fpsim's own 'fpsim'."""
+    """Return the file of each module, by its name without 'fpsim.'; an __init__ has its package's name."""
     found = {}
     for folder in ("fpsim", "analysis", "gpu"):
         for file in sorted((ROOT / folder).rglob("*.py")):
@@ -125,7 +125,7 @@ def imports(file: Path) -> list[Import]:
 
 @cache
 def arrows() -> dict[str, dict[str, int]]:
-    """Module -> the modules of the package that it imports, with the line."""
+    """Return the modules of the package that each module imports, with the line."""
     modules = files()
     found: dict[str, dict[str, int]] = {module: {} for module in modules}
     for module, file in modules.items():
@@ -139,13 +139,13 @@ def arrows() -> dict[str, dict[str, int]]:
 
 
 def room(module: str) -> str:
-    """The row of FLOORS that a module without 'fpsim.' belongs to: the longest that its name begins with."""
+    """Return the row of FLOORS for a module: the longest one with which its name without 'fpsim.' begins."""
     parts = module.split(".")
     return next((name for n in (2, 1) if (name := ".".join(parts[:n])) in FLOORS), parts[0])
 
 
 def floor(module: str) -> int:
-    """The floor of a module without 'fpsim.'."""
+    """Return the floor of a module, named without 'fpsim.'."""
     return FLOORS[room(module)]
 
 
@@ -160,7 +160,7 @@ def classes() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, dict[str, int]]) -> list[list[str]]:
-    """Groups of modules that reach each other, by Tarjan's algorithm."""
+    """Return the groups of modules that import each other in a circle, by Tarjan's algorithm."""
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -307,7 +307,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
 
 
 def named(file: Path) -> Iterator[str]:
-    """What a file with vague words names: functions, classes, parameters and variables."""
+    """Yield the names of functions, classes, parameters and variables of a file that has vague ones."""
     text = file.read_text()
     if not re.search(rf"\b({'|'.join(VAGUE)})\b *([=:,()\]]|in\b|$)", text, re.MULTILINE):
         return  # words of comments alone; reading a thousand files takes seconds

@@ -43,7 +43,7 @@ cast_words = st.fixed_dictionaries(
 
 @cache
 def plans(modules: int) -> list[Any]:
-    """The caches of plans in so many modules, which are bounded; those of kernels are not."""
+    """Return the bounded caches of plans of all modules; those of kernels are unbounded."""
     found = {}
     for name in [name for name in sys.modules if name.partition(".")[0] == "fpsim"]:
         for value in list(vars(sys.modules[name]).values()):

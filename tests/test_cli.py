@@ -74,7 +74,7 @@ def test_a_study_of_files_writes_the_report_and_shows_the_table(fpsim: Command, 
 
 
 def model(folder: Path) -> Path:
-    """A file of 60 tensors: weights, one with a NaN, biases, and integers that are left out."""
+    """Write a file of 60 tensors: weights, one with a NaN, biases, and integers, which a study leaves out."""
     rng = np.random.default_rng(0)
     tensors: dict[str, Any] = {}
     for i in range(20):
@@ -228,7 +228,7 @@ Rows = Callable[..., dict[str, list[str]]]
 
 @pytest.fixture
 def rows_of_units(fpsim: Command, monkeypatch: pytest.MonkeyPatch) -> Rows:
-    """The words of every row that `fpsim units` prints, by the unit's name."""
+    """Return the words of each row that `fpsim units` prints, by the unit's name."""
 
     def rows(*arguments: str, columns: int = 120) -> dict[str, list[str]]:
         monkeypatch.setenv("COLUMNS", str(columns))

@@ -94,7 +94,7 @@ def test_lists_that_a_message_shows_whole_are_short(call: Callable[[], Any]) -> 
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """The one line that refuses a call."""
+    """Return the one line with which a call is refused."""
     with pytest.raises((TypeError, ValueError)) as refused:
         call()
     text = str(refused.value)
@@ -152,7 +152,7 @@ def test_junk_is_refused_in_a_sentence(call: Callable[[], Any], words: str) -> N
 
 
 def npz_of(**arrays: Any) -> io.BytesIO:
-    """A file of arrays in memory."""
+    """Return a file of arrays in memory."""
     file = io.BytesIO()
     np.savez(file, **arrays)
     file.seek(0)
@@ -160,7 +160,7 @@ def npz_of(**arrays: Any) -> io.BytesIO:
 
 
 def generator_of(x: Any) -> Any:
-    """A generator of the elements, which NumPy reads as one object."""
+    """Yield the elements; NumPy reads such a generator as one object."""
     return (value for value in x)
 
 
@@ -314,7 +314,7 @@ def test_scales_of_one_per_tile_may_be_nan() -> None:
 
 
 def product(**keywords: Any) -> Any:
-    """A product by a unit."""
+    """Return a product by a unit."""
     return fp.matmul(E4M3, E4M3.T, np.zeros((2, 2), np.float32), accumulate=UNIT, **keywords)
 
 

@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
 
 def cells(notebook: Path) -> list[Cell]:
-    """The cells of a notebook in the percent format."""
+    """Return the cells of a notebook in the percent format."""
     source = notebook.read_text(encoding="utf-8")
     marks = list(MARK.finditer(source))
     found = []

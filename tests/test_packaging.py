@@ -76,7 +76,7 @@ FACES = sorted(
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A copy of what is installed, without what Python and setuptools leave in it, and its wheel, unpacked."""
+    """Return a copy of the installed folders, without caches and build files, and an unpacked wheel of it."""
     copy, built, unpacked = (tmp_path_factory.mktemp(name) for name in ("checkout", "built", "unpacked"))
     for name in ("fpsim", "analysis", "gpu"):
         ignored = shutil.ignore_patterns("__pycache__")

@@ -139,10 +139,10 @@ def test_the_slowest_of_bytes_and_operations_binds() -> None:
 
 
 def test_a_share_is_the_rate_times_the_least_time() -> None:
-    found = {"some": {"read": 4, "written": 1, "operations": NOTHING, "rows": ["encode E4M3", "tiles*"]}}
-    assert share(2.0, "encode E4M3", found, LIMITS) == {"bound": "memory", "share": 2 * 5 / 16}
-    assert share(2.0, "tiles, 128", found, LIMITS) == {"bound": "memory", "share": 2 * 5 / 16}
-    assert share(2.0, "encode E4M3, up", found, LIMITS) is None
+    works = {"some": {"read": 4, "written": 1, "operations": NOTHING, "rows": ["encode E4M3", "tiles*"]}}
+    assert share(2.0, "encode E4M3", works, LIMITS) == {"bound": "memory", "share": 2 * 5 / 16}
+    assert share(2.0, "tiles, 128", works, LIMITS) == {"bound": "memory", "share": 2 * 5 / 16}
+    assert share(2.0, "encode E4M3, up", works, LIMITS) is None
     assert counted("x", {}) is None
 
 

@@ -20,7 +20,7 @@ COUNTS = {"a": {"read": 4, "written": 1, "operations": {"scalar": 1.0}, "rows": 
 
 
 def record(rates: dict[str, float], spread: float = 0.0, drift: float = 0.0, **more: Any) -> dict[str, Any]:
-    """A record with one contestant a row."""
+    """Return a record with one contestant in each row."""
     rows = [
         {
             "name": name, "elements_per_second": {"fpsim": rate, "peer": 1.0}, "spread": {"fpsim": spread, "peer": 9.0},
@@ -42,13 +42,13 @@ def test_rows_are_chosen_by_a_part_or_a_pattern() -> None:
 
 def test_a_change_within_the_noise_is_not_called_one() -> None:
     old, new = record({"a": 1.0, "b": 1.0, "c": 1.0}, spread=0.1), record({"a": 1.1, "b": 2.0, "c": 0.5}, spread=0.1)
-    assert [each.word for each in changes(old, new)] == ["same", "faster", "slower"]
+    assert [change.word for change in changes(old, new)] == ["same", "faster", "slower"]
     quiet = record({"a": 1.0}), record({"a": 1.1})
-    assert [each.word for each in changes(*quiet)] == ["faster"]
+    assert [change.word for change in changes(*quiet)] == ["faster"]
     # a core whose own limits moved by half says nothing of a row that moved by a third
-    assert [each.word for each in changes(record({"a": 1.0}), record({"a": 1.3}, drift=0.5))] == ["same"]
+    assert [change.word for change in changes(record({"a": 1.0}), record({"a": 1.3}, drift=0.5))] == ["same"]
     # as much slower as faster
-    assert [each.word for each in changes(quiet[1], quiet[0])] == ["slower"]
+    assert [change.word for change in changes(quiet[1], quiet[0])] == ["slower"]
 
 
 def test_records_from_before_spreads_were_kept_have_their_fastest_turn() -> None:
@@ -90,7 +90,7 @@ def test_contestants_run_in_turns_and_each_warms_up_first() -> None:
 
 @pytest.fixture
 def two_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A benchmark of two fake rows on a core with fake limits; the list tells which of them ran."""
+    """Replace the rows by two fake ones and the limits by fake ones; return the list of rows that ran."""
     ran: list[str] = []
 
     def rows(size: int) -> Iterator[RaceRow]:

@@ -53,7 +53,7 @@ def fuzz(seed: int, seconds: float, show: Callable[[str], None] = print) -> int:
 
 
 def main(words: list[str] | None = None) -> int:
-    """The command; 1 where something was found."""
+    """Run the command; return 1 if a fault was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long to draw (default: 5)")
     parser.add_argument("--seed", type=int, default=0, help="of all draws (default: 0)")

@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 @cache
 def calls() -> list[Call]:
-    """What is called."""
+    """Return the calls, with valid arguments, in which junk replaces one argument."""
     x = np.linspace(-3, 3, 64, dtype=np.float32).reshape(2, 32)
     codes, array, q = fp.encode(x, "e4m3"), fp.cast(x, "e4m3"), fp.encode_scaled(x, "e4m3", fp.scalings.MX)
     columns = fp.cast(np.ones((32, 2), np.float32), "e4m3")
@@ -84,7 +84,7 @@ def calls() -> list[Call]:
 
 @cache
 def junk() -> list[Any]:
-    """What nobody meant."""
+    """Return values that no argument accepts, or only few."""
     share = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (2, 32), (0, 0))
     return [
         None, "junk", "", b"e4m3", 3, -1, 0, 1.5, float("nan"), float("inf"), 1j, True, [], [1], [[1], [2, 3]], ["a"],
@@ -98,7 +98,7 @@ def junk() -> list[Any]:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """A TimeoutError for what takes longer."""
+    """Inside the block, raise TimeoutError after a number of seconds."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds:g} s")
@@ -113,7 +113,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def call_with_junk(rng: np.random.Generator) -> int:
-    """One call."""
+    """Make one call with junk in the place of an argument; return 1."""
     call = calls()[int(rng.integers(len(calls())))]
     places = [*range(len(call.arguments)), *call.keywords]
     place, bad = places[int(rng.integers(len(places)))], junk()[int(rng.integers(len(junk())))]
@@ -127,7 +127,7 @@ def call_with_junk(rng: np.random.Generator) -> int:
 
 
 def judge(function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], call: str) -> None:
-    """An AssertionError unless a call works, its result can be shown, or it is refused in one sentence."""
+    """Raise AssertionError unless a call returns a result with a repr, or is refused in one sentence."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

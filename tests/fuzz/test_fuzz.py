@@ -41,7 +41,7 @@ def test_every_kind_of_call_is_drawn_and_checked(kind: str) -> None:
 
 
 def raises(error: Exception) -> Any:
-    """A function that fails."""
+    """Fail."""
 
     def function(*_: Any) -> None:
         raise error

@@ -73,7 +73,7 @@ def cast(rng: Rng) -> int:
 
 
 def arithmetic(rng: Rng) -> int:
-    """An operation with its flags."""
+    """Compare an operation and its flags with the oracle."""
     name = one_of(rng, list(OPERATIONS))
     fmts = tuple(one_of(rng, ARITHMETIC) for _ in range(OPERATIONS[name]))
     if rng.random() < 0.5:
@@ -116,7 +116,7 @@ def instruction(rng: Rng) -> int:
 
 
 def accumulated(rng: Rng) -> int:
-    """A product of matrices by an accumulator."""
+    """Compare a matrix product by an accumulator with the oracle."""
     fmt, rounding = one_of(rng, SUMMED), one_of(rng, [*casts.MODES, "stochastic"])
     words: dict[str, Any] = {
         "rounding": rounding,
@@ -163,7 +163,7 @@ def own_unit(rng: Rng) -> int:
 
 
 def measured(rng: Rng) -> int:
-    """The error of a cast, with and without scales, beside its definitions on the values that casts give."""
+    """Compare the metrics of a cast, with and without scales, with their definitions."""
     shape = tuple(int(n) for n in rng.integers(1, (4, 6, 120)))[int(rng.integers(3)) :]
     with np.errstate(all="ignore"):
         x = some_floats(rng, shape)

@@ -1,1 +1,1 @@
-"""What many tests use."""
+"""Helpers shared by tests."""

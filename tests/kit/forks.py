@@ -1,4 +1,4 @@
-"""Processes of their own that begin at once: forks of one that has imported torch and the package, and done nothing.
+"""Processes that start at once: forks of a process that has imported torch and the package, and done nothing else.
 
 A process that imports them anew takes seconds, which is most of what tests of kills, of Ctrl-C and of ranks would take.
 """
@@ -19,7 +19,7 @@ IMPORTED = ["torch", "torch._dynamo", "torch.distributed", "pandas", "pytest", "
 
 
 def _context() -> Any:
-    """Forks of a server where there are some, else processes that start anew."""
+    """Return the context that forks a server process, or starts new processes where forks don't exist."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -68,7 +68,7 @@ class Fork:
 def fork(
     folder: Path, call: Callable[..., object], *arguments: object, environment: Mapping[str, str] | None = None
 ) -> Iterator[Fork]:
-    """A process that calls `call(*arguments)`, and is killed at the end of the block.
+    """Start a process that calls `call(*arguments)`, and kill it at the end of the block.
 
     Args:
       folder: where the two files lie that it writes its output and its errors to, with those of other forks.
@@ -91,7 +91,7 @@ def fork(
 def _run(
     out: Path, errors: Path, environment: dict[str, str], call: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
-    """What the process does."""
+    """Redirect the output to the files, then call the function."""
     import signal
     import warnings
 

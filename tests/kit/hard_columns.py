@@ -19,7 +19,7 @@ Formats = tuple[fp.Format, ...]
 
 
 def hard_columns(name: str, fmts: Formats, out: fp.Format, count: int, seed: int) -> list[Array]:
-    """About 4 * count rows of operands of add, subtract, multiply, divide, sqrt or fma."""
+    """Return about 4 * count rows of operands of add, subtract, multiply, divide, sqrt or fma."""
     generator = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         parts = [
@@ -36,7 +36,7 @@ def _random_codes(fmt: fp.Format, count: int, generator: np.random.Generator) ->
 
 
 def _finite_codes(fmt: fp.Format, count: int, generator: np.random.Generator) -> Array:
-    """Codes of any exponent, half of them with a round significand."""
+    """Return codes of any exponent, half of them with significands of few bits."""
     codes = generator.integers(0, fmt.max_code + 1, count)
     coarse = codes >> (fmt.mantissa_bits // 2) << (fmt.mantissa_bits // 2)
     codes = np.where(generator.random(count) < 0.5, codes, coarse)
@@ -48,14 +48,14 @@ def _values(codes: Array, fmt: fp.Format) -> Array:
 
 
 def _near(values: Array, fmt: fp.Format, generator: np.random.Generator) -> Array:
-    """Codes of the nearest values, most of them moved by a code or two."""
+    """Return the codes of the nearest values, most of them moved by a code or two."""
     codes = fp.encode(values, fmt, overflow="saturate").astype(np.int64)
     moved = codes + generator.integers(-2, 3, codes.size)
     return (moved & ((1 << fmt.bits) - 1)).astype(fmt.storage)
 
 
 def _targets(out: fp.Format, count: int, generator: np.random.Generator) -> Array:
-    """Results next to a value or a midpoint, most of them at the ends of the normal range."""
+    """Return numbers next to a value or a midpoint, most of them at the ends of the normal range."""
     normal, top = 1 << out.mantissa_bits, out.max_code
     edges = np.array([0, 1, 2, normal - 2, normal - 1, normal, normal + 1, top - 3, top - 2, top - 1])
     codes = np.where(generator.random(count) < 0.7, generator.choice(edges, count), generator.integers(0, top, count))
@@ -68,7 +68,7 @@ def _targets(out: fp.Format, count: int, generator: np.random.Generator) -> Arra
 
 
 def _solved(name: str, fmts: Formats, out: fp.Format, count: int, generator: np.random.Generator) -> list[Array]:
-    """Operands whose result lies next to a target."""
+    """Return operands whose result is next to a target."""
     target = _targets(out, count, generator)
     if name == "sqrt":
         return [_near(target * abs(target), fmts[0], generator)]
@@ -83,7 +83,7 @@ def _solved(name: str, fmts: Formats, out: fp.Format, count: int, generator: np.
 
 
 def _cancelling(name: str, fmts: Formats, count: int, generator: np.random.Generator) -> list[Array]:
-    """Operands of which the last one nearly cancels the others, or equals them."""
+    """Return operands whose last one nearly cancels the result of the others, or equals it."""
     drawn = [_finite_codes(fmt, count, generator) for fmt in fmts]
     if len(fmts) == 1:
         return drawn

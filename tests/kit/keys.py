@@ -1,4 +1,4 @@
-"""Holds the key of every kernel that a test compiles against what numba reads to compile it."""
+"""Checks that the key of every compiled kernel covers all functions that numba reads to compile it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fpsim.runtime.kernel_key import UnknownPart, functions_of
 
 @contextmanager
 def keys_are_checked() -> Iterator[None]:
-    """A kernel that is compiled meanwhile fails where a function that becomes a part of it is no part of its key.
+    """Inside the block, fail if a kernel is compiled from a function that its key doesn't cover.
 
-    Kernels from the disk, and loops that an earlier kernel had compiled, were looked at when they were compiled.
+    Kernels from the disk, and loops that an earlier kernel compiled, were checked when they were compiled.
     """
     seen: dict[int, list[Callable[..., Any]]] = defaultdict(list)  # by thread: kernels may be compiled at once
     identity, compiled = FunctionIdentity.__dict__["from_function"], Kernel.compile
@@ -45,7 +45,7 @@ def keys_are_checked() -> Iterator[None]:
 
 
 def _missed(kernel: Any, read: list[Callable[..., Any]]) -> list[str]:
-    """Names of functions that no key covers; none of a kernel without a key, which is not kept."""
+    """Return names of functions that the key doesn't cover; none for a kernel without a key, which is not cached."""
     if not read:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Copies of arrays that lie in memory as few do."""
+"""Copies of arrays with unusual memory layouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = npt.NDArray[Any]
 
 
 def unaligned(x: Array) -> Array:
-    """A copy that starts one byte off its natural address."""
+    """Return a copy whose address is one byte past a natural one."""
     space = np.empty(x.nbytes + 1, np.uint8)
     copy = space[1:].view(x.dtype).reshape(x.shape)
     copy[...] = x
@@ -19,7 +19,7 @@ def unaligned(x: Array) -> Array:
 
 
 def read_only(x: Array) -> Array:
-    """A copy that cannot be written."""
+    """Return a read-only copy."""
     copy = x.copy()
     copy.flags.writeable = False
     return copy

@@ -1,4 +1,4 @@
-"""Loops that serve every recipe, in the place of those that large arrays have compiled for themselves."""
+"""General loops, which serve every recipe, instead of those that large arrays compile for one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENDLESS = 1 << 60  # elements
 
 
 def take_common_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let arrays of any size take the loops of short ones, for tests that ask for numbers and not for loops.
+    """Let arrays of any size use the loops of short ones, in tests of results that don't depend on the loop.
 
     tests/scaling/test_loops.py and those of long arrays in test_encode_scaled.py compare the loops bit by bit.
     """

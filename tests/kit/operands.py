@@ -1,4 +1,4 @@
-"""Operands that arithmetic has to think about, for any format.
+"""Operands at which arithmetic can go wrong, for any format.
 
 `level_one` follows the idea of Berkeley TestFloat's first level: edge exponents times edge significands, and specials.
 The hypothesis strategies build the operands of one hard case: sums that nearly cancel, results next to a midpoint,
@@ -27,7 +27,7 @@ Codes = tuple[int, ...]
 
 
 def edge_fields(fmt: fp.Format) -> set[int]:
-    """Exponent fields at both ends, around 1, and where 1 is an ulp or lies half a precision away."""
+    """Return exponent fields at both ends, around 1, and where 1 is an ulp or half a precision away."""
     top = 2**fmt.exponent_bits - 1
     centre = fmt.bias
     steps = {0, 1, 2, fmt.mantissa_bits // 2, fmt.mantissa_bits, fmt.mantissa_bits + 1, fmt.mantissa_bits + 2}
@@ -37,7 +37,7 @@ def edge_fields(fmt: fp.Format) -> set[int]:
 
 
 def edge_fractions(fmt: fp.Format) -> set[int]:
-    """Stored fractions: none, all ones, one ulp from both, single bits, runs of ones from the top and from below."""
+    """Return stored fractions: 0, all ones, one ulp from both, single bits, runs of ones from both ends."""
     ones = 2**fmt.mantissa_bits - 1
     bits = range(fmt.mantissa_bits) if fmt.mantissa_bits <= 10 else (0, 1, 2, 5, 11, 12, fmt.mantissa_bits - 1)
     single = {1 << bit for bit in bits}
@@ -49,7 +49,7 @@ def edge_fractions(fmt: fp.Format) -> set[int]:
 
 @cache
 def level_one(fmt: fp.Format) -> Array:
-    """Codes of edge exponents with edge significands, of both signs, with every kind of special."""
+    """Return codes of edge exponents with edge significands, of both signs, and of every special value."""
     fractions = edge_fractions(fmt)
     magnitudes = {field << fmt.mantissa_bits | fraction for field in edge_fields(fmt) for fraction in fractions}
     most = casts.code_of_kind(fmt, "finite")
@@ -62,18 +62,18 @@ def level_one(fmt: fp.Format) -> Array:
 
 
 def every_code(fmt: fp.Format) -> Array:
-    """All codes of a format of up to 16 bits."""
+    """Return all codes of a format of up to 16 bits."""
     return np.arange(1 << fmt.bits).astype(fmt.storage)
 
 
 def every_pair(fmt: fp.Format) -> tuple[Array, Array]:
-    """All pairs of codes of a format of up to 8 bits."""
+    """Return all pairs of codes of a format of up to 8 bits."""
     codes = every_code(fmt)
     return np.repeat(codes, codes.size), np.tile(codes, codes.size)
 
 
 def tuples(fmts: tuple[fp.Format, ...], count: int, seed: int) -> list[Array]:
-    """Columns of level-one operands: every pair where that is not more than `count`, otherwise as many drawn ones.
+    """Return columns of level-one operands: every combination if these are at most `count`, else that many drawn ones.
 
     Every level-one code of every operand takes part as long as there are as many rows as codes.
     """
@@ -89,7 +89,7 @@ def tuples(fmts: tuple[fp.Format, ...], count: int, seed: int) -> list[Array]:
 
 
 def as_floats(columns: Sequence[Array], dtype: Any) -> list[Array]:
-    """Columns of codes as arrays of the float dtype whose codes they are."""
+    """Return columns of codes as arrays of the float dtype of the format."""
     return [np.asarray(column.view(dtype)) for column in columns]
 
 
@@ -97,14 +97,14 @@ def as_floats(columns: Sequence[Array], dtype: Any) -> list[Array]:
 
 
 def exact_value(fmt: fp.Format, code: int) -> Fraction:
-    """The value of a finite code."""
+    """Return the value of a finite code."""
     sign = casts.sign_of(fmt)
     size = casts.magnitude_value(fmt, code & ~sign)
     return -size if code & sign else size
 
 
 def near(fmt: fp.Format, exact: Fraction, ulps: int = 0) -> int:
-    """The code of the nearest value, moved by some codes outward or inward; never beyond the largest value."""
+    """Return the code of the nearest value, moved by some codes, but not beyond the largest value."""
     most = casts.code_of_kind(fmt, "finite")
     assert most is not None
     size = casts.round_magnitude(abs(exact), exact < 0, fmt, "nearest_even", 0, 32)
@@ -116,7 +116,7 @@ def near(fmt: fp.Format, exact: Fraction, ulps: int = 0) -> int:
 
 
 def tiny_unit(fmt: fp.Format) -> Fraction:
-    """The smallest positive value."""
+    """Return the smallest positive value."""
     return casts.power(casts.lowest_exponent(fmt) - (fmt.mantissa_bits if fmt.subnormals else 0))
 
 
@@ -125,7 +125,7 @@ def tiny_unit(fmt: fp.Format) -> Fraction:
 
 @cache
 def finite_codes(fmt: fp.Format) -> st.SearchStrategy[int]:
-    """Codes of finite values: level one, small significands, and any."""
+    """Draw codes of finite values: level one, small significands, and any."""
     most = casts.code_of_kind(fmt, "finite")
     assert most is not None
     sign = casts.sign_of(fmt)
@@ -139,7 +139,7 @@ def finite_codes(fmt: fp.Format) -> st.SearchStrategy[int]:
 
 @cache
 def any_codes(fmt: fp.Format) -> st.SearchStrategy[int]:
-    """Codes of a format, specials and every NaN too."""
+    """Draw codes of a format, specials and every NaN included."""
     return st.sampled_from(level_one(fmt).tolist()) | st.integers(0, (1 << fmt.bits) - 1)
 
 
@@ -149,7 +149,7 @@ def few_ulps() -> st.SearchStrategy[int]:
 
 @st.composite
 def near_cancellation(draw: st.DrawFn, fmt: fp.Format) -> Codes:
-    """(a, b, c) whose a * b + c keeps only the last bits of the product, or nothing."""
+    """Draw (a, b, c) of which a * b + c cancels all but the last bits of the product, or everything."""
     a, b = draw(finite_codes(fmt)), draw(finite_codes(fmt))
     product = exact_value(fmt, a) * exact_value(fmt, b)
     return a, b, near(fmt, -product, draw(few_ulps()))
@@ -157,7 +157,7 @@ def near_cancellation(draw: st.DrawFn, fmt: fp.Format) -> Codes:
 
 @st.composite
 def near_tie(draw: st.DrawFn, fmt: fp.Format) -> Codes:
-    """(a, b, c) whose a * b + c lies within a tiny unit of the midpoint of two neighbours, or on it."""
+    """Draw (a, b, c) of which a * b + c is a midpoint of two neighbours, or within a tiny unit of it."""
     if draw(st.booleans()):  # c is large, and the product is about half of its ulp
         c = draw(finite_codes(fmt))
         middle = casts.spacing(fmt, abs(exact_value(fmt, c))) / 2
@@ -172,7 +172,7 @@ def near_tie(draw: st.DrawFn, fmt: fp.Format) -> Codes:
 
 
 def odd_significands(fmt: fp.Format, bits: int) -> st.SearchStrategy[Fraction]:
-    """Odd integers of so many bits, times the powers of two of the format."""
+    """Draw odd integers of a number of bits, times powers of two of the format."""
     low, high = casts.lowest_exponent(fmt), casts.exponent_of(casts.largest(fmt))
     integers = st.integers(2 ** (bits - 1), 2**bits - 1).map(lambda n: n | 1)
     return st.builds(lambda n, exponent: n * casts.power(exponent - bits), integers, st.integers(low, high))
@@ -180,7 +180,7 @@ def odd_significands(fmt: fp.Format, bits: int) -> st.SearchStrategy[Fraction]:
 
 @st.composite
 def subnormal_seam(draw: st.DrawFn, fmt: fp.Format) -> Codes:
-    """(a, b, c) whose a * b + c lies around the smallest normal value, or around half of the smallest value."""
+    """Draw (a, b, c) of which a * b + c is near the smallest normal value, or near half of the smallest value."""
     unit = tiny_unit(fmt)
     normal = casts.power(casts.lowest_exponent(fmt))
     seams = [normal, normal - unit / 2, normal - unit / 4, normal / 2, unit, unit / 2, unit * 3 / 2]
@@ -193,14 +193,14 @@ def subnormal_seam(draw: st.DrawFn, fmt: fp.Format) -> Codes:
 
 
 def hard_triples(fmt: fp.Format) -> st.SearchStrategy[Codes]:
-    """The three hard cases of fma, and anything else."""
+    """Draw the three hard cases of fma, or any operands."""
     anything = st.tuples(any_codes(fmt), any_codes(fmt), any_codes(fmt))
     return near_cancellation(fmt) | near_tie(fmt) | subnormal_seam(fmt) | anything
 
 
 @st.composite
 def near_halfway_quotient(draw: st.DrawFn, fmt: fp.Format) -> Codes:
-    """(a, b) whose quotient is a few ulps from an integer or an integer and a half, however large."""
+    """Draw (a, b) whose quotient is a few ulps from an integer or a half-integer, however large."""
     b = draw(finite_codes(fmt).filter(lambda code: exact_value(fmt, code) != 0))
     n = Fraction(draw(st.integers(0, 9) | st.integers(0, 2 ** (fmt.mantissa_bits + 2)))) / 2
     scale = casts.power(draw(st.sampled_from([0, 0, 0, 1, 3, 2**fmt.exponent_bits // 4, 2**fmt.exponent_bits // 2])))
@@ -208,7 +208,7 @@ def near_halfway_quotient(draw: st.DrawFn, fmt: fp.Format) -> Codes:
 
 
 def hard_pairs(fmt: fp.Format) -> st.SearchStrategy[Codes]:
-    """Pairs for the operations of two operands: hard quotients, near cancellations, subnormal seams, anything."""
+    """Draw pairs for operations of two operands: hard quotients, near cancellations, subnormal results, anything."""
     cancelling = st.builds(
         lambda a, ulps, flip: (a, near(fmt, (-1 if flip else 1) * exact_value(fmt, a), ulps)),
         finite_codes(fmt),

@@ -1,4 +1,4 @@
-"""Runs a snippet in a process of its own, for what a process decides once: caches, switches, imports."""
+"""Runs a script in a new process, to test what a process decides once: caches, switches, imports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(script: str, root: Path = ROOT, **environment: str) -> str:
-    """What the script prints, run from `root` so that it imports the package that lies there."""
+    """Return what a script prints that runs in `root`, and so imports the package there."""
     variables = {**os.environ, "PYTHONPATH": str(root), **environment}
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script)]
     run = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=300)
@@ -55,7 +55,7 @@ BARE = """
 
 
 class Bare:
-    """Gives what scripts print, as `python` does, each in a fork of a process that has used numba and not the package.
+    """Runs scripts, as `python` does, each in a fork of a process that has used numba but not the package.
 
     Machine code is hardly optimised; without any optimisation it would not be kept on disk.
     """
@@ -92,14 +92,14 @@ class Bare:
 
 
 def printed(script: str) -> str:
-    """What the script prints in this process, whose kernels are compiled already."""
+    """Return what the script prints in this process, whose kernels are already compiled."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(textwrap.dedent(script), {"__name__": "__main__"})
     return out.getvalue().strip()
 
 
 def simulate(module: str, file: Path, *words: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python.
+    """Return the arrays that a module of tests writes to a file, with CUDA simulated and the core as plain Python.
 
     words: what the module is told besides.
     """
@@ -110,7 +110,7 @@ def simulate(module: str, file: Path, *words: str) -> dict[str, npt.NDArray[Any]
 
 
 def say_refusals(setup: str, *calls: str) -> None:
-    """Print what each call after a setup says, a line for each."""
+    """Print the error of each call after a setup, a line for each."""
     from numba import cuda
 
     variables: dict[str, Any] = {"np": np, "fp": fp, "cuda": cuda}
@@ -125,7 +125,7 @@ def say_refusals(setup: str, *calls: str) -> None:
 
 
 def assert_refused(setup: str, calls: Mapping[str, str]) -> None:
-    """That each call of the simulated GPU, after a setup, is refused with words that match its pattern."""
+    """Check that each call of the simulated GPU, after a setup, is refused with a sentence that matches its pattern."""
     done = call("tests.kit.processes:say_refusals", setup, *calls)
     assert done.code == 0, done.errors
     lines = done.out.splitlines()

@@ -1,4 +1,4 @@
-"""Puts this thread's floating-point unit into a state that other code may have left it in. For x86 with glibc."""
+"""Sets this thread's floating-point unit to a state that other code may have left. For x86 with glibc."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Environment = ctypes.c_uint32 * 8  # fenv_t: 28 bytes of the x87 unit, then MXC
 
 
 def set_state(bits: int) -> int:
-    """Set the rounding and flushing bits of this thread's MXCSR, and give those that were set before."""
+    """Set the rounding and flushing bits of this thread's MXCSR, and return the earlier ones."""
     libm = ctypes.CDLL("libm.so.6")
     environment = _Environment()
     assert libm.fegetenv(ctypes.byref(environment)) == 0
@@ -40,7 +40,7 @@ def set_state(bits: int) -> int:
 
 @contextmanager
 def processor_state(bits: int) -> Iterator[None]:
-    """This thread's processor in another state."""
+    """Inside the block, set this thread's processor to another state."""
     before = set_state(bits)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Figures that others published, from tests/data/, whose README.md names their sources."""
+"""Results that others published, from tests/data/, whose README.md names the sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA = ROOT / "tests" / "data"
 
 
 def recorded(name: str) -> tuple[Rows, Array]:
-    """Operands and results of 400 rows of a chip, such as "H100_f16_f32": chip, operands, accumulator."""
+    """Return operands and results of 400 rows of a chip; named by chip, operands, accumulator: "H100_f16_f32"."""
     chip, operands, _ = name.split("_")
     # operands of a kind are the same for every chip that takes as many terms
     terms = {"e4m3": 32, "e5m2": 32, "tf32": 4}.get(operands) or {"V100": 4, "A100": 8}.get(chip, 16)
@@ -25,7 +25,7 @@ def recorded(name: str) -> tuple[Rows, Array]:
 
 
 def p3109_tables() -> dict[str, Array]:
-    """Name of a P3109 format of 3 to 10 bits -> the float64 value of every code."""
+    """Return the float64 values of all codes by the name of the P3109 format, of 3 to 10 bits."""
     with np.load(DATA / "p3109.npz") as packed:
         names = [str(name) for name in packed["names"]]
         values = np.ascontiguousarray(packed["bytes"].T).view("<f8").ravel()

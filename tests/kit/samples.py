@@ -1,4 +1,4 @@
-"""Inputs and formats that several tests share."""
+"""Inputs and formats shared by tests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STRANGE = [
 
 
 def p3109_names(*, within_float64: bool) -> list[str]:
-    """Names of the P3109 formats of 3 to 16 bits whose values float64 holds, or does not.
+    """Return the names of the P3109 formats of 3 to 16 bits whose values float64 holds, or doesn't.
 
     Their bias is half the number of exponent fields, so that is a matter of the exponent bits alone: float64 has 11.
     """
@@ -62,28 +62,28 @@ def p3109_names(*, within_float64: bool) -> list[str]:
 
 
 def all_float16() -> Array:
-    """Every float16."""
+    """Return every float16."""
     return np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 
 def exactly(x: Array) -> Array:
-    """The same values in float64; a signalling NaN is no reason for a warning."""
+    """Return the same values in float64, without a warning for signalling NaNs."""
     with np.errstate(invalid="ignore"):
         return x.astype(np.float64)
 
 
 def float32_patterns(seed: int, count: int) -> Array:
-    """Random bit patterns of float32: every exponent, NaN payloads too."""
+    """Return random bit patterns of float32: every exponent, NaN payloads too."""
     return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32).view(np.float32)
 
 
 def float64_patterns(seed: int, count: int) -> Array:
-    """Random bit patterns of float64."""
+    """Return random bit patterns of float64."""
     return np.random.default_rng(seed).integers(0, 1 << 64, count, dtype=np.uint64).view(np.float64)
 
 
 def edges(fmt: fp.Format) -> Array:
-    """Every value of a format and every midpoint, each with its float64 neighbours, and what lies beyond."""
+    """Return every value and midpoint of a format with their float64 neighbours, and values beyond its range."""
     finite = casts.values(fmt)
     finite = np.unique(np.abs(finite[np.isfinite(finite)]))
     unit = float(casts.spacing(fmt, casts.largest(fmt)))
@@ -99,7 +99,7 @@ def edges(fmt: fp.Format) -> Array:
 
 @st.composite
 def formats(draw: st.DrawFn) -> fp.Format:
-    """Any format that a user can define, with values anywhere in float64's range.
+    """Draw any format that a user can define, with values anywhere in float64's range.
 
     Signed formats without zero are left out: what their negative smallest value becomes is not defined.
     """
@@ -124,7 +124,7 @@ def formats(draw: st.DrawFn) -> fp.Format:
 
 @st.composite
 def floats_near(draw: st.DrawFn, fmt: fp.Format) -> float:
-    """A float64 that a format has to think about: near a value, near a tie, below the smallest, above the largest."""
+    """Draw a float64 near a value or a tie of a format, below its smallest value, or above its largest one."""
     most = casts.code_of_kind(fmt, "finite")
     assert most is not None
     code = draw(st.integers(0, most) | st.integers(max(0, most - 2), most) | st.integers(0, min(most, 3)))
@@ -139,5 +139,5 @@ def floats_near(draw: st.DrawFn, fmt: fp.Format) -> float:
 
 
 def any_float(fmt: fp.Format) -> st.SearchStrategy[float]:
-    """Floats near the format's decisions, and floats from anywhere, Inf and NaN too."""
+    """Draw floats near the values and ties of a format, and any others, Inf and NaN included."""
     return floats_near(fmt) | floats_near(fmt) | floats_near(fmt) | st.floats(width=64)

@@ -31,7 +31,7 @@ IMPORTED = [
 
 
 class Done(NamedTuple):
-    """How a call ended, and what it wrote."""
+    """The exit code and output of a call."""
 
     code: int
     out: str
@@ -39,7 +39,7 @@ class Done(NamedTuple):
 
 
 def call(function: str, *words: str) -> Done:
-    """Call `module:function` with words, where each CUDA thread is simulated."""
+    """Call `module:function` with text arguments in a process that simulates each CUDA thread."""
     with TemporaryDirectory() as folder:
         request = json.dumps([function, list(words), folder])
         if hasattr(os, "fork"):
@@ -60,7 +60,7 @@ def _environment() -> dict[str, str]:
 
 @functools.cache
 def _process() -> subprocess.Popen[str]:
-    """The process that forks itself, until this one ends."""
+    """Return the process that forks itself for each call; it ends with this one."""
     process = subprocess.Popen(
         _command(), cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -71,7 +71,7 @@ def _process() -> subprocess.Popen[str]:
 
 
 def _tables() -> dict[tuple[Any, Any], Any]:
-    """What `codes_table` gives of formats with many codes."""
+    """Return the results of `codes_table` for formats with many codes."""
     import fpsim as fp
 
     table: Any = importlib.import_module("fpsim.gpu.casts.cast").codes_table
@@ -79,7 +79,7 @@ def _tables() -> dict[tuple[Any, Any], Any]:
 
 
 def _give(tables: dict[tuple[Any, Any], Any]) -> None:
-    """Have this process and its forks find the tables, and make others."""
+    """Let this process and its forks use the given tables, and compute others."""
     casts: Any = importlib.import_module("fpsim.gpu.casts.cast")
     make = casts.codes_table
 
@@ -90,7 +90,7 @@ def _give(tables: dict[tuple[Any, Any], Any]) -> None:
 
 
 def _ask(request: str) -> int:
-    """The exit code of a fork."""
+    """Return the exit code of a fork."""
     process = _process()
     assert process.stdin is not None
     assert process.stdout is not None
@@ -105,7 +105,7 @@ def _ask(request: str) -> int:
 
 
 def _run(request: str) -> None:
-    """What a fork does."""
+    """Run the call of a line in this fork, and write its output."""
     function, words, folder = json.loads(request)
     for number, name in ((1, "out"), (2, "errors")):
         os.dup2(os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
@@ -119,7 +119,7 @@ def _run(request: str) -> None:
 
 
 def _serve() -> None:
-    """Fork for each line, and write the exit code of the fork."""
+    """Fork for each line of input, and write the exit code of the fork."""
     for name in IMPORTED:
         importlib.import_module(name)
     prepare: Any = importlib.import_module("tests.gpu.simulator.threads").prepare

@@ -1,4 +1,4 @@
-"""Sweeps that a test makes in part, and whole in make test-slow; and cases that one test goes through in turn."""
+"""Sweeps that are partial in `make test` and complete in `make test-slow`; cases that share one test."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Test = Callable[..., None]
 
 
 def sweep(name: str, some: Any, every: Any) -> pytest.MarkDecorator:
-    """Give a test `some` of what it goes through, and in make test-slow `every` one besides."""
+    """Parametrize a test with `some` values, and in `make test-slow` with `every` one."""
     return pytest.mark.parametrize(
         name, [pytest.param(some, id="some"), pytest.param(every, id="every", marks=pytest.mark.slow)]
     )
 
 
 def some_pairs(values: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Every value with a third of them, as the first of a pair and as the second."""
+    """Return pairs of every value with a third of the values, as the first of a pair and as the second."""
     return [(x, y) for i, x in enumerate(values) for j, y in enumerate(values) if (i + j) % 3 == 0]
 
 
 @contextmanager
 def case(*values: object) -> Iterator[None]:
-    """One case of a loop, whose name stands below the message of whatever fails in it."""
+    """Inside the block, add the name of a case to the message of an error."""
     try:
         yield
     except Exception as error:
@@ -36,7 +36,7 @@ def case(*values: object) -> Iterator[None]:
 
 
 def in_turn(names: str, values: Iterable[Any]) -> Callable[[Test], Test]:
-    """Give a test every value in turn, as pytest.mark.parametrize does, but as one test; a failure names the value.
+    """Run a test with every value in turn, like pytest.mark.parametrize but as one test; a failure names the value.
 
     For short tests with many values: pytest takes longer to find, send and report a test than these take to run.
     """

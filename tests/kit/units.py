@@ -1,4 +1,4 @@
-"""Matrix units as users make them: any fields that mean something, and products that compare them with the oracle."""
+"""Matrix units as users make them, with any allowed fields, and products that compare them with the oracle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _one(rng: Rng, choices: Any) -> Any:
 
 
 def random_unit(rng: Rng, rule: Rule | None = None) -> MatrixUnit:
-    """A unit of any rule with fields that mean something to it, most of them near those of a chip."""
+    """Draw a unit of any rule with allowed fields, most of them near those of a chip."""
     while True:
         try:
             return _any_unit(rng, _one(rng, list(Rule)) if rule is None else rule)
@@ -46,7 +46,7 @@ def random_unit(rng: Rng, rule: Rule | None = None) -> MatrixUnit:
 
 
 def _any_unit(rng: Rng, rule: Rule) -> MatrixUnit:
-    """A unit that may be refused."""
+    """Draw a unit that may be refused."""
     pool = USUAL if rng.random() < 0.7 else [*OWN.values(), ELEMENTS["f64"]]
     a, b, d = _one(rng, pool), _one(rng, pool), RESULTS[0] if rng.random() < 0.5 else _one(rng, RESULTS)
     a = b if rng.random() < 0.5 else a
@@ -79,7 +79,7 @@ def _any_unit(rng: Rng, rule: Rule) -> MatrixUnit:
 
 
 def random_case(unit: MatrixUnit, rng: Rng, most: int = 4) -> Product:
-    """A small product of operands of a kind, some of them transposed in memory."""
+    """Draw operands of a small product, some of them transposed in memory."""
     m, n = (int(size) for size in rng.integers(1, most + 1, 2))
     block = unit.block or 1
     k = block * int(rng.integers(1, max(2 * unit.terms // block, 1) + 2))
@@ -90,7 +90,7 @@ def random_case(unit: MatrixUnit, rng: Rng, most: int = 4) -> Product:
 
 
 def check_case(p: Product, unit: MatrixUnit, rng: Rng) -> None:
-    """fp.matmul is a chain of fp.dot_add for each element, which is the oracle; promoted and sliced too."""
+    """Check that each element of fp.matmul is a chain of fp.dot_add and that of the oracle, promoted and sliced too."""
     want = chained(p, unit)
     assert_bits_equal(want.reshape(-1), by_oracle(p, unit))
     assert_bits_equal(results(multiplied(p, unit)), want)
@@ -109,7 +109,7 @@ def check_case(p: Product, unit: MatrixUnit, rng: Rng) -> None:
 
 
 def by_oracle(p: Product, unit: MatrixUnit) -> Array:
-    """Codes of every element by the oracle."""
+    """Return the codes of every element by the oracle."""
     m, n = p.shape
     c = np.zeros(m * n, unit.d.dtype) if p.c is None else p.c.reshape(-1)
     scale_a = None if p.scale_a is None else np.repeat(p.scale_a, n, axis=0)
@@ -118,7 +118,7 @@ def by_oracle(p: Product, unit: MatrixUnit) -> Array:
 
 
 def promoted(p: Product, unit: MatrixUnit, interval: int) -> Array:
-    """Patterns of float32 totals of partial sums, every NaN with the unit's code."""
+    """Return float32 patterns of the totals of partial sums, every NaN with the unit's code."""
     total = started(p, unit)
     with np.errstate(over="ignore", invalid="ignore"):
         for partial in partials(p, unit, interval):
@@ -127,7 +127,7 @@ def promoted(p: Product, unit: MatrixUnit, interval: int) -> Array:
 
 
 def merged(p: Product, unit: MatrixUnit, length: int) -> Array:
-    """Patterns of the sums of slices of K, one after the other."""
+    """Return float32 patterns of slices of K that are summed in order."""
     parts = partials(p, unit, length)
     total = parts[0]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -137,12 +137,12 @@ def merged(p: Product, unit: MatrixUnit, length: int) -> Array:
 
 
 def _with_nan(total: Array, unit: MatrixUnit) -> Array:
-    """Patterns, every NaN with the code of the unit, or of all ones where its results are not float32."""
+    """Return patterns with every NaN as the unit's code, or as all ones if its results are not float32."""
     patterns = total.view(np.uint32).copy()
     patterns[np.isnan(total)] = unit.nan_code if unit.d.fmt == fp.FP32 else 0x7FFFFFFF
     return patterns
 
 
 def changed(name: str, **changes: Any) -> MatrixUnit:
-    """A unit of the catalogue with other fields."""
+    """Return a unit of the catalogue with other fields."""
     return replace(fp.unit(name), name="mine", **changes)
