@@ -81,7 +81,7 @@ PLAIN = Options()
 
 @lru_cache(maxsize=1 << 18)
 def read(fmt: Format, code: int, input_subnormals: str = "keep") -> Operand:
-    """The exact value of a code."""
+    """Return the exact value of a code."""
     sign = casts.sign_of(fmt)
     negative = bool(code & sign)
     magnitude = code - sign if negative else code
@@ -114,7 +114,7 @@ def in_units(size: Fraction, exponent: int) -> tuple[int, Fraction]:
 
 @cache
 def smallest_normal(fmt: Format) -> Fraction:
-    """The smallest value with full precision."""
+    """Return the smallest value with full precision."""
     return power(casts.lowest_exponent(fmt))
 
 
@@ -125,7 +125,7 @@ def first_normal_code(fmt: Format) -> int:
 
 @cache
 def largest(fmt: Format) -> Fraction:
-    """The largest finite value."""
+    """Return the largest finite value."""
     return casts.largest(fmt)
 
 
@@ -142,7 +142,7 @@ def any_nan(*operands: Operand) -> bool:
 
 
 def signed(value: Fraction) -> Exact:
-    """A finite result other than zero."""
+    """Return a finite result other than zero as an outcome."""
     return Exact("finite", value.numerator < 0, abs(value))
 
 
@@ -213,7 +213,7 @@ ROOT_BITS = 200  # more than any format has with 32 random bits below it
 
 
 def root(square: Fraction) -> Fraction:
-    """The square root of n / 2**k; an irrational one as a number between the same neighbours, at any precision."""
+    """Return the square root of n / 2**k; if irrational, a number between the same neighbours at any precision."""
     n, d = square.numerator, square.denominator
     if d.bit_length() % 2 == 0:  # 2 to an odd power
         n, d = 2 * n, 2 * d
@@ -233,12 +233,12 @@ def exact_root(a: Operand) -> Exact:
 
 
 def as_result(a: Operand) -> Exact:
-    """An operand that is the result; a NaN keeps its sign."""
+    """Return an operand as the result; a NaN keeps its sign."""
     return Exact(a.kind, a.negative, a.magnitude, INVALID if a.signalling else 0)
 
 
 def extremum(a: Operand, b: Operand, larger: bool, numbers_win: bool) -> Exact:
-    """The smaller or larger operand, -0 below +0."""
+    """Return the smaller or larger operand, -0 below +0."""
     if any_nan(a, b):
         raised = nan(a, b).raised
         if numbers_win and a.kind != b.kind:
@@ -289,7 +289,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=1 << 18)
 def place(size: Fraction, fmt: Format, bounded: bool = True) -> Place:
-    """The place of a positive number were there no largest value, and, unless `bounded`, no smallest exponent.
+    """Return the place of a positive number with unbounded range above and, unless `bounded`, below.
 
     Codes go on beyond the largest value, and below the smallest normal one, as if exponent fields did.
     """
@@ -313,7 +313,7 @@ def is_tiny(size: Fraction, negative: bool, fmt: Format, options: Options) -> bo
 
 
 def deliver(exact: Exact, fmt: Format, options: Options) -> tuple[int, int]:
-    """The code of an exact result, rounded once, and the flags."""
+    """Return the code of an exact result, rounded once, and the flags."""
     if exact.kind == "nan":
         is_number = casts.code_of_kind(fmt, "nan") is None
         raised = INVALID if is_number else exact.raised
@@ -331,7 +331,7 @@ def deliver(exact: Exact, fmt: Format, options: Options) -> tuple[int, int]:
 
 
 def deliver_infinity(exact: Exact, fmt: Format, options: Options) -> tuple[int, int]:
-    """What stands for Inf: an exact one after a division by zero, otherwise too large if it is not Inf."""
+    """Return the result for Inf, and its flags; if it isn't Inf it is an overflow, except after a division by zero."""
     below = casts.below_code(fmt, options.overflow)
     kind = casts.infinite_kind(fmt, options.overflow)
     if exact.negative and not fmt.signed:
@@ -343,7 +343,7 @@ def deliver_infinity(exact: Exact, fmt: Format, options: Options) -> tuple[int, 
 
 @lru_cache(maxsize=1 << 18)
 def deliver_finite(size: Fraction, negative: bool, fmt: Format, options: Options) -> tuple[int, int]:
-    """The code of a number other than zero, rounded once, and the flags."""
+    """Return the code of a number other than zero, rounded once, and the flags."""
     code, rest, odd = place(size, fmt)
     code += goes_up(rest, odd, negative, options)
     exact = rest == 0
@@ -373,7 +373,7 @@ def deliver_finite(size: Fraction, negative: bool, fmt: Format, options: Options
 def compute(
     operation: str, codes: Sequence[int], fmts: Sequence[Format], out: Format, options: Options = PLAIN
 ) -> tuple[int, int]:
-    """The result's code and the flags of one element."""
+    """Return the result's code and the flags of one element."""
     operands = [read(fmt, code, options.input_subnormals) for fmt, code in zip(fmts, codes, strict=True)]
     return deliver(OPERATIONS[operation](*operands), out, options)
 
@@ -382,13 +382,13 @@ def compute(
 
 
 def nearest_integer(size: Fraction, negative: bool, options: Options) -> int:
-    """The magnitude of the integer that the rounding mode picks."""
+    """Return the magnitude of the integer that the rounding mode picks."""
     below = math.floor(size)
     return below + goes_up(size - below, below % 2 == 1, negative, options)
 
 
 def round_to_integral(code: int, fmt: Format, out: Format, options: Options = PLAIN) -> tuple[int, int]:
-    """The code of the integer that the rounding mode picks, and the flags; a zero keeps the sign."""
+    """Return the code of the integer that the rounding mode picks, and the flags; a zero keeps the sign."""
     a = read(fmt, code, options.input_subnormals)
     if a.kind == "nan":
         return deliver(nan(a), out, options)
@@ -402,7 +402,7 @@ def round_to_integral(code: int, fmt: Format, out: Format, options: Options = PL
 
 
 def to_int(code: int, fmt: Format, low: int, high: int, options: Options = PLAIN) -> tuple[int, int]:
-    """A value rounded to an integer of low .. high, and the flags."""
+    """Return a value rounded to an integer of low .. high, and the flags."""
     a = read(fmt, code, options.input_subnormals)
     if a.kind == "nan":
         return high, INVALID
@@ -416,7 +416,7 @@ def to_int(code: int, fmt: Format, low: int, high: int, options: Options = PLAIN
 
 
 def from_int(integer: int, fmt: Format, options: Options = PLAIN) -> tuple[int, int]:
-    """The code of an integer, rounded once, and the flags."""
+    """Return the code of an integer, rounded once, and the flags."""
     return deliver(Exact("finite", integer < 0, Fraction(abs(integer))), fmt, options)
 
 
@@ -424,7 +424,7 @@ def from_int(integer: int, fmt: Format, options: Options = PLAIN) -> tuple[int, 
 
 
 def neighbour(code: int, fmt: Format, up: bool, options: Options = PLAIN) -> tuple[int, int]:
-    """The next value above or below, and the flags."""
+    """Return the next value above or below, and the flags."""
     a = read(fmt, code, options.input_subnormals)
     if a.kind == "nan":
         return deliver(nan(a), fmt, options)
@@ -455,7 +455,7 @@ def compare(operation: str, codes: Sequence[int], fmts: Sequence[Format], option
 
 
 def classify(code: int, fmt: Format) -> str:
-    """The name of the class of IEEE 754-2019, 5.7.2."""
+    """Return the name of the code's class in IEEE 754-2019, 5.7.2."""
     a = read(fmt, code)
     if a.kind == "nan":
         return "SIGNALING_NAN" if a.signalling else "QUIET_NAN"
@@ -471,7 +471,7 @@ def classify(code: int, fmt: Format) -> str:
 
 
 def simplify(size: Fraction, fmt: Format) -> Fraction:
-    """A number that every deterministic mode treats alike: eighths of a unit, odd ones between the quarters.
+    """Return a simpler number that every deterministic mode rounds alike: eighths of a unit, odd ones between quarters.
 
     Quarters, or halves of them, because the unit of the rounding that finds tiny results is half as large.
     """
@@ -509,7 +509,7 @@ class Outcomes(NamedTuple):
 def outcomes(
     operation: str, columns: Sequence[Array], fmts: Sequence[Format], out: Format, input_subnormals: str = "keep"
 ) -> Outcomes:
-    """The outcomes of an operation on columns of codes."""
+    """Return the outcomes of an operation on columns of codes."""
     exact = OPERATIONS[operation]
     operands = []
     for column, fmt in zip(columns, fmts, strict=True):
@@ -548,7 +548,7 @@ def outcomes(
 
 
 def columns_of(rows: Sequence[Place], fmt: Format) -> Places:
-    """The places of numbers that `simplify` gave, of which the rest is a multiple of a sixteenth.
+    """Return the places of numbers that `simplify` returned, whose rest is a multiple of a sixteenth.
 
     Codes beyond that of the largest value are the next one, so that FP64's fit into 64 bits.
     """

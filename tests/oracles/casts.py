@@ -47,12 +47,12 @@ def width(fmt: Format) -> int:
 
 
 def sign_of(fmt: Format) -> int:
-    """The sign bit of a code, 0 where the format has none."""
+    """Return the sign bit of a code, 0 where the format has none."""
     return 2 ** (fmt.exponent_bits + fmt.mantissa_bits) if fmt.signed else 0
 
 
 def kind(fmt: Format, magnitude: int) -> Kind:
-    """What a magnitude code stands for; the NaN that takes the code of -0 is not among them."""
+    """Return the kind of a magnitude code, apart from the NaN at the code of -0."""
     top = 2 ** (fmt.exponent_bits + fmt.mantissa_bits) - 1
     if fmt.nan == "ieee":
         field, fraction = divmod(magnitude, 2**fmt.mantissa_bits)
@@ -69,7 +69,7 @@ def kind(fmt: Format, magnitude: int) -> Kind:
 
 @cache
 def code_of_kind(fmt: Format, wanted: Kind) -> int | None:
-    """The code of +Inf, of the canonical NaN, or of the largest finite value."""
+    """Return the code of +Inf, of the canonical NaN, or of the largest finite value."""
     if wanted == "nan" and fmt.nan == "negative_zero":
         return sign_of(fmt)
     if fmt.nan == "ieee":
@@ -95,7 +95,7 @@ def lowest_exponent(fmt: Format) -> int:
 
 
 def magnitude_value(fmt: Format, magnitude: int) -> Fraction:
-    """The value of a finite magnitude code."""
+    """Return the value of a finite magnitude code."""
     field, fraction = divmod(magnitude, 2**fmt.mantissa_bits)
     if fmt.subnormals and field == 0:
         return power(1 - fmt.bias) * Fraction(fraction, 2**fmt.mantissa_bits)
@@ -104,14 +104,14 @@ def magnitude_value(fmt: Format, magnitude: int) -> Fraction:
 
 @cache
 def largest(fmt: Format) -> Fraction:
-    """The largest finite value."""
+    """Return the largest finite value."""
     code = code_of_kind(fmt, "finite")
     assert code is not None
     return magnitude_value(fmt, code)
 
 
 def value(fmt: Format, code: int) -> float:
-    """The value of a code; float64 holds every one."""
+    """Return the value of a code; float64 holds every one."""
     negative = bool(code & sign_of(fmt))
     magnitude = code - (sign_of(fmt) if negative else 0)
     found_kind = kind(fmt, magnitude)
@@ -125,7 +125,7 @@ def value(fmt: Format, code: int) -> float:
 
 
 def exponent_of(exact: Fraction) -> int:
-    """The exponent of a positive number: 2**exponent <= exact < 2**(exponent + 1)."""
+    """Return the exponent of a positive number: 2**exponent <= exact < 2**(exponent + 1)."""
     guess = exact.numerator.bit_length() - exact.denominator.bit_length()
     return guess if power(guess) <= exact else guess - 1
 
@@ -137,7 +137,7 @@ def spacing(fmt: Format, exact: Fraction) -> Fraction:
 
 
 def code_of_value(fmt: Format, exact: Fraction) -> int:
-    """The magnitude code of a value of the format, beyond the largest one as if fields went on."""
+    """Return the magnitude code of a value of the format, continued beyond the largest value."""
     if exact < power(lowest_exponent(fmt)):
         code = exact / power(lowest_exponent(fmt) - fmt.mantissa_bits)
     else:
@@ -172,12 +172,12 @@ def round_magnitude(exact: Fraction, negative: bool, fmt: Format, rounding: str,
 
 
 def too_large(fmt: Format) -> Kind:
-    """What stands for 'too large': Inf, NaN where there is no Inf, the largest finite value where there is neither."""
+    """Return the special for 'too large': Inf, NaN if there is no Inf, the largest finite value if there is neither."""
     return "infinity" if fmt.infinities else "nan" if fmt.nan != "none" else "finite"
 
 
 def overflow_kind(fmt: Format, overflow: str) -> Kind:
-    """What a finite value beyond the largest one becomes."""
+    """Return the result for a finite value beyond the largest one."""
     if overflow in ("saturate", "saturate_finite", "p3109_satpropagate") or (
         overflow == "torch" and fmt.name == "E4M3"
     ):
@@ -188,7 +188,7 @@ def overflow_kind(fmt: Format, overflow: str) -> Kind:
 
 
 def infinite_kind(fmt: Format, overflow: str) -> Kind:
-    """What an infinite value becomes."""
+    """Return the result for an infinite value."""
     if overflow == "saturate" or (overflow == "torch" and fmt.name == "E4M3"):
         return "finite"
     if overflow in ("p3109_satpropagate", "p3109_ovfinf"):
@@ -197,7 +197,7 @@ def infinite_kind(fmt: Format, overflow: str) -> Kind:
 
 
 def below_code(fmt: Format, overflow: str) -> int | None:
-    """What a value below all of an unsigned format becomes; None where its sign is dropped instead."""
+    """Return the result for a negative value in an unsigned format, or None if its sign is dropped."""
     if overflow in ("torch", "torch<2.12") and fmt.name == "E8M0":
         return None
     nan = code_of_kind(fmt, "nan")
@@ -206,7 +206,7 @@ def below_code(fmt: Format, overflow: str) -> int | None:
 
 
 def nan_result(fmt: Format, overflow: str, negative: bool) -> int:
-    """What NaN becomes."""
+    """Return the result for NaN."""
     nan = code_of_kind(fmt, "nan")
     if nan is not None:
         return nan | (sign_of(fmt) if negative else 0)
@@ -218,7 +218,7 @@ def nan_result(fmt: Format, overflow: str, negative: bool) -> int:
 
 
 def special_code(fmt: Format, special: Kind, negative: bool) -> int:
-    """The code of a special, or of the largest value, with a sign."""
+    """Return the code of a special, or of the largest value, with a sign."""
     code = code_of_kind(fmt, special)
     assert code is not None
     return code | (sign_of(fmt) if negative else 0)
@@ -238,7 +238,7 @@ def encode(
     word: int = 0,
     random_bits: int = 32,
 ) -> int:
-    """The code of one float, rounded once from its exact value. `word` is the random word of the stochastic mode."""
+    """Return the code of one float, rounded once from its exact value. word: the random word of the stochastic mode."""
     negative = math.copysign(1, x) < 0
     if math.isnan(x):
         return nan_result(fmt, overflow, negative)
@@ -287,7 +287,7 @@ def values(fmt: Format) -> Array:
 
 
 def _special_magnitudes(fmt: Format) -> Iterator[int]:
-    """The two top magnitudes and, for IEEE layouts, that of Inf, where they are special."""
+    """Return the two top magnitudes and, for IEEE layouts, that of Inf, where they are special."""
     top = 2 ** (fmt.exponent_bits + fmt.mantissa_bits) - 1
     for magnitude in {top, top - 1, (2**fmt.exponent_bits - 1) * 2**fmt.mantissa_bits}:
         if kind(fmt, magnitude) != "finite":
@@ -296,7 +296,7 @@ def _special_magnitudes(fmt: Format) -> Iterator[int]:
 
 @lru_cache(maxsize=8)
 def _grid(fmt: Format) -> tuple[Array, Array]:
-    """The magnitudes of a format in order with the first one beyond, and the midpoints between them."""
+    """Return the magnitudes of a format in order with the first one beyond, and the midpoints between them."""
     count = code_of_kind(fmt, "finite")
     assert count is not None
     finite = values(fmt)[: count + 1]

@@ -50,7 +50,7 @@ def levels(bits: int, step: float, low: float) -> Array:
 
 
 def nearest(magnitudes: Array, of: Array) -> Array:
-    """Number of the nearest level of each; the larger one in a tie, the first of several that are equal, the last's
+    """Return the number of the nearest level of each; the larger in a tie, the first of several equal ones, the last's
     for Inf.
 
     The two levels around a magnitude are compared as float64 has their distances, and exactly where these are close.
@@ -69,7 +69,7 @@ def nearest(magnitudes: Array, of: Array) -> Array:
 
 
 def parameters(magnitudes: list[float], bits: int) -> tuple[np.float32, np.float32]:
-    """step and low of a tile without NaN."""
+    """Return step and low of a tile without NaN."""
     logarithms = [math.log2(x) for x in magnitudes if 0 < x < math.inf]
     if not logarithms:
         return np.float32(0), np.float32(0)

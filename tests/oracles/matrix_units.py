@@ -72,7 +72,7 @@ PLUS_ZERO = Number("finite")
 
 @lru_cache(maxsize=1 << 18)
 def read(code: int, fmt: Format) -> Number:
-    """The value of a code; a subnormal keeps the smallest exponent."""
+    """Return the value of a code; a subnormal keeps the smallest exponent."""
     magnitude, negative = code & fmt.top_magnitude, bool(code & fmt.sign_bit)
     kind = "nan" if fmt.nan == "negative_zero" and code == fmt.sign_bit else casts.kind(fmt, magnitude)
     if kind != "finite":
@@ -86,12 +86,12 @@ def read(code: int, fmt: Format) -> Number:
 
 
 def read_operand(code: int, element: Element) -> Number:
-    """The value of an operand; TF32 drops the low bits of a float32, also where they are all that makes a NaN."""
+    """Return the value of an operand; TF32 drops the low bits of a float32, also if only they make it a NaN."""
     return read(code >> (element.carrier.bits - element.fmt.bits), element.fmt)
 
 
 def write(value: Number, fmt: Format, rounding: str = "nearest_even", mantissa_bits: int | None = None) -> int:
-    """The code of a finite value rounded once; bits below `mantissa_bits` stay zero, and what is too large is Inf."""
+    """Return the code of a finite value rounded once; bits below `mantissa_bits` are zero, overflow is Inf."""
     sign = fmt.sign_bit if value.negative else 0
     if value.is_zero:
         return sign
@@ -121,7 +121,7 @@ def nan_code(unit: MatrixUnit) -> int:
 
 
 def multiply(x: Number, y: Number) -> Number:
-    """The exact product, not normalised: its significand lies in [0, 4)."""
+    """Return the exact product, not normalised: its significand lies in [0, 4)."""
     negative = x.negative != y.negative
     kinds = {x.kind, y.kind}
     if "nan" in kinds or ("infinity" in kinds and (x.is_zero or y.is_zero)):
@@ -137,7 +137,7 @@ def number(signed: int, ulp: int, *, negative_zero: bool = False) -> Number:
 
 
 def total(terms: Sequence[Number]) -> Number:
-    """The exact sum; zero is negative only where every term is -0."""
+    """Return the exact sum; zero is negative only where every term is -0."""
     ulp = min(term.ulp for term in terms)
     signed = sum(term.signed << term.ulp - ulp for term in terms)
     return number(signed, ulp, negative_zero=all(term.is_negative_zero for term in terms))
@@ -152,13 +152,13 @@ def special_sum(terms: Iterable[Number]) -> Number | None:
 
 
 def cut(term: Number, place: int) -> Number:
-    """The magnitude without what lies below 2**place."""
+    """Return the magnitude without its part below 2**place."""
     integer = term.integer << term.ulp - place if term.ulp >= place else term.integer >> place - term.ulp
     return term._replace(integer=integer, ulp=place)
 
 
 def floor(term: Number, place: int) -> Number:
-    """The multiple of 2**place at or below a number."""
+    """Return the multiple of 2**place at or below a number."""
     signed = term.signed << term.ulp - place if term.ulp >= place else term.signed >> place - term.ulp
     return number(signed, place)
 
@@ -172,7 +172,7 @@ def aligned_sum(terms: Sequence[Number], top: int, bits: int) -> Number:
 
 
 def finish(value: Number, unit: MatrixUnit, rounding: str = "nearest_even") -> int:
-    """The code of a result: the unit's NaN, Inf, or the rounded value."""
+    """Return the code of a result: the unit's NaN, Inf, or the rounded value."""
     fmt = unit.d.fmt
     if value.kind == "nan":
         return nan_code(unit)
@@ -221,7 +221,7 @@ def grouped(step: Step) -> int:
 
 
 def in_float16(x: Number) -> Number:
-    """An FP8 number as float16 has it, where the subnormals of E4M3 are normal."""
+    """Return an FP8 number as a float16, in which subnormals of E4M3 are normal."""
     if x.kind != "finite" or x.is_zero:
         return x
     return x._replace(exponent=max(x.integer.bit_length() - 1 + x.ulp, FP16.min_exponent))
@@ -251,7 +251,7 @@ def flush(value: Number, fmt: Format, *, keep_sign: bool = False) -> Number:
 
 
 def as_float32(value: Number) -> Number:
-    """Rounded to float32, with a subnormal result flushed to a zero of its sign."""
+    """Round to float32, with a subnormal result flushed to a zero of its sign."""
     if value.kind != "finite":
         return value
     return flush(read(write(value, FP32), FP32), FP32, keep_sign=True)
@@ -294,7 +294,7 @@ def sum_of(products: Sequence[Number], bits: int) -> Sum:
 
 
 def join(products: Sum, c: Number, unit: MatrixUnit, *, drops_small_c: bool) -> int:
-    """The accumulator's cut and the two floors that end a step of CDNA3; zero is +0."""
+    """Return the accumulator's cut and the two floors that end a step of CDNA3; zero is +0."""
     top = c.exponent if products.top is None else max(products.top, c.exponent)
     addend = floor(c, top - unit.fraction_bits)
     if drops_small_c and c.exponent < top - unit.fraction_bits - 1:
@@ -325,7 +325,7 @@ def even_odd(step: Step) -> int:
 
 
 def flushed_float32(value: Number) -> Number:
-    """Rounded to 24 bits whatever the exponent, then a zero of its sign below 2**-126; Inf from 2**128."""
+    """Round to 24 bits with unbounded exponent; below 2**-126 return a zero of its sign, from 2**128 on Inf."""
     if value.kind != "finite" or value.integer == 0:
         return value
     exponent = value.integer.bit_length() - 1 + value.ulp
@@ -341,14 +341,14 @@ def flushed_float32(value: Number) -> Number:
 
 
 def flushed_fma(x: Number, y: Number, z: Number) -> Number:
-    """x * y + z in one rounding; inputs below 2**-126 are zeros of their sign, and so is such a result."""
+    """Return x * y + z with one rounding; inputs and results below 2**-126 are zeros of their sign."""
     x, y, z = (daz(number) for number in (x, y, z))
     terms = [multiply(x, y), z]
     return flushed_float32(special_sum(terms) or total(terms))
 
 
 def daz(value: Number) -> Number:
-    """A number, or a zero of its sign below 2**-126."""
+    """Return a number, or a zero of its sign below 2**-126."""
     tiny = value.kind == "finite" and value.integer.bit_length() + value.ulp <= FP32.min_exponent
     return Number("finite", value.negative) if tiny else value
 
@@ -390,7 +390,7 @@ RULES: dict[Rule, Callable[[Step], int]] = {
 
 
 def read_scale(code: int, unit: MatrixUnit) -> Number:
-    """The value of a block scale: a power of two, or an E4M3 whose sign bit is ignored."""
+    """Return the value of a block scale: a power of two, or an E4M3 whose sign bit is ignored."""
     return read(code, E8M0) if unit.scale == "ue8m0" else read(code & 0x7F, E4M3)
 
 
@@ -402,7 +402,7 @@ def dot_add(
     scale_a: Sequence[int] = (),
     scale_b: Sequence[int] = (),
 ) -> int:
-    """The code of c + sum(a * b), in steps over ascending k."""
+    """Return the code of c + sum(a * b), in steps over ascending k."""
     xs, ys = [read_operand(code, unit.a) for code in a], [read_operand(code, unit.b) for code in b]
     scales = [[read_scale(code, unit) for code in codes for _ in range(unit.block)] for codes in (scale_a, scale_b)]
     d = c
@@ -437,7 +437,7 @@ class Rows(NamedTuple):
 
 
 def dot_add_rows(rows: Rows, unit: MatrixUnit) -> Array:
-    """The oracle's code for every row."""
+    """Return the oracle's code for every row."""
     empty = np.zeros((len(rows), 0), np.uint8)
     columns = (rows.a, rows.b, rows.c, *(empty if scale is None else scale for scale in (rows.scale_a, rows.scale_b)))
     results = [
@@ -488,7 +488,7 @@ class Codes:
         return self.signed(self.integers(self.fmt.max_code + 1))
 
     def largest(self) -> Array:
-        """The top binades."""
+        """Draw values of the top binades."""
         return self.near((self.fmt.max_code >> self.fmt.mantissa_bits) - self.fmt.bias, 1)
 
     def subnormal(self) -> Array:
@@ -512,7 +512,7 @@ class Codes:
         return self.carried(self.generator.choice(np.array(sorted(magnitudes), np.uint64), self.shape) | signs)
 
     def negated(self, codes: Array) -> Array:
-        """The same magnitudes with the other sign; +0 stays where the format has no -0."""
+        """Return the same magnitudes with the other sign; +0 stays if the format has no -0."""
         has_sign = (codes != 0) | self.fmt.negative_zero
         flipped: Array = codes ^ (self.element.dtype.type(self.element.carrier.sign_bit) * has_sign)
         return flipped
@@ -583,7 +583,7 @@ def subnormal(sides: Sides) -> Rows:
 
 
 def tiny(sides: Sides) -> Rows:
-    """A few products about the exponent that zeros have and below, and accumulators that are zero or subnormal."""
+    """Return products near and below the exponent of zeros, with accumulators that are zero or subnormal."""
     place = (sides.unit.floor_exponent or sides.unit.d.fmt.min_exponent) // 2 - 6  # of one of two factors
     of_code = 0 if sides.scale is not None else place
     a = sides.a.mix(sides.a.near(of_code, 8), sides.a.zero(), 0.6)
@@ -603,7 +603,7 @@ def any_accumulator(sides: Sides) -> Rows:
 
 
 def overflowing(sides: Sides) -> Rows:
-    """The largest values, with one sign to a row."""
+    """Return the largest values, with one sign in each row."""
     b = sides.b.positive(sides.b.largest())
     b[::2] = sides.b.negated(b)[::2]
     return rows_of(sides, sides.a.positive(sides.a.largest()), b, sides.c.largest(), Codes.largest)

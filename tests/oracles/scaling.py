@@ -67,7 +67,7 @@ class Step(NamedTuple):
 
 
 def tile_sizes(shape: tuple[int, ...], block: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The size of a tile along every axis of an array."""
+    """Return the size of a tile along every axis of an array."""
     block = (1, block) if isinstance(block, int) else tuple(block)
     leading = (-1,) if block[0] == -1 else (1,)
     block = leading * (len(shape) - len(block)) + block
@@ -76,18 +76,18 @@ def tile_sizes(shape: tuple[int, ...], block: int | tuple[int, ...]) -> tuple[in
 
 
 def scales_shape(shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the array of scales."""
+    """Return the shape of the array of scales."""
     return tuple(-(-size // b) for size, b in zip(shape, sizes, strict=True))
 
 
 def tiles(shape: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """The index of every scale, and where its elements lie."""
+    """Yield the index of every scale, and the slices of its elements."""
     for index in product(*(range(count) for count in scales_shape(shape, sizes))):
         yield index, tuple(slice(i * b, (i + 1) * b) for i, b in zip(index, sizes, strict=True))
 
 
 def in_tiles(y: Array, sizes: tuple[int, ...]) -> Array:
-    """One row of elements for every tile, in the order of the scales; what tiles have beyond the array's edge is +0."""
+    """Return a row of elements for every tile, in the order of the scales; beyond the array's edge they are +0."""
     counts = scales_shape(y.shape, sizes)
     padded = np.zeros([count * b for count, b in zip(counts, sizes, strict=True)], y.dtype)
     padded[tuple(map(slice, y.shape))] = y
@@ -97,7 +97,7 @@ def in_tiles(y: Array, sizes: tuple[int, ...]) -> Array:
 
 
 def repeated(scales: Array, shape: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
-    """The scale of every element."""
+    """Return the scale of every element."""
     for axis, (size, b) in enumerate(zip(shape, sizes, strict=True)):
         scales = np.repeat(scales, b, axis=axis).take(range(size), axis=axis)
     return scales
@@ -113,7 +113,7 @@ def is_integer(fmt: Any) -> bool:
 
 @cache
 def largest(fmt: Any) -> float:
-    """The largest value of an element or scale format."""
+    """Return the largest value of an element or scale format."""
     return float(RANGES[fmt.name][1]) if is_integer(fmt) else float(casts.largest(fmt))
 
 
@@ -123,20 +123,20 @@ def largest_exponent(fmt: Any) -> int:
 
 
 def smallest_scale(scaling: Any) -> float:
-    """The lower bound of scales."""
+    """Return the lower bound of scales."""
     return default_smallest(scaling.scale_format) if scaling.smallest_scale is None else float(scaling.smallest_scale)
 
 
 @cache
 def default_smallest(fmt: Format) -> float:
-    """The smallest scale with a reciprocal in float32, and a normal one where float32 has the choice."""
+    """Return the smallest scale with a reciprocal in float32, and a normal one where float32 has the choice."""
     normal = casts.power(casts.lowest_exponent(fmt))
     subnormal = normal / 2**fmt.mantissa_bits if fmt.subnormals else normal
     return float(subnormal if subnormal >= casts.power(-127) else max(normal, casts.power(-127)))
 
 
 def scale_rounding(scaling: Any) -> str:
-    """The mode in which a quotient is rounded into the scale format."""
+    """Return the mode in which a quotient is rounded into the scale format."""
     if scaling.scale_rule == "rceil":
         return "up"
     if scaling.scale_rule == "amax" and scaling.scale_rounding is not None:
@@ -146,13 +146,13 @@ def scale_rounding(scaling: Any) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def rounded(q: float, fmt: Format, rounding: str) -> float:
-    """A number rounded into a scale format, at most the largest value."""
+    """Return a number rounded into a scale format, at most the largest value."""
     return casts.value(fmt, casts.encode(q, fmt, rounding, "saturate"))
 
 
 @lru_cache(maxsize=1 << 16)
 def code_of_scale(s: float, fmt: Format) -> int:
-    """The code of a value of a scale format."""
+    """Return the code of a value of a scale format."""
     return casts.encode(s, fmt)
 
 
@@ -178,7 +178,7 @@ def floor_log2_of_rounded(a: float, mantissa_bits: int) -> int:
 
 
 def power_quotient(a: Real, fmt: Any, rule: str) -> float:
-    """The power of two of the rules floor, ceil and even; Inf counts as 2**128."""
+    """Return the power of two of the rules floor, ceil and even; Inf counts as 2**128."""
     if np.isinf(a):
         return math.ldexp(1.0, 128 - largest_exponent(fmt))
     exponent = {
@@ -190,7 +190,7 @@ def power_quotient(a: Real, fmt: Any, rule: str) -> float:
 
 
 def quotient(a: Real, fmt: Any, scaling: Any, real: Any) -> float:
-    """q of one level, for `amax/max` and `amax*(1/max)`."""
+    """Return q of one level, for `amax/max` and `amax*(1/max)`."""
     if scaling.scale_rule in ("floor", "ceil", "even"):
         return power_quotient(a, fmt, scaling.scale_rule)
     most = real(largest(fmt))
@@ -198,7 +198,7 @@ def quotient(a: Real, fmt: Any, scaling: Any, real: Any) -> float:
 
 
 def held_scale(q: float, infinite: bool, scaling: Any, report: Report) -> float:
-    """q rounded into the scale format and kept between the bounds; `infinite` says that Inf comes from an element."""
+    """Return q rounded to the scale format within its bounds. infinite: an Inf comes from an element."""
     fmt = scaling.scale_format
     if infinite and q == math.inf and fmt.infinities:
         return math.inf
@@ -221,7 +221,7 @@ def by_scale(s: float, scaling: Any, real: Any) -> Step:
 
 
 def by_encode_scale(a: Real, fmt: Any, scaling: Any, real: Any, report: Report) -> Step:
-    """The step of `1/(max/amax)`, whose division is one of float64."""
+    """Return the step of `1/(max/amax)`, whose division is one of float64."""
     e = np.float64(largest(fmt)) / np.float64(max(float(a), scaling.amax_floor))
     if e > LARGEST_FLOAT32:
         report.clamped_low += 1
@@ -251,7 +251,7 @@ class Tile(NamedTuple):
 
 
 def look_at(rows: Array, scaling: Any) -> list[Tile]:
-    """The amax of every row, and its specials."""
+    """Return the amax of every row, and its specials."""
     amax = np.max(np.abs(rows), axis=1, initial=0, where=np.isfinite(rows))
     is_zero, has_infinity, has_nan = (np.asarray(x) for x in (amax == 0, np.isinf(rows).any(1), np.isnan(rows).any(1)))
     if scaling.infinity == "propagate":
@@ -261,7 +261,7 @@ def look_at(rows: Array, scaling: Any) -> list[Tile]:
 
 
 def one_level(tile: Tile, fmt: Any, scaling: Any, real: Any, report: Report) -> Step:
-    """The step of a tile whose scale stands alone."""
+    """Return the step of a tile whose scale stands alone."""
     if tile.has_nan and scaling.nan == "tile":
         return Step(math.nan, math.nan, real(math.nan))
     if tile.has_infinity and scaling.infinity == "one":
@@ -286,7 +286,7 @@ class TensorScale(NamedTuple):
 
 
 def tensor_scale(y: Array, fmt: Any, scaling: Any, real: Any, report: Report) -> TensorScale:
-    """The scale of an array's scales."""
+    """Return the scale of an array's scales."""
     (whole_array,) = look_at(y.reshape(1, -1), scaling)
     amax = whole_array.amax
     if amax == 0:
@@ -310,7 +310,7 @@ def tensor_scale(y: Array, fmt: Any, scaling: Any, real: Any, report: Report) ->
 
 
 def largest_tensor_scale(top: float) -> float:
-    """The largest float32 whose product with `top`, the largest value of a scale format, float32 holds."""
+    """Return the largest float32 whose product with `top`, the largest value of a scale format, float32 holds."""
     t = np.float32(LARGEST_FLOAT32)
     if top > 1:
         t = np.float32(Fraction(LARGEST_FLOAT32) / Fraction(top))
@@ -320,7 +320,7 @@ def largest_tensor_scale(top: float) -> float:
 
 
 def two_levels(tile: Tile, tensor: TensorScale, fmt: Any, scaling: Any, real: Any, report: Report) -> Step:
-    """The step of a tile whose scale is a multiple of the array's."""
+    """Return the step of a tile whose scale is a multiple of the array's."""
     t, g, most = real(tensor.t), tensor.g, real(largest(fmt))
     unclamped = scaling.quotient == "1/(max/amax)"
     if tile.has_nan and scaling.nan == "tile":
@@ -348,7 +348,7 @@ def two_levels(tile: Tile, tensor: TensorScale, fmt: Any, scaling: Any, real: An
 
 
 def by_given_scale(tile: Tile, s: Real, scaling: Any, real: Any) -> Step:
-    """The step of a tile whose scale the caller gives."""
+    """Return the step of a tile whose scale the caller gives."""
     if tile.has_nan and scaling.nan == "tile":
         return Step(math.nan, math.nan, real(math.nan))
     if scaling.division == "multiply" or scaling.quotient == "1/(max/amax)":
@@ -412,13 +412,13 @@ def encode_with_zero_points(
 
 
 def apply(values: Array, steps: Sequence[Step]) -> Array:
-    """x / s or x * m of one value for every step, rounded once; a NaN has the sign of x."""
+    """Return x / s or x * m of one value for every step, rounded once; a NaN has the sign of x."""
     operands = np.array([step.operand for step in steps], values.dtype)
     return scaled(values, operands, np.array([step.multiply for step in steps], np.bool_))
 
 
 def scaled(values: Array, operands: Array, multiply: Array) -> Array:
-    """x * m where it is to multiply, else x / s."""
+    """Return x * m where `multiply` is true, else x / s."""
     ratio = np.where(multiply, values * operands, values / operands)
     signed: Array = np.copysign(ratio.astype(np.float64), values)
     return signed
@@ -494,14 +494,14 @@ def _encode(x: Array, fmt: Any, scaling: Any, rounding: str, overflow: str, subn
 
 
 def empty(shape: tuple[int, ...], scaling: Any) -> Expected:
-    """An encoding to fill."""
+    """Return an encoding to fill."""
     sizes = tile_sizes(shape, scaling.block)
     scales = np.zeros(scales_shape(shape, sizes), np.float32)
     return Expected(np.zeros(0), scales, None, None, None, sizes, np.zeros(shape), Report(tiles=scales.size))
 
 
 def with_scale_codes(found: Expected, stored: Array, scaling: Any) -> Expected:
-    """The same with the codes of its scales."""
+    """Return the same with the codes of its scales."""
     fmt = scaling.scale_format
     codes = [code_of_scale(s, fmt) for s in stored.reshape(-1).tolist()]
     found.scale_codes = np.array(codes, fmt.storage).reshape(stored.shape)
@@ -509,7 +509,7 @@ def with_scale_codes(found: Expected, stored: Array, scaling: Any) -> Expected:
 
 
 def decode(found: Expected, fmt: Any, dtype: Any = np.float32) -> Array:
-    """The values: codes times scales, rounded once."""
+    """Return the values: codes times scales, rounded once."""
     shape = found.codes.shape
     scales = repeated(found.scales.astype(np.float64), shape, found.sizes)
     if found.zero_points is not None:

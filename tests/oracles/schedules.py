@@ -71,30 +71,30 @@ Oracle = Callable[[Job], Array]
 
 
 def add(x: Any, y: Any) -> Array:
-    """x + y."""
+    """Return x + y."""
     result: Array = fp.add(*whole(x, y))
     return result
 
 
 def multiply(x: Any, y: Any) -> Array:
-    """x * y."""
+    """Return x * y."""
     result: Array = fp.multiply(*whole(x, y))
     return result
 
 
 def fma(x: Any, y: Any, z: Any) -> Array:
-    """x * y + z."""
+    """Return x * y + z."""
     result: Array = fp.fma(*whole(x, y, z))
     return result
 
 
 def whole(*arrays: Any) -> list[Array]:
-    """float32 arrays of one shape."""
+    """Return the arrays as float32, broadcast to one shape."""
     return [np.ascontiguousarray(each, f32) for each in np.broadcast_arrays(*arrays)]
 
 
 def forward(parts: Sequence[Array]) -> Array:
-    """((p0 + p1) + p2) + ..., where p0 stays as it is."""
+    """Return ((p0 + p1) + p2) + ..., with p0 unchanged."""
     return reduce(add, parts)
 
 
@@ -102,7 +102,7 @@ def forward(parts: Sequence[Array]) -> Array:
 
 
 def dots(job: Job, terms: Any, start: Array | None = None) -> Array:
-    """One chain of fp.dot_add over some terms of K, from +0 or from float32 numbers."""
+    """Return a chain of fp.dot_add over some terms of K, from +0 or from float32 numbers."""
     (m, n), unit = job.shape, job.unit
     a, b = np.repeat(job.a[:, terms], n, axis=0), np.tile(job.b[terms].T, (m, 1))
     c = None if start is None else np.ascontiguousarray(start, f32).reshape(-1).view(np.uint32)
@@ -110,27 +110,27 @@ def dots(job: Job, terms: Any, start: Array | None = None) -> Array:
 
 
 def over(span: Span) -> slice:
-    """The terms of a span."""
+    """Return the terms of a span."""
     return slice(*span)
 
 
 def ceiling(terms: int, parts: int) -> int:
-    """terms / parts, rounded up."""
+    """Return terms / parts, rounded up."""
     return -(-terms // parts)
 
 
 def cut(start: int, stop: int, size: int) -> list[Span]:
-    """start .. stop in spans of a size, the last of which may be shorter."""
+    """Cut start .. stop into spans of a size, the last of which may be shorter."""
     return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
 def zeros(job: Job) -> Array:
-    """+0 for every output."""
+    """Return +0 for every output."""
     return np.zeros(job.shape, f32)
 
 
 def begin(job: Job) -> Array | None:
-    """What a sum starts at: c, unless beta makes it the epilogue's, or scales or alpha multiply the sum alone."""
+    """Return the start of a sum: c, unless it belongs to the epilogue, or scales or alpha multiply only the sum."""
     multiplied = job.alpha is not None or job.scale_a is not None or job.scale_b is not None
     return None if job.beta is not None or multiplied else job.c
 
@@ -153,7 +153,7 @@ def block_factors(job: Job, block: int) -> tuple[Array, Array]:
 
 
 def tile_of(count: int, tiles: int) -> Array:
-    """The tile of every row: all in one, one each, or 128 in a tile."""
+    """Return the tile of every row: all in one, one each, or 128 in a tile."""
     return np.arange(count) // (count if tiles == 1 else 1 if tiles == count else 128)
 
 
@@ -172,7 +172,7 @@ def cast(y: Array, fmt: fp.Format) -> Array:
 
 
 def rounded(y: Array, fmt: fp.Format) -> Array:
-    """The output as float32 again."""
+    """Return the output as float32 again."""
     return y if fmt == fp.FP32 else fp.decode(cast(y, fmt), fmt)
 
 
@@ -195,7 +195,7 @@ def scaled(job: Job, y: Array, addend: Any = ZERO, rows_in_turn: bool = False) -
 
 
 def source(job: Job) -> Any:
-    """The C of an epilogue as float32."""
+    """Return the C of an epilogue as float32."""
     return np.asarray(job.c).astype(f32)
 
 
@@ -205,7 +205,7 @@ def beta(job: Job) -> np.float32:
 
 
 def with_bias(job: Job, y: Array) -> Array:
-    """y + bias."""
+    """Return y + bias."""
     return y if job.bias is None else add(y, np.asarray(job.bias).astype(f32)[None])
 
 
@@ -255,7 +255,7 @@ def promoted(job: Job, spans: Sequence[Span], total: Array | None = None) -> Arr
 
 
 def cutlass_2xacc(job: Job, interval: int = 128) -> Array:
-    """A promotion every interval."""
+    """Return the sum with a promotion after every interval."""
     return fused_bias_end(job, promoted(job, cut(0, job.k, interval), begin(job)))
 
 
@@ -303,13 +303,13 @@ def without_scales(job: Job) -> Job:
 
 
 def cutlass_blockwise(job: Job, order: str = "a_first", interval: int = 128) -> Array:
-    """accum += partial * scale_a * scale_b, contracted by the compiler."""
+    """Return the sum with accum += partial * scale_a * scale_b, contracted by the compiler."""
     plain = without_scales(job)
     return fused_bias_end(plain, joined(job, order, interval, begin(plain)))
 
 
 def deepgemm(job: Job) -> Array:
-    """final += (scale_a * scale_b) * partial."""
+    """Return the sum with final += (scale_a * scale_b) * partial."""
     return cublas_end(without_scales(job), joined(job, "product"))
 
 
@@ -335,7 +335,7 @@ def nvjet_slices(k: int, slices: int, block: int, tail_loss: bool = True) -> lis
 
 
 def nvjet(job: Job, split_k: int = 1, fast_accum: bool = False, tail_loss: bool = True) -> Array:
-    """A chain per slice; FP8 on Hopper in blocks of 128 whose totals are added forward, the first as it is."""
+    """Return a chain for each slice; FP8 on Hopper in blocks of 128, added in order, the first unchanged."""
     two_levels = job.is_fp8 and job.unit.arch == "hopper" and not fast_accum
 
     def of_slice(span: Span) -> Array:
@@ -348,7 +348,7 @@ def nvjet(job: Job, split_k: int = 1, fast_accum: bool = False, tail_loss: bool 
 
 
 def residue_first(job: Job, span: Span, block_k: int, step: int) -> Array:
-    """The accumulator after 0, step, 2 * step, .., residue, residue + step, .. terms of a slice."""
+    """Return the accumulator after 0, step, 2 * step, .., residue, residue + step, .. terms of a slice."""
     start, stop = span
     residue = start + (stop - start) % block_k
     total = None
@@ -379,13 +379,13 @@ def cutlass(job: Job, split_k: int = 1, merge: int = 2, block_k: int = 32, step:
 
 
 def dealt(k: int, slices: int) -> list[Array]:
-    """The terms of every slice: tiles of 64 go to the slices in turn."""
+    """Return the terms of every slice: tiles of 64 go to the slices in turn."""
     terms = np.arange(k)
     return [terms[terms // 64 % slices == s] for s in range(slices)]
 
 
 def from_both_ends(parts: Sequence[Array]) -> Array:
-    """The last part, plus every part of the first half, which takes its partner in the second half along."""
+    """Return the last part plus every part of the first half, to which its partner in the second half was added."""
     count = len(parts)
     half = ceiling(count, 2)
     slots = [add(parts[i], parts[i + half]) if i + half < count - 1 else parts[i] for i in range(half)]
@@ -409,7 +409,7 @@ def xmma(job: Job, split_k: int = 1, merge: str = "serial", fast_accum: bool = F
 
 
 def lane_sums(job: Job, lanes: Sequence[Sequence[int]], stop: int | None = None) -> Array:
-    """The chain from +0 of every lane over its terms, (lanes, M, N); terms from `stop` on do not exist."""
+    """Return the chain from +0 of every lane over its terms, (lanes, M, N); terms from `stop` on do not exist."""
     a, b = fp.decode(job.a, job.unit.a.fmt), fp.decode(job.b, job.unit.b.fmt)
     terms_of = [[k for k in lane if k < (job.k if stop is None else stop)] for lane in lanes]
     total = np.zeros((len(terms_of), *job.shape), f32)

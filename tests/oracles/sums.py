@@ -36,12 +36,12 @@ class Rule(NamedTuple):
 
 
 def whole(count: int) -> int:
-    """Rounded up to a multiple of four."""
+    """Round up to a multiple of four."""
     return (count + 3) // 4 * 4
 
 
 def words_of(rule: Rule, terms: int, output: int) -> Word:
-    """The random words of one output."""
+    """Return the random words of one output."""
     if rule.words.get("rounding") != "stochastic":
         return lambda number: 0
     seed = rule.words["seed"]
@@ -53,7 +53,7 @@ def words_of(rule: Rule, terms: int, output: int) -> Word:
 
 
 def as_operand(exact: Exact) -> Operand:
-    """An exact product as a term of a sum."""
+    """Return an exact product as a term of a sum."""
     return Operand(exact.kind, exact.negative, exact.magnitude)
 
 
@@ -63,19 +63,19 @@ def rounded(exact: Exact, fmt: Format, rule: Rule, word: int) -> Operand:
 
 
 def code_of(value: Operand, fmt: Format) -> int:
-    """The code of a value of the format."""
+    """Return the code of a value of the format."""
     return ao.deliver(Exact(value.kind, value.negative, value.magnitude), fmt, ao.PLAIN)[0]
 
 
 def dot(rule: Rule, a: Sequence[Operand], b: Sequence[Operand], c: Operand | None, output: int = 0) -> int:
-    """The code of c plus the products of two columns."""
+    """Return the code of c plus the products of two columns."""
     return total(
         rule, [as_operand(ao.exact_product(x, y)) for x, y in zip(a, b, strict=True)], c, output, products=True
     )
 
 
 def total(rule: Rule, terms: Sequence[Operand], c: Operand | None, output: int = 0, products: bool = False) -> int:
-    """The code of c plus exact terms; products: they are, and may be rounded first."""
+    """Return the code of c plus exact terms. products: the terms are products, which may be rounded first."""
     word = words_of(rule, len(terms), output)
     start = c or Operand("finite")
     if not terms:
@@ -93,7 +93,7 @@ def total(rule: Rule, terms: Sequence[Operand], c: Operand | None, output: int =
 
 
 def alone(x: Operand) -> Exact:
-    """A term by itself."""
+    """Return a term by itself."""
     return ao.nan(x) if x.kind == "nan" else Exact(x.kind, x.negative, x.magnitude)
 
 

@@ -21,7 +21,7 @@ def evaluate(
     tree: Tree, a: Array, b: Array, *, unit: MatrixUnit | str | None = None, fmt: fp.Format | None = None,
     scale_a: Array | None = None, scale_b: Array | None = None, block: int = 128,
 ) -> Array:  # fmt: skip
-    """The sums of a tree for rows of operands.
+    """Return the sums of a tree for rows of operands.
 
     Args:
       tree: the tree.
@@ -55,7 +55,7 @@ class _Machine:
         self.scaled: tuple[Array, Array] | None = None  # a partial sum as a product that is not rounded yet
 
     def operands(self, spans: tuple[Span, ...]) -> tuple[Array, Array]:
-        """The codes of terms."""
+        """Return the codes of terms."""
         terms = np.concatenate([np.arange(*span) for span in spans])
         return self.a[:, terms], self.b[:, terms]
 
@@ -79,12 +79,12 @@ class _Machine:
             self.stack[-1] = fp.decode(result, self.unit.d.fmt).astype(f32)
 
     def _values(self, operation: StackOperation) -> list[Array]:
-        """The operands of products as float32 numbers."""
+        """Return the operands of products as float32 numbers."""
         codes = self.operands(operation.spans)
         return [fp.decode(x, fmt) for x, fmt in zip(codes, self.formats, strict=True)]
 
     def _products(self, top: Array, operation: StackOperation, how: Arithmetic) -> Array:
-        """The top and one product."""
+        """Return the top and one product."""
         if operation.product is not None:
             return self._add(top, self._product(operation), how)
         x, y = (_words(values[:, 0]) for values in self._values(operation))
@@ -120,7 +120,7 @@ class _Machine:
         self.scaled = None
 
     def scale(self, operation: StackOperation) -> None:
-        """The top as a product of two numbers, the first of which is rounded."""
+        """Return the top as a product of two numbers, the first of which is rounded."""
         of_a, of_b, block = self.scales
         index = extent(operation.node).start // block
         p, s, t = self.stack[-1], np.full_like(self.stack[-1], of_a[index]), np.full_like(self.stack[-1], of_b[index])
