@@ -30,7 +30,7 @@ decode_fields = fields_of(DecodeLayout)
 
 
 def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:
-    """The decoder for target floats of one width."""
+    """Return the decoder for target floats of one width."""
     zero = word(0)
     infinity = word(((1 << (width - 1 - mantissa_bits)) - 1) << mantissa_bits)
     nan = word(infinity | word(1 << (mantissa_bits - 1)))
@@ -38,7 +38,7 @@ def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) ->
 
     @scalar
     def decode_bits(code: Any, f: DecodeLayout) -> Any:
-        """The float of one code. A NaN keeps its sign, not its payload."""
+        """Return the float of one code. A NaN keeps its sign, not its payload."""
         magnitude = word(code & f.magnitude_mask)
         normal = word(word(magnitude << f.shift) + f.rebias)
         # a subnormal is an integer times a power of two, and the conversion of so small an integer is exact

@@ -59,14 +59,14 @@ encode_fields = fields_of(EncodeLayout)
 
 
 def _make_deliver(word: type) -> Any:
-    """What becomes of a rounded magnitude, for words of one width."""
+    """Return the function that turns a rounded magnitude into a code, for words of one width."""
     zero = word(0)
 
     @scalar
     def deliver(
         code: Any, negative: Any, is_zero: Any, infinite: Any, nan: Any, f: EncodeLayout, mode: int, kind: int
     ) -> Any:
-        """The code of a rounded magnitude with its sign, and of what the format cannot hold.
+        """Return the code of a rounded magnitude with its sign, by the policy for what the format does not hold.
 
         is_zero: the exact value is; infinite: it is, or it is NaN; nan: it is NaN.
         """
@@ -100,7 +100,7 @@ deliver_64 = _make_deliver(np.uint64)
 def _make_encode_bits(
     word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, deliver: Any, real: type
 ) -> Any:
-    """The encoder for source floats of one width."""
+    """Return the encoder for source floats of one width."""
     zero, one = word(0), word(1)
     sign_shift = word(width - 1)
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -115,7 +115,7 @@ def _make_encode_bits(
 
     @scalar
     def encode_parts(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """(code, rest) of one float, rounded once; rest is not zero where a finite one was not exact."""
+        """Return (code, rest) of one float, rounded once; rest is not zero where a finite value is not exact."""
         negative = word(bits >> sign_shift)
         magnitude = word(bits & magnitude_mask)
         exact = magnitude
@@ -140,7 +140,7 @@ def _make_encode_bits(
 
     @scalar
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """The code of one float, rounded once. `mode` and `kind` are constants where this is compiled."""
+        """Return the code of one float, rounded once. `mode` and `kind` are constants where this is compiled."""
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code
 

@@ -52,31 +52,31 @@ def _is_zero(x: Number) -> Any:
 
 @scalar
 def nan() -> Number:
-    """The NaN of an invalid operation: quiet, without a sign."""
+    """Return the NaN of an invalid operation: quiet, without a sign."""
     return Number(ZERO, u64(FIELD_OF_ZERO), ZERO, u64(NAN))
 
 
 @scalar
 def zero(negative: Any) -> Number:
-    """A zero."""
+    """Return a zero."""
     return Number(negative, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
 
 
 @scalar
 def signals(x: Number) -> Any:
-    """INVALID for a signalling NaN."""
+    """Return INVALID for a signalling NaN, no flag for any other number."""
     return INVALID if x.kind == u64(SIGNALLING) else NO_FLAG
 
 
 @scalar
 def negated(x: Number) -> Number:
-    """-x."""
+    """Return -x."""
     return Number(u64(x.negative ^ ONE), x.field, x.significand, x.kind)
 
 
 @scalar
 def add(x: Number, y: Number, mode: int) -> Any:
-    """x + y; the mode decides the sign of an exact zero."""
+    """Return x + y and the flags; the mode decides the sign of an exact zero."""
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) | _is_nan(y):
         return nan(), raised
@@ -103,7 +103,7 @@ def add(x: Number, y: Number, mode: int) -> Any:
 
 @scalar
 def multiply(x: Number, y: Number) -> Any:
-    """x * y, exact for significands of up to 31 bits."""
+    """Return x * y and the flags, exact for significands of up to 31 bits."""
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
     if _is_nan(x) | _is_nan(y):
@@ -118,7 +118,7 @@ def multiply(x: Number, y: Number) -> Any:
 
 @scalar
 def divide(x: Number, y: Number) -> Any:
-    """x / y for significands of up to 31 bits, to 60 bits and a sticky one."""
+    """Return x / y and the flags for significands of up to 31 bits, to 60 bits and a sticky one."""
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
     if _is_nan(x) | _is_nan(y):
@@ -141,7 +141,7 @@ def divide(x: Number, y: Number) -> Any:
 
 @scalar
 def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
-    """x * y + z."""
+    """Return x * y + z and the flags."""
     product, raised = multiply(x, y)
     total, raised_by_sum = add(product, z, mode)
     return total, u64(raised | raised_by_sum)
@@ -149,7 +149,7 @@ def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
 
 @scalar
 def sqrt(x: Number) -> Any:
-    """The square root of x, to SQRT_STEPS bits and a sticky one."""
+    """Return the square root of x, to SQRT_STEPS bits and a sticky one, and the flags."""
     if _is_nan(x):
         return nan(), signals(x)
     if _is_zero(x):
@@ -176,7 +176,9 @@ def sqrt(x: Number) -> Any:
 
 @scalar
 def remainder(x: Number, y: Number) -> Any:
-    """x - n * y, n the integer nearest x / y, ties to even; for significands of up to 31 bits. Always exact."""
+    """Return x - n * y, which is exact, and the flags; n is the integer nearest x / y, ties to even.
+    Significands have up to 31 bits.
+    """
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) | _is_nan(y):
         return nan(), raised
@@ -207,7 +209,7 @@ def remainder(x: Number, y: Number) -> Any:
 
 @scalar
 def less(x: Number, y: Number) -> Any:
-    """Whether x < y, for numbers that are not NaN; -0 is not less than +0."""
+    """Return whether x < y, for numbers that are not NaN; -0 is not less than +0."""
     smaller = (x.field < y.field) | ((x.field == y.field) & (x.significand < y.significand))
     larger = (x.field > y.field) | ((x.field == y.field) & (x.significand > y.significand))
     both_zero = (x.significand == ZERO) & (y.significand == ZERO)
@@ -218,20 +220,20 @@ def less(x: Number, y: Number) -> Any:
 
 @scalar
 def equal(x: Number, y: Number) -> Any:
-    """Whether x == y, for numbers that are not NaN; -0 equals +0."""
+    """Return whether x == y, for numbers that are not NaN; -0 equals +0."""
     same = (x.field == y.field) & (x.significand == y.significand)
     return same & ((x.negative == y.negative) | (x.significand == ZERO))
 
 
 @scalar
 def _first_is_smaller(x: Number, y: Number) -> Any:
-    """Whether x is the minimum of two numbers, with -0 below +0."""
+    """Return whether x is the minimum of two numbers, with -0 below +0."""
     return (x.negative > y.negative) if equal(x, y) else less(x, y)
 
 
 @scalar
 def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
-    """The smaller number, or the larger one if `largest`; a NaN gives way to a number if `number`."""
+    """Return the smaller number, or the larger one if `largest`; of a NaN and a number the latter if `number`."""
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) & _is_nan(y):
         return nan(), raised
@@ -244,7 +246,7 @@ def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
 
 @scalar
 def round_to_integral(x: Number, random: Any, random_mask: Any, mode: int) -> Any:
-    """The integer that the mode picks; INEXACT if x was none."""
+    """Return the integer to which the mode rounds x; the flag is INEXACT if x is no integer."""
     if _is_nan(x):
         return nan(), signals(x)
     if _is_infinite(x) | _is_zero(x) | (x.field >= u64(BIAS + TOP)):
@@ -258,13 +260,13 @@ def round_to_integral(x: Number, random: Any, random_mask: Any, mode: int) -> An
 
 @scalar
 def from_integer(negative: Any, magnitude: Any) -> Number:
-    """The number of an integer with a magnitude of up to 64 bits."""
+    """Return the number of an integer with a magnitude of up to 64 bits."""
     return normalise(negative, u64(BIAS + TOP), magnitude)
 
 
 @scalar
 def to_integer(x: Number, lowest: Any, highest: Any, random: Any, random_mask: Any, mode: int) -> Any:
-    """x rounded to an integer from -lowest to highest, as a 64-bit word in two's complement, and the flags."""
+    """Return x rounded to an integer from -lowest to highest, a 64-bit word in two's complement, and the flags."""
     if _is_nan(x):
         return highest, INVALID
     integer, raised = round_to_integral(x, random, random_mask, mode)

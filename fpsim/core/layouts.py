@@ -20,7 +20,7 @@ from fpsim.reload import reloadable
 
 @reloadable
 class EncodePlan(NamedTuple):
-    """The plan of an encoding: width of the source, kind of kernel, the format's layout as an array and as integers."""
+    """The kernel that encodes into a format from floats of a width, and its layout."""
 
     width: int  # bits of the source float
     kind: int
@@ -29,14 +29,14 @@ class EncodePlan(NamedTuple):
 
 
 def source_width(fmt: Format) -> int:
-    """The narrowest source float, 32 or 64 bits, that the encoder can round to a format from."""
+    """Return the narrowest source float, 32 or 64 bits, that the encoder can round to a format from."""
     narrow = fmt.mantissa_bits <= FP32.mantissa_bits and fmt.min_exponent > FP32.min_exponent - SOURCE_LIFT
     return 32 if narrow else 64
 
 
 @reloadable
 class Wide(NamedTuple):
-    """What the rounding of a wide number needs to know about it."""
+    """The layout of a wide number that is rounded."""
 
     mantissa_bits: int
     bias: int
@@ -47,7 +47,7 @@ class Wide(NamedTuple):
 def encode_plan(
     fmt: Format, width: int, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodePlan:
-    """How source floats of a width become codes of a format."""
+    """Return how source floats of a width become codes of a format."""
     source = FP32 if width == 32 else FP64
     unusual = (
         not fmt.signed
@@ -73,7 +73,7 @@ def encode_plan(
 def _encode_layout(
     wide: Wide, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodeLayout:
-    """A format and its policy as seen from a wide number."""
+    """Return the layout of a format and its policy for wide numbers of a layout."""
     outcome = overflow_outcome(overflow, fmt)
 
     def code_of(beyond: Beyond) -> int:
@@ -113,7 +113,7 @@ def _encode_layout(
 
 @reloadable
 class PackPlan(NamedTuple):
-    """How an exact number becomes a code of a format, and what its flags depend on besides."""
+    """The layout by which an exact number becomes a code of a format, and the rules of its flags."""
 
     layout: npt.NDArray[Any]
     rules: int
@@ -123,7 +123,7 @@ class PackPlan(NamedTuple):
 def pack_plan(
     fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, tininess: str
 ) -> PackPlan:
-    """How exact numbers become codes of a format."""
+    """Return how exact numbers become codes of a format."""
     exact = Wide(TOP, BIAS, 64)
     fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)
     rules = {
@@ -137,7 +137,7 @@ def pack_plan(
 
 @lru_cache(maxsize=4096)
 def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
-    """How codes of a signed format with zero and of up to 32 bits are compared; None for other formats."""
+    """Return how codes are compared, of a signed format with zero and up to 32 bits; None for other formats."""
     if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
         return None
     unpack = UnpackLayout(*(int(word) for word in unpack_layout(fmt, input_subnormals)))
@@ -156,7 +156,7 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
 
 @lru_cache(maxsize=4096)
 def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
-    """How codes of a format become exact numbers."""
+    """Return how codes of a format become exact numbers."""
     no_code = (1 << 64) - 1
     quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
     fields = UnpackLayout(
@@ -176,7 +176,7 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
 
 @reloadable
 class DecodePlan(NamedTuple):
-    """The plan of a decoding: width of the target, the format's layout as an array and as integers."""
+    """The kernel that decodes a format into floats of a width, and its layout."""
 
     width: int  # bits of the target float
     layout: npt.NDArray[Any]
@@ -185,7 +185,7 @@ class DecodePlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
-    """How codes of a format become target floats of a width; None where arithmetic does not fit, but a table does."""
+    """Return how codes of a format become floats of a width; None where arithmetic does not fit, but a table does."""
     target = FP32 if width == 32 else FP64
     dropped = target.mantissa_bits - fmt.mantissa_bits
     smallest = fmt.min_exponent - (fmt.mantissa_bits if fmt.has_zero else 0)

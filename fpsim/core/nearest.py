@@ -25,7 +25,7 @@ LARGEST_FIELD = 254  # of a finite float32
 
 
 def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
-    """Whether a layout of Python integers can be rounded so: to nearest even, with sums in float32's normal range.
+    """Return whether a layout of Python integers can be rounded so: to nearest even, in float32's normal range.
 
     Without mantissa bits every significand is odd, and codes break ties.
     """
@@ -38,13 +38,13 @@ def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
 
 
 def _beyond(layout: EncodeLayout, kept: int) -> int:
-    """The float32 exponent field from which on every magnitude is too large."""
+    """Return the float32 exponent field from which on every magnitude is too large."""
     return int(layout.max_code >> kept) + int(layout.depth) + 1
 
 
 @scalar
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
-    """The code of one float32, rounded to nearest even; takes the arguments of `encode_bits`."""
+    """Return the code of one float32, rounded to nearest even; takes the arguments of `encode_bits`."""
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)
     smallest_normal = u32(u32(f.depth + ONE) << MANTISSA_SHIFT)

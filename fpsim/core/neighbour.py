@@ -25,7 +25,7 @@ MIRROR = u64(FloatClass.NEGATIVE_INFINITY + FloatClass.POSITIVE_INFINITY)  # the
 
 @scalar
 def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLayout) -> Any:
-    """(code, flags) of the next value above a code of number x, or below it (downward: 0 or 1).
+    """Return (code, flags) of the next value above a code of number x, or below it (downward: 0 or 1).
 
     f: the same format with its policy for what lies beyond the largest value.
     """
@@ -49,21 +49,21 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
 
 @scalar
 def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
-    """The FloatClass of a code of number x."""
+    """Return the FloatClass of a code of number x."""
     magnitude = u64(code & g.magnitude_mask)
     normal = u64(magnitude >> g.mantissa_bits) >= g.smallest_field
-    found = NEGATIVE_NORMAL if normal else NEGATIVE_SUBNORMAL
-    found = NEGATIVE_ZERO if x.significand == ZERO else found
-    found = NEGATIVE_INFINITY if x.kind == u64(INFINITE) else found
-    found = found if x.negative != ZERO else u64(MIRROR - found)
+    kind = NEGATIVE_NORMAL if normal else NEGATIVE_SUBNORMAL
+    kind = NEGATIVE_ZERO if x.significand == ZERO else kind
+    kind = NEGATIVE_INFINITY if x.kind == u64(INFINITE) else kind
+    kind = kind if x.negative != ZERO else u64(MIRROR - kind)
     if x.kind >= u64(NAN):
         return SIGNALING_NAN if x.kind == u64(SIGNALLING) else QUIET_NAN
-    return found
+    return kind
 
 
 @scalar
 def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
-    """The code of -x for a code of number x, NaN too where it has a sign."""
+    """Return the code of -x for a code of number x, and of NaN with the other sign where it has one."""
     is_zero = (code & g.magnitude_mask) == ZERO  # without -0, the code of NaN too
     flipped = u64(code ^ g.sign_bit)
     signed = code if is_zero & (f.signed_from != ZERO) else flipped
@@ -74,5 +74,5 @@ def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
 
 @scalar
 def absolute(code: Any, g: UnpackLayout) -> Any:
-    """The code of |x| for a code, NaN too where it has a sign."""
+    """Return the code of |x| for a code, and of NaN without its sign where it has one."""
     return code if code == g.own_nan else u64(code & g.magnitude_mask)

@@ -58,13 +58,13 @@ unpack_fields = fields_of(UnpackLayout)
 
 @scalar
 def infinite(negative: Any) -> Number:
-    """An infinity."""
+    """Return an infinity."""
     return Number(negative, u64(FIELD_OF_INFINITY), LEADING, u64(INFINITE))
 
 
 @scalar
 def leading_place(word: Any) -> Any:
-    """The place of the highest bit of a word > 0."""
+    """Return the place of the highest bit of a word > 0."""
     high = u64(word >> u64(32))
     part = high if high != ZERO else word
     # the conversion of so small an integer is exact, and its exponent says where the highest bit is
@@ -74,7 +74,7 @@ def leading_place(word: Any) -> Any:
 
 @scalar
 def shift_right_jam(word: Any, n: Any) -> Any:
-    """Shift right by n >= 0; bits lost are or-ed into bit 0."""
+    """Return a word shifted right by n >= 0; bits lost are or-ed into bit 0."""
     near = u64(min(n, u64(63)))
     kept = u64(word >> near)
     return u64(kept | u64(u64(kept << near) != word))
@@ -82,7 +82,7 @@ def shift_right_jam(word: Any, n: Any) -> Any:
 
 @scalar
 def normalise(negative: Any, field: Any, word: Any) -> Number:
-    """The finite number word * 2**(field - BIAS - TOP) for any word; zero keeps the sign."""
+    """Return the finite number word * 2**(field - BIAS - TOP) for any word; zero keeps the sign."""
     place = leading_place(word if word != ZERO else ONE)
     left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))
     significand = shift_right_jam(u64(word << left), right)
@@ -92,7 +92,7 @@ def normalise(negative: Any, field: Any, word: Any) -> Number:
 
 @scalar
 def unpack(code: Any, f: UnpackLayout) -> Number:
-    """The number of a code."""
+    """Return the number of a code."""
     magnitude = u64(code & f.magnitude_mask)
     negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.own_nan))
     is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)

@@ -31,7 +31,7 @@ ONE = u64(1)
 
 @scalar
 def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, mode: int) -> Any:
-    """1 if a number of the binade below the smallest normal value rounds up to that value at full precision."""
+    """Return 1 if a number of the binade below the smallest normal value rounds up to it at full precision."""
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)
     # one bit of precision: odd like every significand, or as the code below that of the smallest normal value is
@@ -42,7 +42,7 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
 
 @scalar
 def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules: Any) -> Any:
-    """(code, flags) of a number rounded once; raised: the flags of the operation that made it."""
+    """Return (code, flags) of a number rounded once; raised: the flags of the operation that gave it."""
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))
     drop = u64(min(u64(x.field - ONE), f.depth))

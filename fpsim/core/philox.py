@@ -23,7 +23,7 @@ ROUNDS = 10
 
 @scalar
 def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """One round of a counter, whose upper halves may hold anything: a 32-bit multiplier reads the lower ones."""
+    """Return a counter after one round; upper halves may hold anything, as a 32-bit multiplier reads the lower ones."""
     p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
     p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
     return u64(u64(p1 >> SHIFT) ^ u64(c1 ^ k0)), p1, u64(u64(p0 >> SHIFT) ^ u64(c3 ^ k1)), p0
@@ -31,7 +31,7 @@ def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Four random 32-bit words from a counter of four and a key of two 32-bit words, all held in 64 bits."""
+    """Return four random 32-bit words from a counter of four and a key of two 32-bit words, all held in 64 bits."""
     for _ in range(ROUNDS):
         c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
         k0 = u64(u64(k0 + WEYL_0) & LOW)
@@ -41,7 +41,7 @@ def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
-    """Round `number`, from 0 on, of two counters."""
+    """Return two counters after round `number`, from 0 on."""
     x, y = counters
     k0, k1 = u64(u64(k0 + u64(number) * WEYL_0) & LOW), u64(u64(k1 + u64(number) * WEYL_1) & LOW)
     return _round(x[0], x[1], x[2], x[3], k0, k1), _round(y[0], y[1], y[2], y[3], k0, k1)
@@ -49,13 +49,13 @@ def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _begun(counter: Any) -> Any:
-    """A counter of 64 bits as four words."""
+    """Return a counter of 64 bits as four words."""
     return counter, u64(counter >> SHIFT), u64(0), u64(0)
 
 
 @scalar
 def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
-    """Four words of each of two counters, in the lower halves of what may hold anything above.
+    """Return four words of each of two counters, in the lower halves of words that may hold anything above.
 
     Round by round: each waits for the one before, and a processor looks only so far ahead for something else to do.
     The rounds are written out, as LLVM makes no vectors of a loop within a loop.
@@ -68,7 +68,7 @@ def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def random_word(index: Any, k0: Any, k1: Any) -> Any:
-    """Word `index` of the stream of a key: each counter gives four."""
+    """Return word `index` of the stream of a key: each counter gives four."""
     counter = u64(index >> u64(2))
     words = philox4x32(counter, u64(counter >> SHIFT), u64(0), u64(0), k0, k1)
     return words[int(index & u64(3))]

@@ -24,7 +24,7 @@ RANDOM_TOP = 0xFFFFFFFF  # a random word has 32 bits
 
 
 def _make_rounds_up(word: type, width: int) -> Any:
-    """The decision for words of one width."""
+    """Return the rounding decision for words of one width."""
     half = word(1 << (width - 1))
     zero = word(0)
     random_top = word(RANDOM_TOP)
@@ -33,7 +33,7 @@ def _make_rounds_up(word: type, width: int) -> Any:
 
     @scalar
     def rounds_up(odd: Any, rest: Any, negative: Any, random: Any, random_mask: Any, mode: int) -> Any:
-        """1 if the magnitude kept + rest goes to kept + 1, else 0.
+        """Return 1 if the magnitude kept + rest goes to kept + 1, else 0.
 
         odd: 1 if kept is odd; negative: 1 if the value is; random: a 32-bit random word of which the bits in
         random_mask (its top ones) are compared with the same bits of rest; mode: a Rounding.
@@ -67,14 +67,14 @@ rounds_up_64 = _make_rounds_up(np.uint64, 64)
 
 
 def _make_split(word: type, width: int) -> Any:
-    """The split at a place, for words of one width."""
+    """Return the function that cuts a significand at a place, for words of one width."""
     top = word(width - 1)
     zero = word(0)
     one = word(1)
 
     @scalar
     def split(significand: Any, shift: Any, mode: int) -> Any:
-        """(kept, rest) of significand < 2**(width - 1), cut `shift` >= 0 bits above its lowest.
+        """Return (kept, rest) of significand < 2**(width - 1), cut `shift` >= 0 bits above its lowest.
 
         From shift = width on, rest is zero or too small to matter in every mode but the stochastic one, which gets
         the exact fraction rounded down to `width` bits.

@@ -25,7 +25,7 @@ LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
 
 @cache
 def value_of(width: int, careful: bool) -> Any:
-    """The function `(code, scale, sign_bit, g)`: bits of the float32 nearest to code * scale.
+    """Return the function `(code, scale, sign_bit, g)` to the bits of the float32 nearest to code * scale.
 
     careful: scales may be NaN, 0 or Inf; then a NaN gets the sign of its code here, as it does by itself otherwise.
     """
@@ -46,7 +46,7 @@ def value_of(width: int, careful: bool) -> Any:
 
 @reloadable
 class ElementChoices(NamedTuple):
-    """What decides how an element becomes a code: int64, compiled in as constants or read at run time."""
+    """The choices by which an element becomes a code: int64, compiled in as constants or read at run time."""
 
     mode: Any
     kind: Any
@@ -59,7 +59,9 @@ element_choices = fields_of(ElementChoices)
 
 @cache
 def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any:
-    """The function `(bits, factor, scale, random, f, g, e)`: the code of an element, or the bits of its float32 value.
+    """Return the function from an element to its code, or to the bits of its float32 value.
+
+    `(bits, factor, scale, random, f, g, e)` are its arguments.
 
     e: ElementChoices. back: values instead of codes; careful: factors may be NaN, 0 or Inf, and processors differ in
     the sign of the NaN that they give. encode: what rounds, `(bits, random, f, mode, kind) -> code`; None:
@@ -91,7 +93,7 @@ def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any
 
 @cache
 def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
-    """The function `(bits, factor, random, f)`: x / factor (or x * factor) as an integer up to 32767, signed."""
+    """Return the function `(bits, factor, random, f)` to x / factor (or x * factor) as a 16-bit integer."""
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
@@ -103,14 +105,14 @@ def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
         y = real(x / factor) if divides else real(x * factor)
         code = encode_bits(real(y).view(word), random, f, mode_64, kind_64)
         magnitude = np.int64(word(code & word(f.sign_bit - word(1))))
-        found = -magnitude if code >= f.sign_bit else magnitude
-        return found if y == y else LARGEST_OFFSET  # as formats without NaN do
+        integer = -magnitude if code >= f.sign_bit else magnitude
+        return integer if y == y else LARGEST_OFFSET  # as formats without NaN do
 
     return scalar(to_integer)
 
 
 @scalar
 def integer_value(code: Any, zero_point: Any, scale: Any) -> Any:
-    """Bits of the float32 nearest to (code - zero point) * scale."""
+    """Return the bits of the float32 nearest to (code - zero point) * scale."""
     value = f32(f32(np.int64(code) - np.int64(zero_point)) * scale)
     return f32(value).view(u32) if value == value else NAN_32

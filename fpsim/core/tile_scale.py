@@ -42,7 +42,10 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 
 @reloadable
 class ScaleChoices(NamedTuple):
-    """What decides how a tile gets its scale. Loops compile it in as `choice_words` says, or read it at run time."""
+    """The choices that decide how a tile gets its scale.
+
+    Loops compile them in as `choice_words` says, or read them at run time.
+    """
 
     width: int  # of the arithmetic
     rule: int
@@ -58,7 +61,7 @@ scale_choices = fields_of(ScaleChoices)
 
 
 def choice_words(s: ScaleChoices) -> ScaleChoices:
-    """Choices as int64, for which functions are compiled once; Python's numbers are types of their own to numba."""
+    """Return choices as int64, for which functions are compiled once; numba has a type for each Python number."""
     words: list[Any] = [i64(choice) for choice in s]
     return ScaleChoices(*words)
 
@@ -102,7 +105,7 @@ scale_numbers = fields_of(ScaleNumbers)
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
-    """The quotients that are powers of two, for words of one width."""
+    """Return the function of quotients that are powers of two, for words of one width."""
     exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
     bias = exponent_mask >> 1
     field_mask = word(exponent_mask)
@@ -113,7 +116,7 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
 
     @scalar
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
-        """2**(exponent of a finite amax - emax) as a float; 0 where it is too small for one, Inf where too large.
+        """Return 2**(exponent of a finite amax - emax) as a float; 0 where that is too small, Inf where too large.
 
         top: bits of amax; half_place: what rounds it to the element's mantissa bits, ties away (EVEN).
         """
@@ -152,13 +155,13 @@ class ScaleSteps(NamedTuple):
 
 
 def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps:
-    """The steps for words of one width; comparisons are spelt out because `max` differs from target to target."""
+    """Return the steps for words of one width; comparisons are written out, as `max` differs between targets."""
     zero, one, infinite = real(0), real(1), real(np.inf)
     nan, largest_single = real(np.nan), real(LARGEST)
 
     @scalar
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
-        """The amax bits that count for a tile: `top`, those of Inf, or those of 1 where a rule gives the scale."""
+        """Return the amax bits that count for a tile: `top`, of Inf, or of 1 where a rule sets its scale."""
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top
         top = of_one if infinite_tile and infinity == ONE else top
@@ -166,9 +169,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """What is rounded into the scale format."""
-        found = word(top).view(real)
-        amax = n.amax_floor if n.amax_floor > found else found
+        """Return the quotient that is rounded into the scale format."""
+        top_value = word(top).view(real)
+        amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
             quotient = real(amax / n.largest)
             if levels == 2:
@@ -185,16 +188,16 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """A quotient as a scale in FP32; Inf stays."""
+        """Return a quotient as a scale in FP32; Inf stays."""
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale
         return limited if quotient < infinite else scale
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """(scale, whether it is the smallest one instead, whether the tile is zero and gets the scale for that)."""
-        found = word(top).view(real)
-        amax = n.amax_floor if n.amax_floor > found else found
+        """Return (scale, whether it is the smallest one instead, whether the tile is zero and has its scale)."""
+        top_value = word(top).view(real)
+        amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero
         low = ((quotient <= n.half_smallest) | (scale < n.smallest)) & (quotient == quotient)
         scale = n.smallest if low else scale
@@ -202,7 +205,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
-        """(the scale that decodes, in float32; what elements are divided by or multiplied with)."""
+        """Return (the float32 scale that decodes, the factor that elements are divided by or multiplied with)."""
         if levels == 1:
             return f32(scale), scale if applied == BY_SCALE else real(one / scale)
         total = real(scale * n.tensor)
@@ -217,12 +220,12 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """(largest / amax by one float64 division, rounded to float32, at most the largest one; whether it was cut).
+        """Return (largest / amax by one float64 division, rounded to float32, at most the largest; whether it was cut).
 
         That of a finite amax has a reciprocal in float32.
         """
-        found = f64(word(top).view(real))
-        amax = amax_floor if amax_floor > found else found
+        top_value = f64(word(top).view(real))
+        amax = amax_floor if amax_floor > top_value else top_value
         encode_scale = f32(largest / amax)
         low = encode_scale > LARGEST
         encode_scale = LARGEST if low else encode_scale
@@ -232,7 +235,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def decode_scale_of(encode_scale: Any, is_single: Any) -> Any:
-        """The float32 scale that undoes an encode scale."""
+        """Return the float32 scale that undoes an encode scale."""
         scale = f32(f32(1) / f32(encode_scale))
         if is_single:
             return scale
@@ -240,7 +243,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
-        """(float32 scale of an array, the factor of its tiles' amaxes, whether the scale was clamped).
+        """Return (float32 scale of an array, the factor of its tiles' amaxes, whether the scale was clamped).
 
         highest: largest value of the scale format times that of the elements. Each step is rounded as docs/scaling.md
         says, in the width of the arithmetic, and the scale to float32. A finite amax gets a scale whose product with
@@ -280,7 +283,7 @@ scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
 
 @reloadable
 class TileSettler(NamedTuple):
-    """How a tile gets its scale, in three steps, and all at once.
+    """The functions that give a tile its scale, in three steps, and all at once.
 
     A loop over tiles that takes the steps one by one is vectorised.
     """
@@ -293,7 +296,7 @@ class TileSettler(NamedTuple):
 
 @cache
 def tile_settler(width: int, encodes: bool) -> TileSettler:
-    """From the amax bits of a tile's finite elements (top), and what else it holds (specials), to its scale.
+    """Return the functions that give a tile its scale, from amax bits (top) and flags (specials).
 
     n: ScaleNumbers; exact: largest value and amax_floor in float64; r: ScaleRules; f: encodes into the scale format;
     table: values of its codes, 0 for NaN; s: ScaleChoices of that width, as `choice_words`. scale: float32, which
@@ -333,7 +336,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """(scale, code, factor, whether it was clamped from below, from above)."""
+        """Return (scale, code, factor, whether it was clamped from below, from above) for a decode scale."""
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
         scale = n.scale_max if over else scale
@@ -349,7 +352,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """The same; what was cut is known already."""
+        """Return the same for an encode scale, of which it is known whether it was cut."""
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero

@@ -27,7 +27,7 @@ def dot_add(
     scale_a: npt.ArrayLike | None = None,
     scale_b: npt.ArrayLike | None = None,
 ) -> npt.NDArray[Any]:
-    """c + sum of a[n, k] * b[n, k] for every row n, bit for bit as a matrix unit computes it.
+    """Return c + sum of a[n, k] * b[n, k] for every row n, bit for bit as a matrix unit computes it.
 
     This is the specification: integers only, one step of the unit after the other. `fp.matmul` gives the same bits
     hundreds of times faster.
@@ -73,7 +73,7 @@ def dot_add(
 
 
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
-    """Results as 64-bit words, a row each; a, b: codes as `widened` gives them, p, q: codes of block scales."""
+    """Return results as 64-bit words, one for each row; a, b: codes as from `widened`, p, q: codes of block scales."""
     plan = plans().unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]
     blocks = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (p, q)]

@@ -21,7 +21,7 @@ STEPS = steps_by_rule()
 
 @cache
 def dot_add_kernel(rule: Rule) -> Any:
-    """The loop `(a, b, c, scale_a, scale_b, out, fa, fb, fc, fs, fr, facts, step, digits, origin)` of a rule.
+    """Return the loop `(a, b, c, scale_a, scale_b, out, fa, fb, fc, fs, fr, facts, step, digits, origin)` of a rule.
 
     a, b, scale_a, scale_b: 64-bit words, a row per sum; step: terms from one step to the next.
     """

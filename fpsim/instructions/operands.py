@@ -16,7 +16,7 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 
 
 def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> Array:
-    """Codes of an element, in the element's dtype, from codes or an array of its dtype.
+    """Return the codes of an element, in the element's dtype, from codes or an array of its dtype.
 
     Raises:
       ValueError: an array of another format, or codes out of range.
@@ -51,7 +51,7 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:
-    """Blocks of K that share a scale; one for units without scales.
+    """Return the number of blocks of K that share a scale; one for units without scales.
 
     Raises:
       ValueError: K is not a multiple of the block.
@@ -64,7 +64,7 @@ def block_count(k: int, unit: MatrixUnit) -> int:
 
 
 def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
-    """Whether a unit has block scales.
+    """Return whether a unit has block scales.
 
     Raises:
       ValueError: it has and there are none, or the other way around.
@@ -80,7 +80,7 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
 
 
 def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
-    """Scale codes of the blocks of an operand; zeros for units without scales.
+    """Return the scale codes of the blocks of an operand; zeros for units without scales.
 
     Raises:
       ValueError: missing, unwanted, or of another shape.
@@ -88,14 +88,14 @@ def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str
     if not takes_scales(codes, unit, name):
         return np.zeros(shape, np.uint8)
     fmt: Any = unit.scale_format
-    found = operand(codes, Element(str(unit.scale), fmt, fmt), unit, name)
-    if found.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}; got {found.shape}.")
-    return found
+    scales = operand(codes, Element(str(unit.scale), fmt, fmt), unit, name)
+    if scales.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}; got {scales.shape}.")
+    return scales
 
 
 def _taken(unit: MatrixUnit) -> str:
-    """What a unit takes, in words."""
+    """Return the operands that a unit takes, in words."""
 
     def shown(element: Element) -> str:
         return f"{element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its codes)"
@@ -106,7 +106,7 @@ def _taken(unit: MatrixUnit) -> str:
 
 
 def _others(unit: MatrixUnit, fmt: Format) -> str:
-    """The units of the same chips that take a format."""
+    """Return a sentence on the units of the same chips that take a format, "" without any."""
     names = [
         candidate.name for candidate in units(unit.arch) if candidate.a == candidate.b and candidate.a.carrier == fmt
     ]
@@ -114,28 +114,28 @@ def _others(unit: MatrixUnit, fmt: Format) -> str:
 
 
 def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
-    """Codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
+    """Return codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     return _as_half(element.fmt)[codes]
 
 
 def _as_half(fmt: Format) -> npt.NDArray[Any]:
-    """The FP16 code of every code of a format that FP16 holds; NaN keeps its sign."""
+    """Return the FP16 code of every code of a format that FP16 holds; NaN keeps its sign."""
     from fpsim.casts.cast import decode, encode
 
     return encode(decode(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), FP16)
 
 
 def refuse_axes(shape: tuple[int, ...], name: str) -> None:
-    """A ValueError unless an operand is a matrix."""
+    """Raise a ValueError unless an operand is a matrix."""
     if len(shape) != 2:
         wanted = "(M, K)" if name == "a" else "(K, N)"
         raise ValueError(f"{name} must have two axes, {wanted}; got shape {shape}.")
 
 
 def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """A ValueError unless matrices of these shapes can be multiplied."""
+    """Raise a ValueError unless matrices of these shapes can be multiplied."""
     if a[1] != b[0]:
         raise ValueError(
             f"a (M, K) and b (K, N) must agree in K; got {a} and {b}. Transpose b if its rows are columns."
@@ -143,7 +143,7 @@ def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 def refuse_overlap(out: Array | None, *operands: Array) -> None:
-    """A ValueError where the result would overwrite an operand."""
+    """Raise a ValueError where the result would overwrite an operand."""
     if out is not None and any(overlaps(out, x) for x in operands):
         raise ValueError(
             "out must not share memory with a, b or their scales; got overlapping arrays. Pass a separate array."

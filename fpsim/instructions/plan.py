@@ -23,7 +23,7 @@ ALL_BITS = -1  # as a 64-bit word
 
 @reloadable
 class UnitPlan(NamedTuple):
-    """What the specification of a unit takes."""
+    """The arrays and sizes by which the specification of a unit computes."""
 
     layouts: tuple[npt.NDArray[Any], ...]  # UnpackLayouts of a, b, accumulator and scales, EncodeLayout of the result
     facts: npt.NDArray[Any]  # a UnitLayout
@@ -33,7 +33,7 @@ class UnitPlan(NamedTuple):
 
 @cache
 def unit_plan(unit: MatrixUnit) -> UnitPlan:
-    """The plan of a unit."""
+    """Return the plan of a unit."""
     a, b, d = unit.operand_format(unit.a), unit.operand_format(unit.b), unit.d.fmt
     flushes = unit.rule is Rule.FLUSHED_TREE
     # the layout of nearest even overflows to Inf, which is what units do that cut toward zero as well
@@ -63,12 +63,12 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
 
 
 def kept_bits(element: Element) -> int:
-    """The bits of an operand's code that count, as a mask: the 19 of TF32 in a float32 (PTX ISA, wgmma)."""
+    """Return a mask of the bits of an operand's code that count: the 19 of TF32 in a float32 (PTX ISA, wgmma)."""
     return ALL_BITS ^ ((1 << (element.carrier.bits - element.fmt.bits)) - 1)
 
 
 def _narrowed(layout: npt.NDArray[Any], lost: int, mantissa_bits: int) -> npt.NDArray[Any]:
-    """The layout of a format like those of IEEE 754 with so many mantissa bits less, which leaves `mantissa_bits`."""
+    """Return the layout of a format like those of IEEE 754 without `lost` mantissa bits; `mantissa_bits` are left."""
     f = EncodeLayout(*(int(word) for word in layout))
     parity = f.parity if mantissa_bits else (1 << 64) - 1  # a significand of one bit is odd
     moved = ("max_code", "flush_below", "overflow", "overflow_negative", "infinite", "nan", "nan_sign", "sign_bit")

@@ -39,7 +39,7 @@ ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what er
 @reloadable
 @dataclass(frozen=True)
 class Element:
-    """What an operand of a matrix unit holds: the format of its values and the codes that carry them.
+    """An operand's element in a matrix unit: the format of its values and the codes that carry them.
 
     Args:
       name: as in PTX and in the unit's name.
@@ -68,7 +68,7 @@ class Element:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of an array of codes."""
+        """Dtype of an array of its codes."""
         return self.carrier.storage
 
 
@@ -152,8 +152,8 @@ class MatrixUnit:
         return self._hash  # units key the caches of plans, which every product looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: a hash of text differs from process to process."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return the fields alone: a hash of text differs from process to process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def _hash(self) -> int:
@@ -175,7 +175,7 @@ class MatrixUnit:
 
     @property
     def specials(self) -> str:
-        """What becomes of NaN, Inf and overflow, in words.
+        """The results for NaN, Inf and overflow, in words.
 
         Example:
           >>> import fpsim as fp
@@ -190,7 +190,7 @@ class MatrixUnit:
         )
 
     def operand_format(self, element: Element) -> Format:
-        """The format in which a step sees an operand, `a` or `b` of a unit.
+        """Return the format in which a step sees an operand, `a` or `b` of a unit.
 
         Raises:
           TypeError: something else than an element.
@@ -201,7 +201,7 @@ class MatrixUnit:
 
     @property
     def rounding(self) -> str:
-        """How a step's sum is rounded to the result, as a word of `fp.encode`."""
+        """The rounding of a step's sum to the result, a name of a mode of `fp.encode`."""
         cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.fmt == FP32
         return "toward_zero" if cuts else "nearest_even"
 
@@ -218,7 +218,7 @@ def row(
     name: str, elements: str, rule: Rule, terms: int, fraction_bits: int, floor_exponent: int, result_bits: int,
     evidence: Evidence, source: str, instruction: str, scale: str = "",
 ) -> MatrixUnit:  # fmt: skip
-    """A row of the tables of a vendor. elements: "<a> <b> <d>"; scale: "<element>/<terms that share one>"."""
+    """Return a row of the tables of a vendor; elements: "<a> <b> <d>"; scale: "<element>/<terms that share one>"."""
     a, b, d = (ELEMENTS[element] for element in elements.split())
     of_scale, _, block = scale.partition("/")
     return MatrixUnit(

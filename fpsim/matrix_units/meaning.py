@@ -1,4 +1,4 @@
-"""Which descriptions of matrix units mean something: what each rule can add, and the bounds of its integers.
+"""Checks that the description of a matrix unit means something: what each rule can add, and the bounds of its integers.
 
 A step adds integers of 64 bits, so the terms of one step, the bits that they keep and the significands of a product
 have bounds; EXACT and FLUSHED_TREE cut nothing.
@@ -24,18 +24,18 @@ Check = Callable[[Described], Iterator[str]]
 
 
 def refuse_meaningless(unit: Described) -> None:
-    """A ValueError with the first reason why a unit means nothing."""
+    """Raise a ValueError with the first reason why a unit means nothing."""
     for check in (_accumulator, _sizes, _scales, OF_RULE[unit.rule]):
         for reason in check(unit):
             raise ValueError(f"{reason}.")
 
 
 def refuse_carrier(fmt: Format, carrier: Format) -> None:
-    """A ValueError unless codes of `carrier` begin with those of `fmt`, as those of FP32 do with TF32's."""
+    """Raise a ValueError unless codes of `carrier` begin with those of `fmt`, as those of FP32 do with TF32's."""
     same = all(
-        (each.exponent_bits, each.bias, each.signed, each.nan, each.subnormals)
+        (one.exponent_bits, one.bias, one.signed, one.nan, one.subnormals)
         == (fmt.exponent_bits, fmt.bias, fmt.signed, "ieee", True)
-        for each in (fmt, carrier)
+        for one in (fmt, carrier)
     )
     if fmt != carrier and not (same and carrier.mantissa_bits > fmt.mantissa_bits):
         raise ValueError(
@@ -74,7 +74,7 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Terms that are aligned and cut."""
+    """Yield the reasons why a unit with terms that are aligned and cut means nothing."""
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (

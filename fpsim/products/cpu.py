@@ -39,47 +39,47 @@ class Cpu(NumpyOperations):
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
-        """As `Backend.block_scales`."""
+        """Implement `Backend.block_scales`."""
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
-        """As `Backend.codes`."""
+        """Implement `Backend.codes`."""
         return read_operand(x, fmt, name)[:2]
 
     def floats(self, x: Any, name: str) -> Array:
-        """As `Backend.floats`."""
+        """Implement `Backend.floats`."""
         return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
-        """As `Backend.scaled`."""
+        """Implement `Backend.scaled`."""
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # a look at an abstract class is slow
 
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
     ) -> tuple[Array, Array]:  # fmt: skip
-        """As `Backend.result`."""
+        """Implement `Backend.result`."""
         if out is None:
             made = np.empty(shape, dtype)
             return made, made
-        found = output(out, shape, dtype, a, "the result's")
+        result = output(out, shape, dtype, a, "the result's")
         refuse_overlap(out, *others)
-        return found, found
+        return result, result
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """As `Backend.full`."""
+        """Implement `Backend.full`."""
         matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
-        """As `Backend.start`."""
+        """Implement `Backend.start`."""
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = values
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """As `Backend.source`."""
+        """Implement `Backend.source`."""
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -89,16 +89,16 @@ class Cpu(NumpyOperations):
         return np.asarray(array.astype(np.float32))
 
     def rounded(self, x: Array, fmt: Format) -> Array:
-        """As `Backend.rounded`."""
+        """Implement `Backend.rounded`."""
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """As `Backend.lane_product`."""
+        """Implement `Backend.lane_product`."""
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
-        """As `Backend.deliver`."""
+        """Implement `Backend.deliver`."""
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
             canonical_nan()(words(total.reshape(-1)), *_nan_codes(fmt, nan))
@@ -114,19 +114,19 @@ class Cpu(NumpyOperations):
         self, accumulator: Accumulator, a: Array, b: Array, c: Array | None, formats: tuple[Format, Format],
         target: Array,
     ) -> None:  # fmt: skip
-        """As `Backend.accumulate`."""
+        """Implement `Backend.accumulate`."""
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
 
 @lru_cache(maxsize=256)
 def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
-    """The codes of Inf, of the sign and of every NaN, as words of a format."""
+    """Return the codes of Inf, of the sign and of every NaN, as words of a format."""
     word = fmt.storage.type
     return word(fmt.max_code + 1), word(fmt.sign_bit), word(nan)
 
 
 def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-    """c as floats of its values."""
+    """Return the values of c as float32, or float64 for units that add in it."""
     codes = operand(c, unit.d, unit, "c")
     if codes.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")

@@ -15,7 +15,7 @@ ONE, ZERO = np.float32(1), np.float32(0)
 
 
 class Finish(NamedTuple):
-    """What an epilogue works with: float32 arrays of NumPy that broadcast to (M, N), and C as the backend's matrix."""
+    """The operands of an epilogue: float32 arrays of NumPy that broadcast to (M, N), and C as the backend's matrix."""
 
     scale_a: Array | None = None  # None for no scales
     scale_b: Array | None = None
@@ -28,7 +28,7 @@ class Finish(NamedTuple):
 
 
 def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
-    """y, float32 (M, N), after all that precedes the cast; every operation is rounded once to float32."""
+    """Return float32 sums y (M, N) after the epilogue, without the cast; every operation is rounded once to float32."""
     bias, addend = f.bias, None
     if f.c is not None and order.source == "first":
         addend = f.c if f.beta == ONE else backend.multiply(f.c, f.beta)
@@ -45,7 +45,7 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
 
 
 def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
-    """y times scales and alpha, plus an addend in the same operation."""
+    """Return y times scales and alpha, plus an addend in the same operation."""
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:
         if f.alpha != ONE:

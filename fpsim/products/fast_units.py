@@ -1,4 +1,4 @@
-"""Which units the fast kernels multiply for; any other is computed by its integer specification, with the same bits.
+"""The units that have fast kernels; any other is computed by its integer specification, with the same bits.
 
 The kernels work in float32, int32 and float64, so each has bounds on what a unit may ask of it. Catalogue units lie
 within them; a unit of the user's own need not.
@@ -29,19 +29,19 @@ TREE_TERMS = 4  # leaves that StepRoom has
 
 @lru_cache(maxsize=4096)
 def is_fast(unit: MatrixUnit) -> bool:
-    """Whether the fast kernels give the bits of a unit."""
+    """Return whether the fast kernels give the bits of a unit."""
     return all(_as_float(element) for element in (unit.a, unit.b)) and OF_RULE[unit.rule](unit)
 
 
 @lru_cache(maxsize=4096)
 def is_centred(fmt: Format) -> bool:
-    """Whether the exponents of a format lie about zero, as those of all with up to five exponent bits do."""
+    """Return whether the exponents of a format lie within -20 .. 20, as for all with up to five exponent bits."""
     return fmt.min_exponent >= -EXPONENTS and fmt.max_exponent <= EXPONENTS
 
 
 @lru_cache(maxsize=4096)
 def rows_of(unit: MatrixUnit) -> str:
-    """Which loops take the rows of a fast unit of the FUSED rule, or one built from it, on this processor.
+    """Return which loops take the rows of a fast unit of the FUSED rule, or one built from it, on this processor.
 
     "chained": chained_row; "avx512", "avx2": vector_row with such vectors; "plain": fused_row.
     """
@@ -55,7 +55,7 @@ def rows_of(unit: MatrixUnit) -> str:
 
 @lru_cache(maxsize=4096)
 def source_of(unit: MatrixUnit, rows: str) -> str:
-    """What such loops make panels of B from: its codes, "bytes" or "halves" as code_panel says, or "floats"."""
+    """Return what such loops make panels of B from: its codes, "bytes" or "halves" as code_panel says, or "floats"."""
     element = unit.b
     # units of two passes see the exponents that FP16 has for subnormal values of FP8
     if not element.fmt == element.carrier == unit.operand_format(element):
@@ -66,7 +66,7 @@ def source_of(unit: MatrixUnit, rows: str) -> str:
 
 
 def _as_float(element: Element) -> bool:
-    """Whether an operand's values are floats with the exponents that they have in its format."""
+    """Return whether an operand's values are floats with the exponents that they have in its format."""
     fmt, carrier = element.fmt, element.carrier
     if FP64 in (fmt, carrier):
         return True  # chains alone take these
@@ -74,12 +74,13 @@ def _as_float(element: Element) -> bool:
 
 
 def _is_float32(unit: MatrixUnit) -> bool:
-    """Whether sums are float32 with all bits, and operands no wider."""
+    """Return whether sums are float32 with all bits, and operands are no wider."""
     whole = unit.d.fmt == FP32 and unit.result_bits == FP32.mantissa_bits
     return whole and FP64 not in (unit.a.fmt, unit.b.fmt)
 
 
 def _fused(unit: MatrixUnit) -> bool:
+    """Return whether a unit of the FUSED rule, or one built from it, is within the bounds of its kernels."""
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten
     keeps = unit.fraction_bits - unit.result_bits
@@ -94,6 +95,7 @@ def _fused(unit: MatrixUnit) -> bool:
 
 
 def _scaled(unit: MatrixUnit) -> bool:
+    """Return whether a unit of the SCALED rule is within the bounds of its kernels."""
     a, b = unit.a.fmt, unit.b.fmt
     least = a.min_exponent + b.min_exponent - SCALES
     # the smallest power of a step, 2**(fraction bits - least), is a normal float32
@@ -102,16 +104,18 @@ def _scaled(unit: MatrixUnit) -> bool:
 
 
 def _two_passes(unit: MatrixUnit) -> bool:
+    """Return whether a unit of the TWO_PASSES rule is within the bounds of its kernels."""
     return _fused(unit) and unit.terms == 32 and unit.result_bits == unit.d.fmt.mantissa_bits
 
 
 def _grouped(unit: MatrixUnit) -> bool:
+    """Return whether a unit of the GROUPED rule is within the bounds of its kernels."""
     in_range = LOWEST_FLOOR <= unit.floor_exponent <= 0
     return _is_float32(unit) and unit.terms == GROUPED_TERMS and unit.fraction_bits <= GROUPED_BITS and in_range
 
 
 def _exact(unit: MatrixUnit) -> bool:
-    """Chains of fused multiply-adds in one float type, and the sums of CDNA1."""
+    """Return whether a unit is a chain of fused multiply-adds in one float type, or has the exact sums of CDNA1."""
     a, b, d = unit.a.fmt, unit.b.fmt, unit.d.fmt
     if unit.terms == 1 and (a, b, d) == (FP64, FP64, FP64):
         return unit.result_bits == FP64.mantissa_bits
@@ -122,10 +126,12 @@ def _exact(unit: MatrixUnit) -> bool:
 
 
 def _flushed_tree(unit: MatrixUnit) -> bool:
+    """Return whether a unit of the FLUSHED_TREE rule is within the bounds of its kernels."""
     return _is_float32(unit) and unit.terms <= TREE_TERMS
 
 
 def _separate(unit: MatrixUnit) -> bool:
+    """Return whether a unit of the SEPARATE or EVEN_ODD rule is within the bounds of its kernels."""
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
 

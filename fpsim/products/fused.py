@@ -34,7 +34,7 @@ Facts = tuple[Array, Array, Array, Array]  # what `fused_product` takes about a 
 
 
 class FusedPlan(NamedTuple):
-    """What all products by one unit of the FUSED rule, or of a rule built from it, have in common."""
+    """The plan of all products by one unit of the FUSED rule, or of a rule that is built from it."""
 
     unit: MatrixUnit
     loop: Any

@@ -18,7 +18,7 @@ FULL = 8  # lanes that fill a vector; chunks of fewer ones lie side by side inst
 
 
 def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
-    """The sums of facts.start .. facts.stop over the products of each row of x with each row of y; none may be empty.
+    """Return the dot products of each row of x with each row of y over terms facts.start .. facts.stop, none empty.
 
     Args:
       x: (M, K) float32 in C order.
@@ -54,7 +54,7 @@ def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
 
 
 def transposed(b: Floats) -> Floats:
-    """The transpose of a float32 matrix in C order, in C order."""
+    """Return the transpose of a float32 matrix in C order, in C order."""
     if b.shape[1] == 1:
         return b.reshape(1, -1)
     target = np.empty(b.shape[::-1], np.float32)
@@ -63,7 +63,7 @@ def transposed(b: Floats) -> Floats:
 
 
 def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """A part of the outputs."""
+    """Return the dot products of a part of the outputs."""
     if u.merge == BLOCKS:
         return _blocks_joined(x, y, u)
     contiguous = u.lanes * u.run >= u.stop - u.start
@@ -77,7 +77,7 @@ def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """The totals of the lanes."""
+    """Return the totals of the lanes, (m, n, lanes)."""
     m, n = len(x), len(y)
     u = u._replace(run=1) if u.lanes == 1 else u  # a lane alone has its terms side by side
     out = np.empty((m, n, u.lanes), np.float32)
@@ -89,7 +89,7 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """The totals of lanes with contiguous terms, each from lanes of one chunk."""
+    """Return the totals of lanes with contiguous terms, each added up from the sums of its chunks."""
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):
         start = min(u.start + lane * u.run, u.stop)
@@ -103,7 +103,7 @@ def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _halved(sums: Floats, left: int) -> Floats:
-    """The upper half of the last axis joins the lower one until `left` are left."""
+    """Return sums whose upper half along the last axis joins the lower one until `left` are left."""
     half = sums.shape[-1] // 2
     while half >= left:
         sums = sums[..., :half] + sums[..., half : 2 * half]
@@ -112,7 +112,10 @@ def _halved(sums: Floats, left: int) -> Floats:
 
 
 def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """dot_kernel and reduce_1Block_kernel (docs/schedules.md): groups are blocks, and lanes the chains of threads."""
+    """Return the sums of dot_kernel and reduce_1Block_kernel (docs/schedules.md).
+
+    Groups are thread blocks, and lanes the chains of their threads.
+    """
     groups = min(u.groups, -(-(u.stop - u.start) // u.tile))  # those that have terms
     sums = _sums(x, y, u._replace(lanes=groups * u.lanes))
     sums = sums.reshape((*sums.shape[:2], groups, THREADS, -1))

@@ -1,4 +1,4 @@
-"""A matrix product without matrix units, as threads add it: by which kernel, in which orientation and parts."""
+"""Matrix products without matrix units, as threads add them: by which kernel, in which orientation and parts."""
 
 from __future__ import annotations
 
@@ -42,42 +42,42 @@ class LaneOperand(NamedTuple):
 
     @property
     def by_rows(self) -> bool:
-        """Whether the terms of a row lie side by side in memory."""
+        """True where the terms of a row are side by side in memory."""
         return self.codes.shape[1] == 1 or self.codes.strides[1] == self.codes.itemsize
 
     def rows(self) -> Floats:
-        """(rows, K) float32 in C order."""
+        """Return all rows, (rows, K) float32 in C order."""
         if self.by_rows:
             return floats(np.ascontiguousarray(self.codes), self.fmt)
         return transposed(floats(np.ascontiguousarray(self.codes.T), self.fmt))
 
     def part(self, first: int, last: int, room: Floats) -> Floats:
-        """Some rows, (last - first, K) if by_rows, else (K, last - first), in a room of that size or more."""
+        """Return some rows, (last - first, K) if by_rows, else (K, last - first), in a room of that size or more."""
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)
-        found = room[: codes.size]
+        values = room[: codes.size]
         if self.fmt.bits < FP32.bits:
-            _decode(codes, self.fmt, found)
+            _decode(codes, self.fmt, values)
         else:
-            found[...] = codes.view(np.float32)
-        return found.reshape(part.shape)
+            values[...] = codes.view(np.float32)
+        return values.reshape(part.shape)
 
 
-def _decode(codes: Array, fmt: Format, found: Floats) -> None:
-    """fpsim.decode without further threads: a thread that waits for others in the same pool would wait for ever."""
+def _decode(codes: Array, fmt: Format, values: Floats) -> None:
+    """Fill `values` as `fpsim.decode` does, on this thread: one that waits for others of its pool would never end."""
     stages = decoding(fmt, FP32, codes.dtype)
     with wrapping():
         for stage in stages[:-1]:
             between = np.empty(codes.size, stage.dtype)
             stage.run(codes, between, 0)
             codes = between
-        stages[-1].run(codes, found.view(np.uint32), 0)
+        stages[-1].run(codes, values.view(np.uint32), 0)
 
 
 def lane_product(
     a: Array, b: Array, lanes: Lanes, run: int, start: int, stop: int, formats: tuple[Format, Format] = (FP32, FP32)
 ) -> Floats:
-    """The sum of terms start .. stop of a @ b, as the lanes of a schedule without matrix units add them.
+    """Return the sum of terms start .. stop of a @ b, as the lanes of a schedule without matrix units add them.
 
     Args:
       a: (M, K) codes of the first format; float32 for FP32.
@@ -115,7 +115,7 @@ def lane_product(
 
 
 def _few(facts: LaneFacts) -> int:
-    """Outputs along the longer side that are not few any more."""
+    """Return from how many outputs along the longer side vectors of outputs are as fast as vectors of lanes."""
     fills = facts.lanes >= FULL
     if facts.run == 1:
         return FEW_SINGLE if fills else FEW
@@ -123,7 +123,7 @@ def _few(facts: LaneFacts) -> int:
 
 
 def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
-    """A schedule as the kernel takes it."""
+    """Return a schedule's lanes as the kernel takes them."""
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:
         chains = THREADS * (2 if n == 1 else 1)  # a thread has two where the matrix has one column
@@ -138,7 +138,7 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
 
 
 def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
-    """The product of rows of x and source, on several cores where that pays."""
+    """Fill `total` with the product of rows of x and source, on several threads where that pays."""
     m, n = total.shape
     terms = facts.stop - facts.start
     sums = facts.lanes * (2 if facts.chunk else 1) * PANEL_COLUMNS
@@ -150,10 +150,10 @@ def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> No
         decoded, part = np.empty(width * terms, np.float32), np.empty(m * width, np.float32)
         for start in range(first, last, step):
             stop = min(start + step, last)
-            found = part[: m * (stop - start)].reshape(m, stop - start)
+            outputs = part[: m * (stop - start)].reshape(m, stop - start)
             with ieee_arithmetic(), np.errstate(all="ignore"):  # NaN and Inf are meant
-                run(x, source.part(start, stop, decoded), found, facts, room, 0, m, 0, stop - start)
-            total[:, start:stop] = found
+                run(x, source.part(start, stop, decoded), outputs, facts, room, 0, m, 0, stop - start)
+            total[:, start:stop] = outputs
 
     if m < n:
         over_spans(n, over_outputs, PANEL_COLUMNS, weight=terms + m * terms / MACS)  # casts, and multiply-adds

@@ -40,7 +40,7 @@ def matmul(
     out: npt.NDArray[Any] | None = None,
     out_format: FormatLike | None = None,
 ) -> npt.NDArray[Any]:
-    """c + a @ b, with every product, addition and rounding of a matrix unit, a library or an accumulator.
+    """Return c + a @ b, with every product, addition and rounding of a matrix unit, a library or an accumulator.
 
     With a unit, element (m, n) has the bits of `fp.dot_add(a[m], b[:, n], c[m, n], unit)`, for all inputs. With a
     schedule it has those of a library's kernel, such as cuBLAS's, which chains the unit in its own way.
@@ -57,8 +57,8 @@ def matmul(
       scale_a, scale_b: (M, K / block) and (K / block, N) scale codes for block-scaled units, unless the operands are
         Scaled. For other units float32 decode scales: a number; (M, 1) and (1, N); per 1x128 (M, ceil(K / 128)) and
         (ceil(K / 128), N); per 128x128 (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)).
-      scale_order: how a partial sum meets the scales of Scaled operands in front of the total, for units that take no
-        scales: "product": fma(scale_a * scale_b, partial, total), as DeepGEMM; "a_first":
+      scale_order: how a partial sum is multiplied by the scales of Scaled operands before it joins the total, for units
+        that take no scales: "product": fma(scale_a * scale_b, partial, total), as DeepGEMM; "a_first":
         fma(partial * scale_a, scale_b, total), as CUTLASS and cuBLAS; "b_first" likewise. None is "product", or the
         schedule's own.
       bias: (N,) float32, float16 or bfloat16, added in float32 before the cast.

@@ -29,7 +29,7 @@ MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
 
 
 class PassedFinish(NamedTuple):
-    """Which operands of the epilogue a call passes."""
+    """The operands of the epilogue that a call passes: True for each of them."""
 
     c: bool = False
     alpha: bool = False
@@ -39,7 +39,7 @@ class PassedFinish(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatmulPlan:
-    """What products of one shape by one unit have in common that are scaled and added alike."""
+    """The plan of products of one shape by one unit that are scaled and added alike."""
 
     unit: MatrixUnit
     left: OperandShape
@@ -63,7 +63,7 @@ class MatmulPlan:
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
-        """What the schedule's library does otherwise, a sentence each."""
+        """The remarks on the schedule, a sentence each: which other kernels its library takes for the shape."""
         return tuple(remarks(self.schedule, self.unit, *self.shape, self.along_k.k))
 
     @cached_property

@@ -29,7 +29,7 @@ class OperandShape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What shares a factor: "none", "tensor", "row" (a column of b), "1x128" or "128x128"."""
+        """The part that shares a factor: "none", "tensor", "row" (a column of b), "1x128" or "128x128"."""
         if self.factors is None:
             return "none"
         if self.along_k is not None:

@@ -72,7 +72,7 @@ def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
 
 
 class PlainUnit(NamedTuple):
-    """What all plain products by a unit and a promotion have in common."""
+    """The plan of all plain products by a unit and a promotion."""
 
     loop: Any  # of `fused`, as are the facts
     facts: dict[bool | None, Facts] | None

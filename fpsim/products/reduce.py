@@ -1,4 +1,4 @@
-"""Sums and dot products whose every rounding is known."""
+"""sum and dot: sums and dot products by an accumulator or a matrix unit, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
 
 def no_accumulator(got: object) -> TypeError:
-    """The error for something that is given as the accumulator of a sum and is none; a format gets one of its own.
+    """Return the error for something that is passed as the accumulator of a sum and is none; for a format it names one.
 
     Example:
       >>> from fpsim.products.reduce import no_accumulator
@@ -41,7 +41,7 @@ def no_accumulator(got: object) -> TypeError:
 def sum(
     x: npt.ArrayLike, *, accumulate: Accumulator | None = None, fmt: FormatLike | None = None, axis: int | None = None
 ) -> Any:
-    """The sum of an array, as an accumulator adds it: in which order, and what is rounded where.
+    """Return the sum of an array, with the order and every rounding of an accumulator.
 
     Args:
       x: array of a float dtype (float16, float32, float64, ml_dtypes) of any shape, or unsigned codes with `fmt`.
@@ -72,12 +72,12 @@ def sum(
     if not isinstance(accumulate, Accumulator):
         raise no_accumulator(accumulate)
     usual = axis is None and type(x) is np.ndarray and (fmt is None or type(fmt) is Format or type(fmt) is str)
-    found = short_sums().plain_sum(x, accumulate, fmt) if usual else None
-    if found is not None:
-        return found
+    total = short_sums().plain_sum(x, accumulate, fmt) if usual else None
+    if total is not None:
+        return total
     codes, of_codes, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
-    where = checked_axis(axis, codes.ndim)
-    terms = codes.reshape(-1) if where is None else np.moveaxis(codes, where, -1)
+    along = checked_axis(axis, codes.ndim)
+    terms = codes.reshape(-1) if along is None else np.moveaxis(codes, along, -1)
     sums = lines().line_sums(accumulate, lines().Lines(None, terms, (None, of_codes)))
     return _as_result(sums.reshape(terms.shape[:-1]), accumulate.result_format)
 
@@ -86,7 +86,7 @@ def dot(
     a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | str | None = None,
     fmt: Formats = None,
 ) -> Any:  # fmt: skip
-    """The dot products along the last axis, as an accumulator or a matrix unit adds them.
+    """Return the dot products along the last axis, as an accumulator or a matrix unit adds them.
 
     Args:
       a, b: arrays (..., K) of a float dtype, or unsigned codes with `fmt`; the axes before the last broadcast.
@@ -125,12 +125,12 @@ def dot(
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:
-    """Codes in the format's dtype, where it has one; a scalar for a single one."""
+    """Return codes in the format's dtype, where it has one; a scalar for a single code."""
     return codes.view(DTYPES.get(fmt, codes.dtype))[()]
 
 
 def checked_axis(axis: int | None, dimensions: int) -> int | None:
-    """An axis of an array of so many, or None for all of them.
+    """Return an axis of an array with a number of dimensions, as an integer, or None for all axes.
 
     Raises:
       TypeError, ValueError: no integer, or no axis of the array.
@@ -147,24 +147,24 @@ def checked_axis(axis: int | None, dimensions: int) -> int | None:
 
 
 def check_terms(a: Any, b: Any) -> None:
-    """A ValueError unless two arrays have a last axis in common."""
+    """Raise a ValueError unless two arrays have a last axis in common."""
     if not a.shape or not b.shape or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a dot product needs operands (..., K) with the same K; got {a.shape} and {b.shape}.")
 
 
 def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | str, fmt: Formats) -> Any:
-    """The dot products by a chain of matrix instructions."""
+    """Return the dot products by a chain of matrix instructions."""
     from fpsim.instructions.dot_add import dot_add
     from fpsim.instructions.operands import operand
     from fpsim.matrix_units.catalogue import named_unit
 
-    found = named_unit("accumulate", unit)
+    unit = named_unit("accumulate", unit)
     if fmt is not None:
-        raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
-    left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
+        raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
+    left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     check_terms(left, right)
     shape = broadcast_shape("dot", (left.shape, right.shape))
     left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
     count = int(np.prod(shape[:-1], dtype=np.int64))
-    codes = dot_add(left.reshape(count, shape[-1]), right.reshape(count, shape[-1]), None, found)
-    return _as_result(codes.reshape(shape[:-1]), found.d.carrier)
+    codes = dot_add(left.reshape(count, shape[-1]), right.reshape(count, shape[-1]), None, unit)
+    return _as_result(codes.reshape(shape[:-1]), unit.d.carrier)

@@ -36,7 +36,7 @@ class ProductSums(NamedTuple):
 def merged(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None = None
 ) -> Matrix:  # fmt: skip
-    """The product of all slices; work: a matrix that may serve as it."""
+    """Return the sum of all slices, merged; work: a matrix whose memory may hold it."""
     slices = sums.plan.slices
     if _merged_by_kernel(sums):
         total = sums.backend.full(shape, -0.0, dtype, work)
@@ -50,7 +50,7 @@ def merged(
 
 
 def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
-    """Slices one after the other, from the first one's sum on."""
+    """Return slices merged one after the other, from the first one's sum on."""
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
         if merge == "in_place":
@@ -63,14 +63,14 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
-    """The total after a slice, in the output's format."""
+    """Return the total after a slice, in the output's format."""
     if sums.join is not None:
         return sums.backend.rounded(sums.join(part, total), sums.out_fmt)
     return sums.backend.rounded(part if total is None else sums.backend.add(total, part), sums.out_fmt)
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """The last slice, then the others in order, each of the first half with one of the second added to it."""
+    """Return the last slice plus the others in order, each of the first half after one of the second is added to it."""
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
         if i == count - 1:
@@ -86,7 +86,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """The sums of slices by threads that multiply and add."""
+    """Return the function from a slice's number to its sum by threads that multiply and add."""
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
@@ -99,7 +99,7 @@ def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
 def _by_chains(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None
 ) -> Callable[[int], Matrix]:  # fmt: skip
-    """The sums of slices by matrix instructions, that of the first one in `work`."""
+    """Return the function from a slice's number to its sum by matrix instructions; the first sum is in `work`."""
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
     first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
@@ -138,7 +138,7 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Whether the kernel can add the slices to one another itself: whole ones, by instructions of the unit."""
+    """Return whether the kernel can add the slices to one another: whole ones, by instructions of the unit."""
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # totals that are rounded to float32 are what they were
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
@@ -151,7 +151,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 
 
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
-    """Whether a slice is promoted at multiples of the interval, and begins where blocks of scales do."""
+    """Return whether a slice is promoted at multiples of the interval, and begins at a block of scales."""
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
     return of.terms > 0 and of.residue == 0 and regular and scaled
@@ -170,7 +170,7 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
-    """Slices in their order, in groups of as many terms each; the last one of a group may have fewer."""
+    """Yield slices in their order, in groups of as many terms each; the last one of a group may have fewer."""
     group: list[Slice] = []
     for of in plan.slices:
         if group and (group[0].terms % plan.step or group[-1].terms < group[0].terms or of.terms > group[0].terms):
@@ -181,7 +181,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Slices as one, whose runs are joined where one begins at the other's end."""
+    """Return slices as one, whose runs are joined where one begins at the other's end."""
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):
         if runs and runs[-1].stop == run.start:
@@ -192,7 +192,7 @@ def _joined_runs(group: list[Slice]) -> Slice:
 
 
 def _term(of: Slice, position: int) -> int:
-    """The term of K at a position of a slice."""
+    """Return the term of K at a position of a slice."""
     for run in of.runs:
         if position < run.terms:
             return run.start + position
@@ -201,7 +201,11 @@ def _term(of: Slice, position: int) -> int:
 
 
 def _with_step(product: Any, step: int) -> Any:
-    """The product by instructions of fewer terms."""
+    """Return the product by instructions of fewer terms.
+
+    Raises:
+      ValueError: how such an instruction adds is not known.
+    """
     unit = product.unit
     if unit.rule is not Rule.FUSED or step % 4:
         raise ValueError(f"instructions of {step} terms are not known for {unit.name}, whose steps have {unit.terms}.")
@@ -209,7 +213,7 @@ def _with_step(product: Any, step: int) -> Any:
 
 
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
-    """The terms of a slice in the order of its instructions, with zeros where one is not full."""
+    """Return a product of a slice's terms in the order of its instructions, with zeros where one is not full."""
     if len(of.runs) == 1 and not of.residue:
         run = of.runs[0]
         if product.unit.block and run.start % product.unit.block:
@@ -229,7 +233,7 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
-    """Runs of K, of which one is cut in two so that its first part ends at a position of the slice."""
+    """Return runs of K, of which one is cut in two so that its first part ends at a position of the slice."""
     spans: list[Span] = []
     for run in runs:
         cut = run.start + position
@@ -239,7 +243,7 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
-    """A ValueError unless every partial sum lies in one block of scales."""
+    """Raise a ValueError unless every partial sum lies in one block of scales."""
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
                   if block.terms)  # fmt: skip

@@ -33,7 +33,7 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class ScaledOperand(NamedTuple):
-    """What `fpsim.matmul` reads of a Scaled operand: codes on the GPU, scales for epilogues on the CPU."""
+    """A Scaled operand as `fpsim.matmul` reads it: codes on the GPU, scales for epilogues on the CPU."""
 
     codes: Any
     scales: npt.NDArray[np.float32]
@@ -44,7 +44,7 @@ class ScaledOperand(NamedTuple):
 
 
 def codes_of(x: Any, name: str) -> GpuArray:
-    """An array on the GPU, or the codes of a Scaled one.
+    """Return an array on the GPU, or the codes of a Scaled one.
 
     Raises:
       TypeError: it lies elsewhere.
@@ -55,7 +55,7 @@ def codes_of(x: Any, name: str) -> GpuArray:
 
 
 class Gpu(FloatMatrices):
-    """`fpsim.products.backend.Backend` on words of float32 (float64 for units that add in it).
+    """The GPU as a backend of matrix products, on words of float32 (float64 for units that add in it).
 
     Results are of the kind of `owner`, and made on its stream.
     """
@@ -69,16 +69,16 @@ class Gpu(FloatMatrices):
         self.owner = owner
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """As `Backend.operand`."""
+        """Implement `Backend.operand`."""
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """As `Backend.codes`."""
-        codes, found = code_operand(x, fmt, name)
-        return codes.matrix, found
+        """Implement `Backend.codes`."""
+        codes, of_codes = code_operand(x, fmt, name)
+        return codes.matrix, of_codes
 
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
-        """As `Backend.scaled`."""
+        """Implement `Backend.scaled`."""
         codes = codes_of(x, name) if isinstance(x, (Scaled, CpuScaled)) else None
         if codes is None:
             return None
@@ -86,11 +86,11 @@ class Gpu(FloatMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """As `Backend.product`."""
+        """Implement `Backend.product`."""
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """As `Backend.result`."""
+        """Implement `Backend.result`."""
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
             there = [x for x in others if not isinstance(x, np.ndarray)]
@@ -98,17 +98,17 @@ class Gpu(FloatMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """As `Backend.full`."""
+        """Implement `Backend.full`."""
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """As `Backend.start`."""
+        """Implement `Backend.start`."""
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """As `Backend.source`."""
+        """Implement `Backend.source`."""
         codes = gpu_array(c, "c")
         fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -116,14 +116,14 @@ class Gpu(FloatMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Codes as the words of their float32 values; float64 stays."""
+        """Return codes as the words of their float32 values; float64 stays."""
         if codes.shape != shape:
             raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
         words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """As `Backend.rounded`."""
+        """Implement `Backend.rounded`."""
         if fmt == FP32:
             return x
         flat = self._flat(x)
@@ -133,24 +133,24 @@ class Gpu(FloatMatrices):
         return result
 
     def _fill_codes(self, x: Any, fmt: Format, codes: Any, overflow: str) -> None:
-        """The codes of values in a format, in a row, to nearest even."""
+        """Fill in the codes of values in a format, rounded to nearest even, in one row."""
         fill_codes(self._flat(x), codes, cast_options(fmt, overflow=overflow))
 
     def _flat(self, x: Any) -> GpuArray:
-        """float32 words in a row."""
+        """Return float32 words in one row."""
         size = math.prod(x.shape)
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """As `Backend.add_product`."""
+        """Implement `Backend.add_product`."""
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """As `Backend.lane_product`."""
+        """Implement `Backend.lane_product`."""
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """As `Backend.deliver`."""
+        """Implement `Backend.deliver`."""
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):
             if total is not target:
@@ -165,7 +165,7 @@ class Gpu(FloatMatrices):
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
     ) -> None:
-        """As `Backend.accumulate`."""
+        """Implement `Backend.accumulate`."""
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory

@@ -33,7 +33,10 @@ OF_FLOAT = unpack_layout(FP32, "keep")
 
 @cache
 def operation_kernel(name: str) -> Any:
-    """The kernel `(x, y, z, row and column steps of x, y, z, out, columns, layouts of operands and result)`."""
+    """Return the kernel of an operation on float32 matrices.
+
+    `(x, y, z, row and column steps of x, y, z, out, columns, layouts of operands and result)`
+    """
     is_fma, is_add = name == "fma", name == "add"
 
     def compute(x: Any, y: Any, z: Any, steps: Any, out: Any, columns: Any, of_float: Any, to_float: Any) -> None:
@@ -56,7 +59,7 @@ def operation_kernel(name: str) -> Any:
 
 @cache
 def copy_kernel() -> Any:
-    """The kernel `(source, out)`."""
+    """Return the kernel `(source, out)` that copies words."""
 
     def copy(source: Any, out: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
@@ -67,7 +70,7 @@ def copy_kernel() -> Any:
 
 @cache
 def nan_kernel() -> Any:
-    """The kernel `(words, infinity, sign, nan)` that replaces every NaN of float patterns by one."""
+    """Return the kernel `(words, infinity, sign, nan)` that replaces every NaN of float patterns by one."""
 
     def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
         for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
@@ -79,7 +82,7 @@ def nan_kernel() -> Any:
 
 @cache
 def nan_code_kernel() -> Any:
-    """The kernel `(total, codes, nan)` that gives one code to every NaN of float32 patterns."""
+    """Return the kernel `(total, codes, nan)` that gives one code to every NaN of float32 patterns."""
 
     def replace(total: Any, codes: Any, nan: Any) -> None:
         for i in range(cuda.grid(1), total.size, cuda.gridsize(1)):
@@ -97,7 +100,7 @@ class FloatOperand(NamedTuple):
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Of rows and columns; 0 where one is repeated."""
+        """Steps from a row and from a column to the next; 0 where one is repeated."""
         rows, columns = self.shape
         return (columns if rows > 1 else 0), (1 if columns > 1 else 0)
 
@@ -112,26 +115,26 @@ class FloatMatrices:
         self.like = like
 
     def _operand(self, x: Any) -> FloatOperand:
-        """A matrix on the GPU as it is, anything else as float32."""
+        """Return a matrix on the GPU as it is, anything else as float32."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
             return FloatOperand(self.sent(host.reshape(-1)), host.shape)
         return FloatOperand(x.reshape(math.prod(x.shape)), x.shape)
 
     def sent(self, host: Any) -> Any:
-        """A NumPy array on the GPU."""
+        """Return a copy of a NumPy array on the GPU."""
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """x + y."""
+        """Return x + y, in `out` if given."""
         return self._run("add", (x, y), out)
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """x * y."""
+        """Return x * y, in `out` if given."""
         return self._run("multiply", (x, y), out)
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """x * y + z."""
+        """Return x * y + z with one rounding, in `out` if given."""
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
@@ -148,7 +151,7 @@ class FloatMatrices:
         return result
 
     def codes_of(self, x: Any, fmt: Format) -> Any:
-        """The codes of a matrix whose values a format has."""
+        """Return the codes of a matrix whose values a format has."""
         codes = scratch(x.shape, fmt.storage)
         size = math.prod(x.shape)
         fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(fmt))
@@ -161,14 +164,14 @@ class FloatMatrices:
         self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """A matrix of one word."""
+        """Return a matrix of one word."""
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
-        """A matrix of the same words."""
+        """Return a matrix of the same words."""
         result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
         words = result.reshape(size)

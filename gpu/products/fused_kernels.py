@@ -56,7 +56,7 @@ STEPS = steps_by_rule()
 
 @scalar
 def _fused(x: Any, y: Any, z: Any) -> Any:
-    """x * y + z of float32, rounded once."""
+    """Return x * y + z of float32, rounded once."""
     return cuda.fma(x, y, z)
 
 
@@ -74,7 +74,7 @@ class Tile(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.high * self.wide
 
     @property
@@ -85,7 +85,7 @@ class Tile(NamedTuple):
 
 @scalar
 def promoted(total: Any, partial: Any, left: Any, right: Any, mode: Any) -> Any:
-    """A total plus a partial sum times its factors, as products/kernels/fused_product.py does it; float32."""
+    """Return a total plus a partial sum times its factors, as products/kernels/fused_product.py does it; float32."""
     if mode == PRODUCT:
         return fused(f32(left * right), partial, total)
     if mode == ROWS_FIRST:
@@ -95,14 +95,14 @@ def promoted(total: Any, partial: Any, left: Any, right: Any, mode: Any) -> Any:
 
 @scalar
 def place_of(terms: Any, k: Any) -> Any:
-    """The place along K of term k, -1 for none."""
+    """Return the place along K of term k, -1 for none."""
     place = i32(terms[min(u32(k), u32(terms.size - 1))])
     return place if k < terms.size else i32(-1)
 
 
 @cache
 def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
-    """The parts of a step that do not depend on how its sum is rounded: (fetch_a, fetch_b, largest, add_cuts).
+    """Return the parts of a step that do not depend on how its sum is rounded: (fetch_a, fetch_b, largest, add_cuts).
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
     are unrolled and the arrays of a thread are registers. What lies outside is read from the edge and then ignored,
@@ -149,23 +149,23 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
                 e[u32(k), u32(column)] = i16(exponent)
 
     @scalar
-    def largest(ea: Any, eb: Any, top: Any, side: Any, x: Any, found: Any) -> None:
-        """found[r] = the largest exponent of the products of a step."""
+    def largest(ea: Any, eb: Any, top: Any, side: Any, x: Any, tops: Any) -> None:
+        """Fill tops[r] with the largest exponent of the products of a step for each result r."""
         for r in range(rows * columns):
-            found[r] = i32(2 * NO_TERM)
+            tops[r] = i32(2 * NO_TERM)
         for k in range(terms):
             for i in range(rows):
                 x[i] = i32(ea[u32(k), u32(top + u32(high * i))])
             for j in range(columns):
                 y = i32(eb[u32(k), u32(side + u32(wide * j))])
                 for i in range(rows):
-                    found[i * columns + j] = max(found[i * columns + j], i32(x[i] + y))
+                    tops[i * columns + j] = max(tops[i * columns + j], i32(x[i] + y))
 
     @scalar
     def add_cuts(
         a: Any, b: Any, start: Any, stop: Any, top: Any, side: Any, x: Any, y: Any, power: Any, s: Any
     ) -> None:
-        """s[r] += the cut products of terms start .. stop, two at a time for one addition of three integers."""
+        """Add the cut products of terms start .. stop to s[r], two at a time for one addition of three integers."""
         for k in range(start, stop, 2):
             for i in range(rows):
                 x[i] = a[u32(k), u32(top + u32(high * i))]
@@ -183,7 +183,7 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
 @cache
 def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mode: int, tile: Tile) -> Any:
-    """The kernel that adds a product to `total` (M, N), tile by tile; its other arguments are arrays and facts.
+    """Return the kernel that adds a product to `total` (M, N), tile by tile; its other arguments are arrays and facts.
 
     terms: of a step, a multiple of 4; bits: of its sum, SHORT, MIDDLE or LONG; half: it is rounded to FP16; codes:
     `total` holds FP16 codes, otherwise float32 patterns; scaled: operands have block scales; mode: how partial sums of
@@ -282,7 +282,7 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
 @cache
 def specified_kernel(rule: Rule) -> Any:
-    """The kernel that calculates the results that are marked, by the specification.
+    """Return the kernel that calculates the results that are marked, by the specification.
 
     Arguments as those of tile_kernel, with the layouts of a, b, accumulator, scales and result one by one. One kernel
     serves all units of a rule, for it takes long to compile.

@@ -51,7 +51,7 @@ class TileProduct(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What the kernel of a unit takes."""
+    """The numbers that the kernel of a unit takes."""
 
     bits: int
     of_a: OperandFacts
@@ -60,7 +60,7 @@ class _Plan(NamedTuple):
 
 
 def takes(unit: MatrixUnit) -> bool:
-    """Whether `add_fused` has a kernel for a unit."""
+    """Return whether `add_fused` has a kernel for a unit."""
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)
         and unit.terms in FUSED_TERMS
@@ -120,7 +120,7 @@ def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
 
 
 def _factors(p: TileProduct) -> tuple[Any, Any, int]:
-    """Factors as float32 arrays, some that nobody reads where there are none, and how they are applied."""
+    """Return factors as float32 arrays, which no kernel reads where there are none, and how they are applied."""
     if p.factors is None or not p.promote:
         nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
         return nothing, nothing, ADD if p.promote else NEVER
@@ -128,7 +128,7 @@ def _factors(p: TileProduct) -> tuple[Any, Any, int]:
 
 
 def _scales(p: TileProduct) -> tuple[Any, Any]:
-    """Codes of block scales; some that nobody reads for a unit without."""
+    """Return codes of block scales; for a unit without, some that no kernel reads."""
     if p.unit.rule is Rule.SCALED:
         return p.scale_a, p.scale_b
     nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)
@@ -136,7 +136,7 @@ def _scales(p: TileProduct) -> tuple[Any, Any]:
 
 
 def _tile(unit: MatrixUnit) -> Tile:
-    """The tile of a unit: as large as the registers have room for."""
+    """Return the tile of a unit: as large as the registers have room for."""
     if is_simulated():
         return SIMULATED_TILE
     return LONG_TILE if _plan(unit).bits == LONG else TILE
@@ -144,7 +144,7 @@ def _tile(unit: MatrixUnit) -> Tile:
 
 @cache
 def _plan(unit: MatrixUnit) -> _Plan:
-    """The numbers that the kernels need of a unit."""
+    """Return the numbers that the kernels need of a unit."""
     bound = (unit.terms << (unit.fraction_bits + 2)) + (2 << unit.fraction_bits)  # no sum reaches it
     bits = SHORT if bound <= 1 << SHORT else MIDDLE if bound <= 1 << MIDDLE else LONG
     least_top = unit.fraction_bits + LEAST_PLACE
@@ -158,7 +158,7 @@ def _plan(unit: MatrixUnit) -> _Plan:
 
 
 def _operand_facts(element: Element) -> OperandFacts:
-    """The numbers that the kernels need of an operand's format."""
+    """Return the numbers that the kernels need of an operand's format."""
     fmt = element.carrier
     kept = -1 << (fmt.bits - element.fmt.bits)
     sign = fmt.sign_bit - (1 << 32) if fmt.bits == 32 else fmt.sign_bit

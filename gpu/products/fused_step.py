@@ -73,7 +73,7 @@ class StepNumbers(NamedTuple):
 
 @scalar
 def operand(code: Any, f: OperandFacts) -> Any:
-    """(float32 pattern, exponent) of an operand's code."""
+    """Return (float32 pattern, exponent) of an operand's code."""
     bits = i32(i32(code) & f.kept)
     magnitude = i32(bits & f.magnitude_mask)
     sign = i32(i32(bits & f.sign_bit) << f.sign_up)
@@ -88,7 +88,7 @@ def operand(code: Any, f: OperandFacts) -> Any:
 
 @scalar
 def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
-    """(pattern, exponent) of an operand times its block's scale, an E8M0 code; inside: whether there is one.
+    """Return (pattern, exponent) of an operand times its block's scale, an E8M0 code; inside: whether there is one.
 
     A result that is subnormal in float32 is exact: operands have at most 4 significant bits and are at least 2**-16.
     """
@@ -107,14 +107,14 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 
 @scalar
 def accumulator_exponent(c: Any, least: Any) -> Any:
-    """The exponent of an accumulator's float32 pattern, that of no term for zero."""
+    """Return the exponent of an accumulator's float32 pattern, that of no term for zero."""
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
 
 
 @scalar
 def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
-    """The pattern of 2**(F - M), 0 where the step marks its result; largest: exponent of the products."""
+    """Return the pattern of 2**(F - M), 0 where the step marks its result; largest: exponent of the products."""
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))
     power = i32(i32(i32(BIAS + u.fraction_bits) - max(top, u.low)) << MANTISSA_BITS)
@@ -123,33 +123,33 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
 
 @scalar
 def cut(value: Any, power: Any) -> Any:
-    """A float in units of the last bit that is kept, cut toward zero."""
+    """Return a float in units of the last bit that is kept, cut toward zero."""
     return i32(f32(value * i32(power).view(f32)))
 
 
 @scalar
 def cut_accumulator(c: Any, power: Any) -> Any:
-    """An accumulator's pattern likewise; 0 where the step marks its result."""
+    """Return an accumulator's pattern in these units, cut toward zero; 0 where the step marks its result."""
     return cut(i32(c if power != i32(0) else i32(0)).view(f32), power)
 
 
 @scalar
 def restored(near: Any, negative: Any, power: Any) -> Any:
-    """The float of a magnitude in units of the last bit, with its sign."""
+    """Return the float of a magnitude in units of the last bit, with its sign."""
     signed = i32(f32(near).view(i32) | (SIGN if negative else i32(0)))
     return f32(i32(signed).view(f32) * i32(POWER_OF_ZERO - power).view(f32))
 
 
 @scalar
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
-    """The float32 pattern of a sum of at most 24 bits."""
+    """Return the float32 pattern of a sum of at most 24 bits."""
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
     return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
 
 
 @scalar
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
-    """The float32 pattern of an int32 sum, toward zero."""
+    """Return the float32 pattern of an int32 sum, toward zero."""
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
     near = f32(i32(magnitude & ~i32(magnitude >> i32(24))))
@@ -159,7 +159,7 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
-    """The float32 pattern of an int64 sum, toward zero."""
+    """Return the float32 pattern of an int64 sum, toward zero."""
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
     new = restored(near, total < i64(0), power)
@@ -168,7 +168,7 @@ def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
-    """The float32 pattern of an int64 sum, rounded to nearest even FP16."""
+    """Return the float32 pattern of an int64 sum, rounded to nearest even FP16."""
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
     # what was cut shows in the last bit, which rounds as the exact sum does
@@ -180,7 +180,7 @@ def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def float_of_half(code: Any) -> Any:
-    """The float32 pattern of an FP16 code."""
+    """Return the float32 pattern of an FP16 code."""
     magnitude = i32(i32(code) & HALF_MAGNITUDE)
     sign = i32(i32(i32(code) & HALF_SIGN) << i32(16))
     up = i32(magnitude << HALF_UP)
@@ -190,7 +190,7 @@ def float_of_half(code: Any) -> Any:
 
 @scalar
 def half_of_float(pattern: Any) -> Any:
-    """The FP16 code of a float32 pattern whose value FP16 has, NaN excepted."""
+    """Return the FP16 code of a float32 pattern whose value FP16 has, NaN excepted."""
     sign = i32(i32(pattern >> i32(16)) & HALF_SIGN)
     magnitude = i32(pattern & MAGNITUDE)
     small = magnitude < i32(i32(HALF_LEAST + BIAS) << MANTISSA_BITS)

@@ -31,7 +31,9 @@ LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
 
 @cache
 def lane_sums_kernel() -> Any:
-    """The kernel `(a, b, out, numbers, word that totals start at, layouts of a, b, float32, and as a result)`.
+    """Return the kernel that adds up the lanes of a schedule without matrix units.
+
+    `(a, b, out, numbers, word that totals start at, layouts of a, b, float32, and as a result)`
 
     out: (groups, lanes, M * N) float32 words: what every lane of every group adds up.
     """
@@ -69,7 +71,7 @@ def lane_sums_kernel() -> Any:
 
 
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
-    """Some terms of a product, as the lanes of a schedule without matrix units add them: (M, N) float32 words."""
+    """Return some terms of a product, as a schedule's lanes without matrix units add them: (M, N) float32 words."""
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
     if terms.terms == 0 or outputs == 0:
@@ -106,7 +108,7 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
-    """The chains of every thread, one after the other: (lanes, outputs) -> (THREADS, outputs)."""
+    """Return the chains of every thread added one after the other: (lanes, outputs) -> (THREADS, outputs)."""
     first, *others = (
         taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, backend) for chain in range(chains)
     )
@@ -116,7 +118,7 @@ def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
 
 
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
-    """The upper half of the rows joins the lower one until `left` are left; returns how many."""
+    """Add the upper half of the rows to the lower one until `left` are left, and return how many are left."""
     half = count // 2
     while half >= left:
         backend.add(sums[:half], sums[half : 2 * half], out=sums[:half])
@@ -125,7 +127,7 @@ def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
 
 
 def _join_groups(groups: Any, count: int, backend: FloatMatrices) -> None:
-    """reduce_1Block_kernel: the sums of groups (THREADS or more, outputs), +0 behind them, in the first row."""
+    """Add the sums of groups (THREADS or more, outputs) into the first row, as reduce_1Block_kernel does."""
     for start in range(THREADS, count, THREADS):
         stop = min(start + THREADS, count)
         backend.add(groups[: stop - start], groups[start:stop], out=groups[: stop - start])

@@ -24,7 +24,7 @@ from fpsim.sums.accumulators import Accumulator
 
 
 def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = None, scale_b: Any = None) -> Any:
-    """c + sum of a[n, k] * b[n, k] for every row n, as a matrix unit computes it: the bits of `fpsim.dot_add`.
+    """Return c + sum of a[n, k] * b[n, k] for every row n, as a matrix unit computes it: the bits of `fpsim.dot_add`.
 
     Args:
       a, b: (N, K) codes of the unit's elements on the GPU, or arrays of their dtypes.
@@ -48,21 +48,21 @@ def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = No
       ...     x = torch.full((1, 32), 0x38, dtype=torch.uint8).cuda()
       ...     print(fp.gpu.dot_add(x, x, None, "hopper_e4m3_f32"))
     """
-    found = find_unit(unit)
-    left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
+    unit = find_unit(unit)
+    left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     if left.shape != right.shape or len(left.shape) != 2:
         raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
     rows, k = left.shape
     scales = [
-        block_scales(x, (rows, block_count(k, found)), found, name)
+        block_scales(x, (rows, block_count(k, unit)), unit, name)
         for x, name in ((scale_a, "scale_a"), (scale_b, "scale_b"))
     ]
-    start = None if c is None else operand(c, found.d, found, "c")
+    start = None if c is None else operand(c, unit.d, unit, "c")
     if start is not None and start.shape != (rows,):
         raise ValueError(f"c must have the shape {(rows,)} of the rows of a; got {start.shape}.")
-    result, out = result_like(left, (rows,), found.d.fmt.storage)
-    product = GpuProduct(found, left.matrix, right.matrix, scales[0], scales[1], np.arange(k, dtype=np.int32))
-    words = scratch(0, found.d.fmt.storage) if start is None else start.words
+    result, out = result_like(left, (rows,), unit.d.fmt.storage)
+    product = GpuProduct(unit, left.matrix, right.matrix, scales[0], scales[1], np.arange(k, dtype=np.int32))
+    words = scratch(0, unit.d.fmt.storage) if start is None else start.words
     run_specification(product, words, out, left.like, paired=True)
     return result
 
@@ -74,7 +74,7 @@ def matmul(
     out_fmt: FormatLike | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
     out_format: FormatLike | None = None,
 ) -> Any:  # fmt: skip
-    """c + a @ b on the GPU by a matrix unit, a library or an accumulator: the bits of `fpsim.matmul`.
+    """Return c + a @ b on the GPU by a matrix unit, a library or an accumulator: the bits of `fpsim.matmul`.
 
     Args:
       a, b: (M, K) and (K, N) codes of the unit's elements on the GPU, arrays of their dtypes, or `fp.gpu.Scaled`.

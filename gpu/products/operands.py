@@ -1,4 +1,4 @@
-"""Validates operands of matrix units on the GPU: codes, and the scales that came with them or beside them."""
+"""Validates operands of matrix units on the GPU: codes, and the scales that came with them or as arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 
 
 def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
-    """Codes of an element on the GPU.
+    """Return the codes of an element on the GPU.
 
     Raises:
       ValueError: an array of another format.
@@ -37,12 +37,12 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
 
 
 def on_host(x: Any, name: str) -> npt.NDArray[Any]:
-    """A short array of floats for the epilogue, wherever it lies, as NumPy's."""
+    """Return a short array of floats for the epilogue, on the GPU or not, as NumPy's."""
     return host_array(x, name) if lies_on_gpu(x) else as_array(x, name)
 
 
 def block_scales(x: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Any:
-    """Scale codes as a matrix on the GPU."""
+    """Return scale codes as a matrix on the GPU."""
     if not takes_scales(x, unit, name):
         return scratch(shape, np.uint8)  # nobody reads it
     codes, fmt = gpu_array(x, name), unit.scale_format

@@ -29,7 +29,7 @@ from fpsim.sums.accumulators import Accumulator
 def sum(
     x: Any, *, accumulate: Accumulator | None = None, fmt: FormatLike | None = None, axis: int | None = None
 ) -> Any:
-    """The sum of an array on the GPU, as an accumulator adds it: the bits of `fpsim.sum`.
+    """Return the sum of an array on the GPU, as an accumulator adds it: the bits of `fpsim.sum`.
 
     Args:
       x: array of a float dtype on the GPU, of any shape, or unsigned codes with `fmt`.
@@ -55,20 +55,20 @@ def sum(
     """
     if not isinstance(accumulate, Accumulator):
         raise no_accumulator(accumulate)
-    codes, found = code_operand(x, None if fmt is None else find_format(fmt), "x")
+    codes, of_codes = code_operand(x, None if fmt is None else find_format(fmt), "x")
     where = checked_axis(axis, len(codes.shape))
     before, terms, behind = _around(codes, where)
     shape = () if where is None else tuple(np.delete(codes.shape, where).tolist())
     result, out = result_like(codes, shape, result_dtype(accumulate.result_format))
     b = codes.words.reshape(before * terms, behind)
     a = codes.words.reshape(before, terms * behind)[:, :terms]  # its values are not read, its shape is
-    problem = GpuSumProblem(a, b, _nothing(accumulate), (None, found), paired=True)
+    problem = GpuSumProblem(a, b, _nothing(accumulate), (None, of_codes), paired=True)
     fill_sums(accumulate, problem, out.reshape(before, behind), codes.like)
     return result
 
 
 def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = None, fmt: Formats = None) -> Any:
-    """The dot products along the last axis on the GPU, as an accumulator or a matrix unit adds them: as `fpsim.dot`.
+    """Return the dot products along the last axis on the GPU, by an accumulator or a matrix unit: as `fpsim.dot`.
 
     Args:
       a, b: arrays (..., K) of a float dtype on the GPU, or unsigned codes with `fmt`; the axes before the last
@@ -106,7 +106,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = N
 
 
 def _around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
-    """(elements of the axes before one, along it, and of those behind it)."""
+    """Return the numbers of elements (of the axes before one, along it, of the axes after it)."""
     if axis is None:
         return 1, x.size, 1
     axis %= len(x.shape)
@@ -114,19 +114,19 @@ def _around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
 
 
 def _nothing(accumulator: Accumulator) -> Any:
-    """An empty array in the place of c."""
+    """Return an empty array, which takes the place of c."""
     return scratch((0, 0), accumulator.result_format.storage)
 
 
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
-    """The shape of the result, and both operands as (results, K) matrices."""
+    """Return the shape of the result, and both operands as (results, K) matrices."""
     check_terms(a, b)
     shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), whole=(a.shape, b.shape))
     return shape, (_expanded(a, shape), _expanded(b, shape))
 
 
 def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
-    """An operand as a matrix, its rows repeated where its axes are."""
+    """Return an operand as a matrix whose rows are repeated where its axes are."""
     count, terms = math.prod(x.shape[:-1]), x.shape[-1]
     matrix = x.words.reshape(count, terms)
     if x.shape[:-1] == shape or math.prod(shape) == count:
@@ -136,15 +136,15 @@ def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
 
 
 def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | str, fmt: Formats) -> Any:
-    """The dot products by a chain of matrix instructions."""
-    found = find_unit(unit)
+    """Return the dot products by a chain of matrix instructions."""
+    unit = find_unit(unit)
     if fmt is not None:
-        raise ValueError(f"a matrix unit knows the formats of its operands ({found.name}); leave fmt out.")
-    left, right = operand(a, found.a, found, "a"), operand(b, found.b, found, "b")
+        raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
+    left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     shape, (x, y) = _rows(left, right)
     count, terms = x.shape
-    scales = [block_scales(None, (count, block_count(terms, found)), found, name) for name in ("scale_a", "scale_b")]
-    result, out = result_like(left, shape, result_dtype(found.d.carrier))
-    product = GpuProduct(found, x, y, scales[0], scales[1], np.arange(terms, dtype=np.int32))
+    scales = [block_scales(None, (count, block_count(terms, unit)), unit, name) for name in ("scale_a", "scale_b")]
+    result, out = result_like(left, shape, result_dtype(unit.d.carrier))
+    product = GpuProduct(unit, x, y, scales[0], scales[1], np.arange(terms, dtype=np.int32))
     run_specification(product, scratch(0, out.dtype), out, left.like, paired=True)
     return result

@@ -32,7 +32,7 @@ STEPS = steps_by_rule()
 
 @cache
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
-    """The kernel `(a, b, c, scale_a, scale_b, out, layouts, facts, step, origin)`.
+    """Return the kernel `(a, b, c, scale_a, scale_b, out, layouts, facts, step, origin)` of a rule.
 
     Result i is that of row i of a and row i of b where paired, else of row i // N of a and column i % N of b. An empty
     c stands for +0, and out may be c; room: digits of an exact sum.
@@ -60,7 +60,7 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 
 @cache
 def gather_kernel(along_rows: bool) -> Any:
-    """The kernel `(source, places, out)`: rows, or columns, of a matrix in another order, zeros where a place is -1."""
+    """Return the kernel `(source, places, out)`: rows, or columns, in another order, zeros where a place is -1."""
 
     def gather(source: Any, places: Any, out: Any) -> None:
         rows, columns = out.shape
@@ -76,7 +76,7 @@ def gather_kernel(along_rows: bool) -> Any:
 
 
 class GpuProduct(NamedTuple):
-    """A matrix product as the kernels take it: what `fpsim.products.unit_product.UnitProduct` is on the processor."""
+    """A matrix product as the kernels take it, as `fpsim.products.unit_product.UnitProduct` is on the CPU."""
 
     unit: MatrixUnit
     a: Any  # (M, K) codes on the GPU
@@ -88,11 +88,11 @@ class GpuProduct(NamedTuple):
     factors: Factors = Factors()
 
     def part(self, start: int, stop: int) -> GpuProduct:
-        """Terms start .. stop, without promotion."""
+        """Return the product of terms start .. stop, without promotion."""
         return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
 
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
-        """The terms of K in `spans`, in this order, with `gap` zeros before the span at `place`."""
+        """Return the product of the terms of K in `spans`, in this order, with `gap` zeros before span `place`."""
         runs = [self.terms[slice(*span)] for span in spans]
         if gap:
             runs.insert(place, np.full(gap, -1, np.int32))
@@ -100,7 +100,7 @@ class GpuProduct(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether all of K is added in its order."""
+        """True where all of K is added in its order."""
         return bool(np.array_equal(self.terms, np.arange(self.a.shape[1], dtype=np.int32)))
 
 
@@ -154,23 +154,23 @@ def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrice
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
-    """The product with its terms side by side."""
+    """Return the product with its terms side by side."""
     if p.whole:
         return p
     k, block = p.terms.size, p.unit.block
-    found = p._replace(
+    in_order = p._replace(
         a=taken(p.a, p.terms, False, backend), b=taken(p.b, p.terms, True, backend), terms=np.arange(k, dtype=np.int32)
     )
     if not p.unit.scale:
-        return found
+        return in_order
     blocks = p.terms[::block] // block
-    return found._replace(
+    return in_order._replace(
         scale_a=taken(p.scale_a, blocks, False, backend), scale_b=taken(p.scale_b, blocks, True, backend)
     )
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Rows or columns of a matrix in an order."""
+    """Return rows or columns of a matrix in an order."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)
@@ -190,7 +190,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
+    """Return codes as the unit's steps see them: FP8 as FP16 where the instruction is built from FP16 steps."""
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     flat = GpuArray(codes.reshape(math.prod(codes.shape)), codes.shape, element.fmt, like)

@@ -44,7 +44,7 @@ class SumLayouts(NamedTuple):
 def exact_sum(
     rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any, mode: int, rules: Any
 ) -> Any:
-    """The code of c[i, j] plus the products of row i of a and column j of its rows of b.
+    """Return the code of c[i, j] plus the products of row i of a and column j of its rows of b.
 
     rows: of codes; products: there is an a, otherwise the terms are those of b; digits: what the sum is held in, of
     which the first counts units of 2**origin; word: a random one; rules: those of `pack`.

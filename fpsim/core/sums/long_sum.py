@@ -24,13 +24,13 @@ HALF = u64(32)
 
 
 def digits_for(lowest: int, highest: int) -> int:
-    """Digits that hold sums of fewer than 2**30 numbers, multiples of 2**lowest that are below 2**highest."""
+    """Return how many digits hold sums of fewer than 2**30 multiples of 2**lowest that are below 2**highest."""
     return (highest - lowest) // DIGIT + SPARE_DIGITS
 
 
 @scalar
 def clear(digits: Any) -> None:
-    """The sum of nothing."""
+    """Set the digits to the sum of no terms."""
     for i in range(digits.size):
         digits[i] = i64(0)
 
@@ -70,7 +70,7 @@ def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) 
 
 @scalar
 def _carry(digits: Any) -> Any:
-    """Bring every digit into 0 .. 2**32 - 1; returns what is carried out of the last, -1 for a negative sum."""
+    """Bring every digit into 0 .. 2**32 - 1, and return what is carried out of the last, -1 for a negative sum."""
     carry = i64(0)
     for i in range(digits.size):
         value = i64(digits[i] + carry)
@@ -81,7 +81,7 @@ def _carry(digits: Any) -> Any:
 
 @scalar
 def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
-    """The sum as an exact number, cut below its leading 62 bits with a sticky bit; the digits are used up.
+    """Return the sum as an exact number, cut below its leading 62 bits with a sticky bit; the digits are used up.
 
     zero_negative: the sign of a sum that is zero.
     """

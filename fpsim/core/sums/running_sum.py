@@ -23,7 +23,7 @@ TARGET_FIELDS = RULES + 1
 
 @scalar
 def _times(x: Number, y: Number, absent: Any) -> Any:
-    """The product, or y alone, which may then have more than 31 bits; a NaN loses its sign."""
+    """Return the product, or y alone, which may then have more than 31 bits; a NaN loses its sign."""
     if absent:
         return exact_arithmetic.nan() if y.kind >= u64(NAN) else y
     product, _ = exact_arithmetic.multiply(x, y)
@@ -32,27 +32,27 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """x * y + z, exact but for a sticky bit."""
+    """Return x * y + z, exact but for a sticky bit."""
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
 
 
 @scalar
 def _wide_times(x: Number, y: Number, absent: Any) -> Any:
-    """The product of numbers of up to 53 bits, none of them absent."""
+    """Return the product of numbers of up to 53 bits, none of them absent."""
     product, _ = wide_products.multiply_double(x, y)
     return product
 
 
 @scalar
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """The same, plus z."""
+    """Return x * y + z of numbers of up to 53 bits, none of them absent."""
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total
 
 
 def code_lanes(wide: bool = False) -> LaneSteps:
-    """The steps for codes.
+    """Return the steps of sums for codes.
 
     An a whose layout is all zero stands for one: terms are then those of b.
 

@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
 @reloadable
 class Targets(NamedTuple):
-    """How terms are read and sums are rounded: layouts, as arrays of words."""
+    """The layouts by which terms are read and sums are rounded, as arrays of words."""
 
     a: Any
     b: Any
@@ -46,7 +46,7 @@ class Targets(NamedTuple):
 
 @reloadable
 class Randomness(NamedTuple):
-    """How sums are rounded, and where a stochastic rounding has its random words from."""
+    """The rounding mode of sums, and the source of random words for stochastic rounding."""
 
     mode: Any
     stride: Any  # random words per output
@@ -79,7 +79,7 @@ class LaneSteps(NamedTuple):
 
 
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
-    """words[w, j] = the random word of rounding step + w of output + j, for a step that is a multiple of four."""
+    """Set words[w, j] to the random word of rounding step + w of output + j, for a step that is a multiple of four."""
     for j in range(n):
         number = u64(u64(output + u64(j)) + r.first)
         counter = u64(u64(u64(number * r.stride) + step) >> u64(2))
@@ -92,7 +92,7 @@ def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> Non
 
 @scalar
 def first_of_sums(terms: int) -> Any:
-    """The number of the first sum's rounding, behind those of products."""
+    """Return the number of the first sum's rounding, which comes after those of products."""
     return u64((terms + 3) // 4 * 4)
 
 
@@ -101,14 +101,14 @@ def one_by_one(
     x: Rows, out: Any, i: int, j: int, n: int, k: int, stop: int, fused: Any, f: Targets, r: Randomness, t: Any,
     words: Any,
 ) -> Any:  # fmt: skip
-    """No term ahead of the others."""
+    """Return 0: no term is added ahead of the others."""
     return 0
 
 
 def tile_in_order(
     lanes: LaneSteps, join: Function, fill_words: Function, ahead: Function = one_by_one
 ) -> Function:  # fmt: skip
-    """The tile of Sequential, FusedMultiplyAdd and Chunked.
+    """Return the tile of Sequential, FusedMultiplyAdd and Chunked.
 
     `(x, out, i, j, n, chunk, chained, fused, f, r, t, words)`: x holds the operands, out is (M, N). chained: the
     one chunk starts from c, and its total is the result. t: three rows to work in.
@@ -162,7 +162,7 @@ def tile_in_order(
 
 @scalar
 def number_levels(numbers: Any, terms: int) -> None:
-    """numbers[level] = the number of the first sum of that level of a pairwise sum."""
+    """Set numbers[level] to the number of the first sum of that level of a pairwise sum."""
     left, number = terms, 0
     for level in range(numbers.size):
         numbers[level] = number
@@ -175,14 +175,14 @@ def no_subtree(
     x: Rows, out: Any, i: int, j: int, n: int, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any,
     words: Any,
 ) -> Any:  # fmt: skip
-    """No terms ahead of the others."""
+    """Return False: no terms are added ahead of the others."""
     return False
 
 
 def tile_by_pairs(
     lanes: LaneSteps, fill_words: Function, ahead: Function = no_subtree, levels: int = 0
 ) -> Function:  # fmt: skip
-    """The tile of Pairwise.
+    """Return the tile of Pairwise.
 
     `(x, out, i, j, n, f, r, stack, first sums of levels, words)`: as for `tile_in_order`.
 

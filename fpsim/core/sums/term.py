@@ -31,7 +31,7 @@ class Term(NamedTuple):
 
 @scalar
 def term_of(code: Any, f: UnpackLayout) -> Term:
-    """The term of a code."""
+    """Return the term of a code."""
     magnitude = u64(code & f.magnitude_mask)
     field = u64(magnitude >> f.mantissa_bits)
     mantissa = u64(magnitude ^ u64(field << f.mantissa_bits))
@@ -47,7 +47,7 @@ def term_of(code: Any, f: UnpackLayout) -> Term:
 
 @scalar
 def specials_of_product(x: Term, y: Term) -> Any:
-    """What a product brings into a sum besides finite terms."""
+    """Return flags of what a product brings into a sum besides finite terms: NaN, Inf or -Inf."""
     if (x.kind == i64(NAN)) | (y.kind == i64(NAN)):
         return HAS_NAN
     if (x.kind == i64(FINITE)) & (y.kind == i64(FINITE)):
@@ -62,7 +62,7 @@ def specials_of_product(x: Term, y: Term) -> Any:
 
 @scalar
 def specials_of(x: Term) -> Any:
-    """What a term brings into a sum besides a finite number."""
+    """Return flags of what a term brings into a sum besides a finite number: NaN, Inf or -Inf."""
     if x.kind == i64(NAN):
         return HAS_NAN
     if x.kind == i64(FINITE):
@@ -72,7 +72,7 @@ def specials_of(x: Term) -> Any:
 
 @scalar
 def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
-    """The code of a sum that met specials: NaN, or the Inf that was alone."""
+    """Return the code of a sum with such flags: NaN, or the Inf of one sign."""
     if (specials & HAS_NAN) | (specials == (HAS_PLUS | HAS_MINUS)):
         return nan
     return infinity if specials == HAS_PLUS else u64(infinity | sign_bit)
@@ -80,7 +80,7 @@ def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
 
 @scalar
 def shifted(magnitude: Any, left: Any) -> Any:
-    """A magnitude times 2**left, cut toward zero; left below the free bits of the magnitude."""
+    """Return a magnitude times 2**left, cut toward zero; left is below the free bits of the magnitude."""
     up = min(max(left, i64(0)), i64(62))
     down = min(max(-left, i64(0)), i64(62))
     return i64(i64(magnitude << up) >> down)
@@ -88,12 +88,12 @@ def shifted(magnitude: Any, left: Any) -> Any:
 
 @scalar
 def signed(negative: Any, magnitude: Any) -> Any:
-    """A magnitude with its sign."""
+    """Return a magnitude with its sign."""
     return i64(-magnitude) if negative != i64(0) else magnitude
 
 
 @scalar
 def magnitude_of(total: Any) -> Any:
-    """(negative as a 64-bit word, magnitude) of a signed sum."""
+    """Return (negative as a 64-bit word, magnitude) of a signed sum."""
     negative = u64(total < i64(0))
     return negative, u64(i64(-total) if total < i64(0) else total)

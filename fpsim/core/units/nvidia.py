@@ -68,20 +68,20 @@ class Layouts(NamedTuple):
 
 @scalar
 def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
-    """The code of a number rounded once to the bits of the result."""
+    """Return the code of a number rounded once to the bits of the result."""
     code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
     return u64(code << u64(u.lost))
 
 
 @scalar
 def special_result(specials: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """The code of a sum that met specials."""
+    """Return the code of a sum with NaN or Inf among its terms."""
     return special_code(specials, u64(u.nan), u64(f.infinite << u64(u.lost)), u64(f.sign_bit << u64(u.lost)))
 
 
 @scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """The code of total * 2**exponent; a sum that is zero is positive."""
+    """Return the code of total * 2**exponent; a sum that is zero is positive."""
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
     return packed(x, f, u.mode, u)
@@ -89,7 +89,7 @@ def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 
 @scalar
 def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """A code, +0 for -0."""
+    """Return a code, +0 for -0."""
     return ZERO if code == u64(f.sign_bit << u64(u.lost)) else code
 
 
@@ -97,7 +97,7 @@ def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 def fused_step(
     a: Any, b: Any, start: Any, stride: Any, c: Any, scale_exponent: Any, specials: Any, f: Layouts, u: UnitLayout
 ) -> Any:
-    """The code of c plus the products of one step.
+    """Return the code of c plus the products of one step.
 
     start: of the first product in the rows a and b; stride: from a pair of products to the next, 2 where they are
     consecutive; scale_exponent: added to that of every product; specials: met before this step.
@@ -133,7 +133,7 @@ def fused_step(
 
 @scalar
 def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """The code of c plus the products of one step, times the scales of the step's block."""
+    """Return the code of c plus the products of one step, times the scales of the step's block."""
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
     q = term_of(u64(u64(scale_b[block]) & u64(u.kept_scale_bits)), f.scale)
@@ -143,7 +143,7 @@ def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, 
 
 @scalar
 def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
-    """(exact dot product of a group in units of 2**-PRODUCT_BITS, whether a product is not zero)."""
+    """Return (exact dot product of a group in units of 2**-PRODUCT_BITS, whether a product is not zero)."""
     total, any_product = i64(0), i64(0)
     for k in range(start, min(start + GROUP, a.size)):
         x, y = term_of(u64(a[k]), f.a), term_of(u64(b[k]), f.b)
@@ -156,7 +156,7 @@ def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
 
 @scalar
 def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """The code of c plus four exact dot products of 16, each times the scales of its block.
+    """Return the code of c plus four exact dot products of 16, each times the scales of its block.
 
     A group is aligned by the exponents of its scales alone, also where it cancels to zero.
     """
@@ -193,7 +193,7 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
 
 @scalar
 def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """The code of c plus the products of two steps of an FP16 unit: terms 0, 1 of every four, then terms 2, 3."""
+    """Return the code of c plus the products of two steps of an FP16 unit: terms 0, 1 of every four, then 2, 3."""
     partial = ZERO
     for half in range(2):
         partial = fused_step(a, b, i64(start + i64(2 * half)), i64(4), partial, i64(0), NO_SPECIAL, f, u)

@@ -23,7 +23,10 @@ Step = Callable[..., Any]
 
 @cache
 def steps_by_rule() -> dict[Rule, Step]:
-    """The step of every rule: (rows a, b, scale_a, scale_b, first term, accumulator, digits, origin, f, u) -> code."""
+    """Return the step of every rule.
+
+    `(rows a, b, scale_a, scale_b, first term, accumulator, digits, origin, f, u) -> code`
+    """
 
     @scalar
     def _fused(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:

@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 
 from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowScratch
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
+from fpsim.products.kernels.panel_vectors import decoder_of, fills_of, panel_of
 from fpsim.products.kernels.row_vectors import (
     EXPONENT,
     FLOAT_BIAS,
@@ -26,12 +27,9 @@ from fpsim.products.kernels.row_vectors import (
     PLACES,
     SIGN,
     VECTOR_COLUMNS,
-    decoder_of,
-    fills_of,
     larger_so_far,
     largest_of,
     nearest_half,
-    panel_of,
     put_results,
 )
 from fpsim.runtime import vectors as v
@@ -43,7 +41,7 @@ LARGE = 100 + FLOAT_BIAS << PLACES  # an accumulator from 2**100 on is beyond al
 
 
 def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """What `_sums_at_start` takes: the exponent of a zero term, 23 - F and the least exponent as exponent bits."""
+    """Return numbers for `_sums_at_start`: the exponent of a zero term, 23 - F, the least exponent as exponent bits."""
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
     least = builder.shl(builder.add(least, v.WORD(FLOAT_BIAS)), v.WORD(PLACES))
@@ -52,7 +50,7 @@ def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
 
 
 def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) -> tuple[Any, Any, Any]:
-    """Both sums of sixteen columns from their accumulators, and a mask of those that may only be shortened.
+    """Return both sums of sixteen columns at the start, and a mask of accumulators that may only be shortened.
 
     top: the largest exponents of the products.
     """
@@ -74,7 +72,7 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 
 
 def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
-    """The patterns of the sums' results."""
+    """Return the patterns of the sums' results."""
     total = builder.fadd(positive, negative)
     if half:
         total = builder.fadd(nearest_half(builder, total), v.constant(0.0, v.FLOATS))  # +0 for -0
@@ -83,7 +81,7 @@ def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -
 
 @cache
 def _step_of(terms: int, half: bool, count: int) -> Any:
-    """The function `(a, ea, b, eb, c, e, r, next, after, last, width, fraction_bits, floor, kept, least)`.
+    """Return the function `(a, ea, b, eb, c, e, r, next, after, last, width, fraction_bits, floor, kept, least)`.
 
     It replaces rows r and next of c by themselves plus the products of the same rows of a step, and e by the largest
     exponents of rows after and last, which may be the same one. count: of rows, 2, or 1: row r alone, the last one.
@@ -119,7 +117,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         return types.void(*arguments), build
 
     def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
-        """The step of the rows for some groups of columns."""
+        """Emit the step of the rows for some groups of columns."""
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
         sums, idle = [], []
@@ -134,7 +132,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         signs = [_signs(builder, row) for row in of_a]
 
         def add_terms(exchanged: int) -> Any:
-            """The loop over terms whose values of A have the same sign, or different ones.
+            """Return the loop over terms whose values of A have the same sign, or different ones.
 
             Both rows take the same vectors of B, and then know beforehand which is for which of their sums.
             """
@@ -173,7 +171,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
 
     def _signs(builder: Any, row: Any) -> Any:
-        """A bit for each value of a row, set for negative ones."""
+        """Return a bit for each value of a row, set for negative values."""
         values = v.load(builder, row, 0, v.vector(v.WORD, terms))
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
         return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)
@@ -183,7 +181,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
 
 @cache
 def chained_row(terms: int, half: bool) -> RowLoops:
-    """The loops of units whose rows fast_units.rows_of calls chained."""
+    """Return the loops of units whose rows fast_units.rows_of calls chained."""
     two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)
     largest_of_two, largest_of_one = largest_of(terms, 2), largest_of(terms, 1)
 

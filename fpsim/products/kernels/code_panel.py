@@ -35,7 +35,7 @@ AHEAD = 256  # bytes between the codes of a column that are read and those that 
 
 @reloadable
 class CodeFacts(NamedTuple):
-    """How bytes are read, as 32-bit integers."""
+    """The layout of byte codes, as 32-bit integers."""
 
     up: Any  # bits that move a code up, so that its sign is the first bit of a byte
     highest: Any  # the largest finite magnitude
@@ -47,7 +47,7 @@ class CodeFacts(NamedTuple):
 
 @reloadable
 class HalfFacts(NamedTuple):
-    """How halves are read, as 32-bit integers."""
+    """The layout of codes of FP16 or BF16, as 32-bit integers."""
 
     base: Any  # of relative exponents
     turned: Any  # 1: codes lie the other way round
@@ -58,25 +58,25 @@ code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)
 
 
 def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
-    """CodeFacts of a format that `has_code_panels`."""
+    """Return the CodeFacts, as an array, of a format that `has_code_panels`."""
     infinity = int(NO_CODE) if fmt.infinity_code is None else fmt.infinity_code
     return np.array([WIDTH - fmt.bits, fmt.max_code, infinity, fmt.mantissa_bits, fmt.bias, int(turned)], i32)
 
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
-    """HalfFacts of FP16 or BF16."""
+    """Return the HalfFacts, as an array, of FP16 or BF16."""
     return np.array([base, int(turned), int(fmt == FP16)], i32)
 
 
 def has_code_panels(fmt: Format) -> bool:
-    """Whether finite codes are a sign, an exponent and a mantissa in a byte, as FP16 has them, but for the bias."""
+    """Return whether finite codes are a sign, an exponent and a mantissa in a byte, as in FP16 but for the bias."""
     plain = fmt.signed and fmt.has_zero and fmt.nan_code != fmt.sign_bit
     return fmt.bits <= WIDTH and plain and fmt.max_code >> fmt.mantissa_bits < (1 << HALF_FIELD_BITS) - 1
 
 
 @scalar
 def _half_pattern(code: Any, is_half: Any) -> Any:
-    """The float32 pattern of a code of FP16 or BF16."""
+    """Return the float32 pattern of a code of FP16 or BF16."""
     magnitude, sign = i32(code & i32(0x7FFF)), i32(i32(code << i32(16)) & SIGN)
     bits = i32(magnitude << i32(13))
     rebias, least = i32(112 << 23), i32(113 << 23).view(f32)
@@ -89,7 +89,7 @@ def _half_pattern(code: Any, is_half: Any) -> Any:
 
 @scalar
 def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """As `panel.class_of`, of the half of term k and column n."""
+    """Return `panel.class_of` of the half of term k and column n."""
     u = half_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
     return class_of(_half_pattern(code, u.is_half), i32(-1))
@@ -97,7 +97,7 @@ def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """As `panel.class_of`, of the code of term k and column n."""
+    """Return `panel.class_of` of the code of term k and column n."""
     u = code_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
     magnitude = i32(code & i32(MAGNITUDE >> u.up))
@@ -109,7 +109,7 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
-    """Have the codes fetched that come after those of a panel: of the panel beside it, or further along its columns."""
+    """Have the processor fetch the codes that come after those of a panel: of the next panel, or further down."""
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):
             prefetch_line(source[x], k + AHEAD // source.itemsize)
@@ -121,7 +121,7 @@ def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any)
 
 @cache
 def gatherer(terms: int) -> Any:
-    """The function `(source, k, n, width, turned, codes)` that copies the codes of a panel, with zeros around them."""
+    """Return the function `(source, k, n, width, turned, codes)` that copies the codes of a panel, zeros around."""
     square, side = transposer(SIDE, max(terms // SIDE, 1)), SIDE if terms % SIDE == 0 else 0
 
     def gather(source: Any, k: Any, n: Any, width: Any, turned: Any, codes: Any) -> None:
@@ -148,7 +148,7 @@ def gatherer(terms: int) -> Any:
 
 
 def _decode_codes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Codes as finite values and exponents; returns the largest magnitude. The codes are lost.
+    """Decode codes to finite values and exponents, and return the largest magnitude. The codes are lost.
 
     A code with its sign in front, widened and shifted, is the pattern of its value times a power of two, but for
     subnormal ones, which an addition and a subtraction make normal.
@@ -185,7 +185,7 @@ _decode_codes = inner_loop(_decode_codes)
 
 @cache
 def code_filler(terms: int) -> Any:
-    """The function of RowLoops.fills for bytes, of any processor."""
+    """Return the function of RowLoops.fills for bytes, of any processor."""
     gather = gatherer(terms)
 
     def fill(

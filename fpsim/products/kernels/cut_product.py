@@ -51,13 +51,13 @@ CARRY = f64(2.0 ** int(CUT_BITS - SUM_BITS))
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """The pattern of 2.0**exponent; the bias is added in 32-bit lanes, of which there are twice as many."""
+    """Return the pattern of 2.0**exponent; the bias is added in 32-bit lanes, of which there are twice as many."""
     return i64(i64(u32(i32(exponent + i32(LONG_BIAS)))) << LEADING_BITS)
 
 
 @scalar
 def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
-    """What step_rows.join does to c, where products lie well above the smallest normal value, and none is NaN or Inf.
+    """Return c plus a sum of products, as step_rows.join does for products that are normal values and finite.
 
     total: the sum of products in units of 2**(e - CUT_BITS).
     """
@@ -76,7 +76,7 @@ def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
 
 @scalar
 def _new_or_old(c: Any, none: Any, new: Any) -> Any:
-    """The sum, or c where it is NaN or Inf or no product is anything but zero; zero is +0 then too."""
+    """Return the sum, or c where it is NaN or Inf or all products are zero; zero is +0 then too."""
     bits = i32(f32(c).view(i32))
     magnitude = i32(bits & MAGNITUDE)
     old = i32(bits if magnitude != i32(0) else i32(0)).view(f32)
@@ -85,7 +85,7 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 @cache
 def cut_product(terms: int, halves: int, vectors: bool) -> Any:
-    """The loop `(a, b, c, of_a, of_b, base, facts, m0, m1, n0, n1)`, which adds a @ b to c.
+    """Return the loop `(a, b, c, of_a, of_b, base, facts, m0, m1, n0, n1)`, which adds a @ b to c.
 
     a: (M, K), b: (K, N) float32 patterns as int32, c: (M, N) float32; of_a, of_b: as in `fused_product`; base: of the
     exponents of both; facts: StepFacts. Of two halves the first are the even terms. vectors: rows are those of
@@ -97,7 +97,7 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     order = np.array(in_order)
 
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
-        """e8 and sums of the half from term `first` on: largest exponents, and sums of cut products."""
+        """Fill e8 and sums for the half from term `first` on: largest exponents, and sums of cut products."""
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
         for j in range(PANEL_COLUMNS):
@@ -113,7 +113,7 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     def fast_row(
         a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, _parts: Any, e8: Any, other: Any, words: Any
     ) -> None:  # fmt: skip
-        """c plus the products of a step; room: e8, other: (PANEL_COLUMNS,) int8, words: (3, PANEL_COLUMNS) int32."""
+        """Add the products of a step to c; room: e8, other: (PANEL_COLUMNS,) int8, words: (3, PANEL_COLUMNS) int32."""
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
         if not two:
@@ -140,7 +140,7 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
         a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, _e8: Any, _other: Any,
         _words: Any,
     ) -> None:  # fmt: skip
-        """fast_rows for `parts` of PART columns."""
+        """Add the products of a step to rows first .. stop of c, as fast_rows, for `parts` of PART columns."""
         in_vectors(a, ea, i64(first), i64(stop), b, eb, c, base, parts)
 
     fast_row = scalar(fast_row)
@@ -149,14 +149,14 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
         a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, e8: Any, other: Any,
         words: Any,
     ) -> None:  # fmt: skip
-        """fast_row for rows first .. stop of a and of c."""
+        """Add the products of a step to rows first .. stop of c."""
         for r in range(first, stop):
             fast_row(a[r], ea[r], b, eb, c[r], base, parts, e8, other, words)
 
     usual_rows: Any = scalar(vector_rows if vectors else fast_rows)
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """The terms of a step with those of a half side by side."""
+        """Copy the terms of a step with those of a half side by side."""
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
 

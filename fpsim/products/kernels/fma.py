@@ -18,11 +18,11 @@ def _fma(x: Any, y: Any, z: Any, out: Any) -> None:
 
 
 def fma(x: Any, y: Any, z: Any, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
-    """x * y + z of float32 arrays that broadcast, rounded once; `out` is C-contiguous and may be one of them."""
-    shape = np.broadcast_shapes(*(np.shape(each) for each in (x, y, z)))
+    """Return x * y + z of float32 arrays that broadcast, rounded once; `out` is C-contiguous and may be one of them."""
+    shape = np.broadcast_shapes(*(np.shape(operand) for operand in (x, y, z)))
     result = np.empty(shape, np.float32) if out is None else out
     first, second, third = (
-        np.require(np.broadcast_to(each, shape), np.float32, ["C", "W"]).reshape(-1) for each in (x, y, z)
+        np.require(np.broadcast_to(operand, shape), np.float32, ["C", "W"]).reshape(-1) for operand in (x, y, z)
     )
     _fma(first, second, third, result.reshape(-1))
     return result

@@ -33,7 +33,7 @@ DECODED_BYTES = 1 << 26  # at most, of the rows of A that are decoded at a time
 
 @scalar
 def _scale_flags(scale: Any) -> Any:
-    """What the exponent of a scale makes of its row or panel."""
+    """Return what the exponent of a scale makes of its row or panel: SPECIAL for NaN, DEEP for a far exponent, or 0."""
     if scale == NO_SCALE:
         return i32(SPECIAL)
     return i32(DEEP) if (scale > SCALE_WINDOW) | (scale < -SCALE_WINDOW) else i32(0)
@@ -43,7 +43,7 @@ def _scale_flags(scale: Any) -> Any:
 def _begin_tile(
     c: Any, m: Any, n: Any, rows: Any, width: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any
 ) -> None:
-    """What a tile starts from: c, in the totals where partial sums are promoted, or before the first slice.
+    """Fill the matrices that a tile starts from with c: the totals where partial sums are promoted, else the tile.
 
     Unsigned indices count from the beginning alone, so that words are read side by side; rows as views take longer.
     """
@@ -67,7 +67,7 @@ def _begin_tile(
 
 @scalar
 def _one_nan(bits: Any) -> Any:
-    """A pattern, every NaN with the same bits."""
+    """Return a pattern, with the same bits for every NaN."""
     return NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
 
 
@@ -91,13 +91,13 @@ def _end_tile(
 
 @scalar
 def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
-    """The class of term k and column n."""
+    """Return the class of term k and column n."""
     return class_of(b[k, n], facts[0])
 
 
 @cache
 def _panel_classes(source: str) -> Any:
-    """The function that finds the classes of a panel of B; a column whose scale is NaN is one of NaNs."""
+    """Return the function that finds the classes of a panel of B; a column whose scale is NaN is all NaN."""
     class_at = {"floats": _class_at, "bytes": code_class, "halves": half_class}[source]
 
     def panel_classes(
@@ -115,7 +115,7 @@ def _panel_classes(source: str) -> Any:
 
 @inner_loop
 def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
-    """The classes of a step's terms of a row of A, NaN where its scale is."""
+    """Fill in the classes of a step's terms of a row of A, NaN where its scale is."""
     for i in range(classes.size):
         of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
         classes[i] = NAN_PATTERN if scale == NO_SCALE else of_term
@@ -129,7 +129,7 @@ def _meet_specials(
     a: Any, m: Any, r: Any, stop: Any, k: Any, kept: Any, scale_a: Any, s: Any, scaled: Any, a_classes: Any,
     b_classes: Any, tile: Any, specials: Any,
 ) -> None:  # fmt: skip
-    """The NaN and Inf that rows r .. stop of a tile meet in step s, whose terms begin at k."""
+    """Add the NaN and Inf of step s, whose terms begin at k, to rows r .. stop of a tile."""
     for x in range(r, stop):
         scale = scale_a[m + x, s] if scaled else i32(0)
         _row_classes(a[m + x], k, kept, scale, a_classes)
@@ -141,7 +141,7 @@ def _wide_rows(
     a_values: Any, s: Any, r: Any, stop: Any, b_values: Any, tile: Any, scale_a: Any, m: Any, scaled: Any,
     column_scales: Any, wide: Any, e: Any, total: Any,
 ) -> None:  # fmt: skip
-    """Step s of rows r .. stop of a tile, by wide_row."""
+    """Add the products of step s to rows r .. stop of a tile, by wide_row."""
     for x in range(r, stop):
         scale = scale_a[m + x, s] if scaled else i32(0)
         wide_row(a_values[s, x], b_values, tile[x], i64(a_values.shape[2]), scale, column_scales, wide, e, total)
@@ -156,7 +156,7 @@ def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
 
 @cache
 def _joining_rows(vectors: bool) -> Any:
-    """The function that adds partial sums of rows r .. stop to their totals, and if it merges these to their slices."""
+    """Return the function that adds partial sums of rows r .. stop to totals, and if it merges, totals to slices."""
     promote, merge = in_vectors() if vectors else PLAIN
 
     def join_rows(
@@ -175,9 +175,10 @@ def _joining_rows(vectors: bool) -> Any:
 def fused_product(
     terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain", source: str = "floats"
 ) -> Any:  # fmt: skip
-    """The loop `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, m0, m1, n0, n1)`.
+    """Return the loop that adds the products of a fast unit to a matrix, with scales, promotion and slices.
 
-    It adds a @ b to c in rows m0 .. m1 and columns n0 .. n1. kind: of the innermost loops, as in fast_units.rows_of;
+    `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, m0, m1, n0, n1)` adds
+    a @ b to c in rows m0 .. m1 and columns n0 .. n1. kind: of the innermost loops, as in fast_units.rows_of;
     source: what b holds, "floats", or "bytes" or "halves" as code_panel says, with their facts in the place of of_b.
 
     a: (M, K), b: (K, N), c: (M, N) float32 patterns as int32; scale_a: (M, steps), scale_b: (steps, N) exponents of

@@ -87,12 +87,12 @@ class RowLoops(NamedTuple):
 
 @scalar
 def _cut(a: Any, b: Any, power: Any) -> Any:
-    """A product in units of the last bit that is kept, cut toward zero."""
+    """Return a product in units of the last bit that is kept, cut toward zero."""
     return i32(f32(f32(a * b) * power))
 
 
 def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
-    """e[j] = the largest exponent of the products of terms ea[k] and eb[k, j]."""
+    """Fill e[j] with the largest exponent of the products of terms ea[k] and eb[k, j]."""
     for j in range(PANEL_COLUMNS):
         e[j] = i8(2 * ZERO_EXPONENT)
     for k in range(0, terms, 4):
@@ -105,7 +105,7 @@ def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
 
 
 def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """t[j] += the cut products of four terms."""
+    """Add the cut products of four terms to t[j], for every column j."""
     a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
     b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
     for j in range(PANEL_COLUMNS):
@@ -116,7 +116,7 @@ def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 
 
 def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """t[j] += the cut products of eight terms."""
+    """Add the cut products of eight terms to t[j], for every column j."""
     a0, a1, a2, a3, a4, a5, a6, a7 = a[k], a[k + 1], a[k + 2], a[k + 3], a[k + 4], a[k + 5], a[k + 6], a[k + 7]
     b0, b1, b2, b3, b4, b5, b6, b7 = b[k], b[k + 1], b[k + 2], b[k + 3], b[k + 4], b[k + 5], b[k + 6], b[k + 7]
     for j in range(PANEL_COLUMNS):
@@ -127,7 +127,7 @@ def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 
 
 def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
-    """met[j] = Inf or NaN where the step meets one, a finite number elsewhere; a, b: classes of the terms."""
+    """Fill met[j] with Inf or NaN where the step meets one, a finite number elsewhere; a, b: classes of the terms."""
     for j in range(c.size):
         bits = i32(c[j])
         met[j] = bits.view(f32) if i32(bits & MAGNITUDE) >= INFINITE else f32(0.0)
@@ -146,7 +146,7 @@ def _override(c: Any, met: Any) -> None:
 
 @cache
 def _panel_of(terms: int) -> Any:
-    """The function RowLoops.panel: values and exponents are read where they are."""
+    """Return the function RowLoops.panel: values and exponents are read where they are."""
 
     def panel() -> Any:
         values, exponents = np.empty((terms, PANEL_COLUMNS), i32), np.empty((terms, PANEL_COLUMNS), i8)
@@ -159,7 +159,7 @@ def _panel_of(terms: int) -> Any:
 def decode_rows(
     source: Any, m: Any, rows: Any, k: Any, facts: Any, values: Any, exponents: Any, s: Any, flags: Any
 ) -> None:
-    """Rows of A, which may end before the step does."""
+    """Decode the terms of a step of rows of A, which may end before the step does."""
     for r in range(rows):
         flags[s, r] = fill_rows(source[m + r], k, i64(values.shape[2]), facts, values[s, r], exponents[s, r])
 
@@ -168,13 +168,13 @@ def decode_rows(
 def _fill_as_it_is(
     source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
 ) -> Any:
-    """A panel where it is read."""
+    """Fill a panel at the place where it is read."""
     return fill_panel(source, k, n, width, i64(values.shape[0]), facts, values, exponents)
 
 
 @scalar
 def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
-    """Every row finds its own exponents."""
+    """Do nothing, as every row finds the largest exponents of its products."""
 
 
 largest, add_four, add_eight = scalar(_largest), scalar(_add_four), scalar(_add_eight)
@@ -183,7 +183,7 @@ specials_row, override = inner_loop(_specials), inner_loop(_override)
 
 @scalar
 def rounded_to_half(value: Any) -> Any:
-    """A float32 rounded to nearest even FP16, as float32; Inf from 65520 on."""
+    """Return a float32 rounded to nearest even FP16, as float32; Inf from 65520 on."""
     exponent = i32(i32(i32(f32(value).view(i32) >> MANTISSA_BITS) & FIELD) - BIAS)
     place = i32(max(exponent, HALF_LEAST) - HALF_BITS)
     # adding 1.5 * 2**23 units of the last place rounds to that place, and taking them off leaves the rounded value
@@ -195,7 +195,7 @@ def rounded_to_half(value: Any) -> Any:
 
 @cache
 def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
-    """The loops of any unit on any processor.
+    """Return the loops of any unit on any processor.
 
     terms: of a step, a multiple of 4; joined: sums of eight products fill an int32, and are joined in an int64;
     half: the result is FP16, held as float32; scaled: scale_a and scale_b[j] are added to the exponents of products.

@@ -26,7 +26,7 @@ MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 
 def _group_sums(a: Any, b: Any, first: Any, sums: Any) -> None:
-    """sums[j] = the exact dot product of a group."""
+    """Fill sums[j] with the exact dot product of a group."""
     for j in range(PANEL_COLUMNS):
         sums[j] = f32(0.0)
     for k in range(first, first + GROUP, 4):
@@ -42,7 +42,7 @@ group_sums = scalar(_group_sums)
 def _grouped_row(
     a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, fraction_bits: Any, floor: Any, least: Any, room: Any
 ) -> None:
-    """c plus the products of a step; masks: which terms of a group of a are not zero; of_b: as from fill_scales."""
+    """Add the products of a step to c; masks: which terms of a group of a are not zero; of_b: as from _fill_scales."""
     sums, top, total = room
     factors, exponents, filled, broken = of_b
     for j in range(PANEL_COLUMNS):
@@ -75,7 +75,7 @@ def _grouped_row(
 
 
 def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: Any, least: Any, of_b: Any) -> None:
-    """The scales of a panel: factors, exponents, which terms of a group are not zero, and columns with a NaN."""
+    """Fill in the scales of a panel: factors, exponents, masks of terms that are not zero, columns with a NaN."""
     factors, exponents, filled, broken = of_b
     for j in range(PANEL_COLUMNS):
         broken[j] = i32(0)
@@ -140,5 +140,5 @@ def _grouped_product(
 
 @cache
 def grouped_product() -> Any:
-    """The loop `(a, b, c, scale_a, scale_b, facts, m0, m1, n0, n1)`."""
+    """Return the loop `(a, b, c, scale_a, scale_b, facts, m0, m1, n0, n1)`."""
     return kernel(_grouped_product)

@@ -36,13 +36,13 @@ class DotRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
-    """Room for so many outputs at a time."""
+    """Return the room for a number of outputs at a time."""
     width, terms = min(facts.lanes, WIDTH), TERMS_AT_ONCE if facts.run > 1 else 0
     return DotRoom(np.empty((1, terms), f32), np.empty((columns, terms), f32), np.empty((rows, columns, width), f32))
 
 
 def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
-    """sums[l] takes the products of x and y at first + l, first + apart + l, ..., so many of them."""
+    """Add the products of x and y at first + l, first + apart + l, ..., `rounds` of them, to sums[l]."""
     width = i64(sums.size)
     if width == 1 and apart == 1:
         total, x0, y0 = sums[0], x[first : first + rounds], y[first : first + rounds]
@@ -67,19 +67,19 @@ def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) 
 
 
 def _lanes_at(u: LaneFacts, t: Any) -> Any:
-    """The lanes that have a term at a step: the first ones."""
+    """Return how many lanes, the first ones, have a term at a step."""
     tile = t // u.run * u.run * u.lanes
     return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
 
 
 def _steps_of(u: LaneFacts, lane: Any) -> Any:
-    """How many terms a lane has."""
+    """Return how many terms a lane has."""
     tiles, rest = divmod(u.stop - u.start, u.run * u.lanes)
     return i64(tiles * u.run + max(min(rest - lane * u.run, u.run), 0))
 
 
 def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
-    """panel[s, l] = rows[l, step + s] for s < count and all l."""
+    """Set panel[s, l] = rows[l, step + s] for s < count and all l."""
     high, wide = i64(count // SIDE * SIDE), i64(rows.shape[0] // SIDE * SIDE)
     for lane in range(0, wide, SIDE):
         for s in range(0, high, SIDE):
@@ -93,7 +93,7 @@ def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
 
 
 def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
-    """The runs of FOUR terms that stand one after the other; compilers shuffle registers for such a loop."""
+    """Split runs of FOUR terms, one after the other, into four rows; compilers shuffle registers for such a loop."""
     for j in range(terms.size // FOUR):
         i = u64(u64(FOUR) * u64(j))
         p0[j], p1[j] = terms[i], terms[u64(i + u64(1))]
@@ -106,7 +106,7 @@ _add_rounds, _lanes_at, _steps_of, _transpose, _deal = (
 
 
 def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing: Any, panel: Any) -> None:
-    """Steps t0 .. t1 of the lanes from `lane` on, as the rows of a panel; `missing` where a lane has no term."""
+    """Fill the rows of a panel with steps t0 .. t1 of the lanes from `lane` on; `missing` where a lane has no term."""
     width, t, step = i64(panel.shape[1]), t0, i64(t0 % u.run)
     first = u.start + (t0 - step) * u.lanes + lane * u.run
     while t < t1:
@@ -128,7 +128,7 @@ def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing:
 
 
 def _join(total: Any, chain: Any) -> None:
-    """Chains join the totals of the first lanes, and all start again at +0."""
+    """Add chains to the totals of the first lanes, and start all again at +0."""
     for j in range(total.size):
         total[j] = f32(total[j] + chain[j])
     for j in range(chain.size):
@@ -141,7 +141,7 @@ _fill_panel, _join = scalar(_fill_panel), scalar(_join)
 def _add_steps(
     x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, lane: Any, t: Any, end: Any, chain: Any, total: Any
 ) -> None:
-    """Steps t .. end of lanes of an output: the terms of step t begin at `first`, those of the next one `apart`."""
+    """Add steps t .. end of lanes of an output: the terms of step t begin at `first`, those of the next one `apart`."""
     width = i64(chain.size)
     while t < end:
         stop = min(end, (t // u.chunk + 1) * u.chunk) if u.chunk else end
@@ -157,7 +157,7 @@ def _add_steps(
 
 
 def _join_chunk(u: LaneFacts, lane: Any, t: Any, chain: Any, total: Any) -> None:
-    """The chains that began at step t end. Those that not every lane has, the first lanes have."""
+    """Add the chains that began at step t to their totals. Where not every lane has a chain, the first lanes have."""
     width = i64(chain.size)
     have = width if t < u.chunks * u.chunk else min(_lanes_at(u, t) - lane, width)
     _join(total[:have], chain)
@@ -168,7 +168,7 @@ _add_steps = scalar(_add_steps)
 
 
 def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end: Any, out: Any) -> None:
-    """Steps t .. end of some lanes."""
+    """Add steps t .. end of some lanes to their chains and totals."""
     m0, m1, n0, n1, lane, width = at
     if u.run == 1:
         first = u.start + t * u.lanes + lane
@@ -189,7 +189,7 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
 
 
 def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:
-    """Chains that are open after so many steps join their totals, and so do those that have no term."""
+    """Add chains that are open after a number of steps to their totals, and those that have no term too."""
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):
         for n in range(n0, n1):
@@ -208,7 +208,7 @@ _add_lanes, _end_lanes = scalar(_add_lanes), scalar(_end_lanes)
 
 @cache
 def transposition() -> Any:
-    """The loop `(source, target)` that transposes a float32 matrix."""
+    """Return the loop `(source, target)` that transposes a float32 matrix."""
 
     def transpose(source: Any, target: Any) -> None:
         for n in range(
@@ -221,7 +221,7 @@ def transposition() -> Any:
 
 @cache
 def lane_sums() -> Any:
-    """The loop `(x, y, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 of x and n0 .. n1 of y.
+    """Return the loop `(x, y, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 of x and n0 .. n1 of y.
 
     x: (M, K), y: (N, K), out: (M, N, lanes) float32, the totals of the lanes. The outputs fit the room; of `facts`,
     what tells how lanes are joined is not read.

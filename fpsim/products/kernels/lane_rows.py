@@ -32,7 +32,7 @@ TERMS = 64  # of a panel, which stays in the L1 cache for all rows
 
 @reloadable
 class LaneFacts(NamedTuple):
-    """The schedule of one slice. Groups of lanes take tiles of terms in turn; there is one of both but for BLOCKS."""
+    """The schedule of one slice. Groups of lanes take tiles of terms in turn; but for BLOCKS there is one of each."""
 
     lanes: int  # of a group
     run: int  # consecutive terms of a lane
@@ -61,7 +61,7 @@ class RowRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
-    """Room for a tile of so many rows."""
+    """Return the room for a tile of a number of rows."""
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
     return RowRoom(
@@ -87,13 +87,13 @@ def _add_terms(x: Any, panel: Any, sums: Any) -> None:
 
 
 def _add_row(total: Any, part: Any) -> None:
-    """total += part."""
+    """Add a row to a total."""
     for j in range(PANEL_COLUMNS):
         total[j] = f32(total[j] + part[j])
 
 
 def _fill_rows(rows: Any, value: Any) -> None:
-    """All of (rows, PANEL_COLUMNS) sums are one value."""
+    """Set all of (rows, PANEL_COLUMNS) sums to one value."""
     for i in range(rows.shape[0]):
         row = rows[i]
         for j in range(PANEL_COLUMNS):
@@ -101,7 +101,7 @@ def _fill_rows(rows: Any, value: Any) -> None:
 
 
 def _fill_panel(source: Any, k: Any, terms: Any, n: Any, width: Any, transposed: Any, panel: Any) -> None:
-    """Terms k .. and outputs n .. as a panel; what lies behind `width` is anything."""
+    """Fill a panel with terms k .. and outputs n ..; columns from `width` on hold anything."""
     if not transposed:
         for i in range(terms):
             row, x = panel[i], source[k + i, n : n + width]
@@ -123,7 +123,7 @@ _add_terms, _add_row, _fill_rows, _fill_panel = (
 
 
 def _close(room: RowRoom, rows: Any, lane: Any) -> None:
-    """A lane's chain joins its total and starts again at +0."""
+    """Add a lane's chain to its total, and start it again at +0."""
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]
         for j in range(PANEL_COLUMNS):
@@ -137,7 +137,7 @@ _close = scalar(_close)
 
 
 def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
-    """Terms k0 .. k1, the first of which is lane 0's, of the rows of x and outputs n .."""
+    """Add terms k0 .. k1, the first of which is lane 0's, of the rows of x and outputs n .. to their chains."""
     panel, rows, lane, left = room.panel, x.shape[0], i64(0), u.run
     for k in range(k0, k1, TERMS):
         count = min(TERMS, k1 - k)
@@ -159,14 +159,14 @@ def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: A
 
 
 def _close_all(room: RowRoom, rows: Any, u: LaneFacts) -> None:
-    """Open chains join their totals, and so do those that have no term."""
+    """Add open chains to their totals, and those that have no term too."""
     for lane in range(u.lanes):
         while room.terms[lane] or room.closed[lane] < u.chunks:
             _close(room, rows, lane)
 
 
 def _halve(sums: Any, count: Any, left: Any, step: Any) -> None:
-    """Of every step-th row, `count` of them, the upper half joins the lower one until `left` are left."""
+    """Add the upper half of every step-th row, `count` of them, to the lower one until `left` are left."""
     half = i64(count // 2)
     while half >= left:
         for i in range(half):
@@ -191,7 +191,7 @@ def _merge(sums: Any, u: LaneFacts, total: Any) -> None:
 
 
 def _reduce_block(sums: Any, groups: Any) -> None:
-    """reduce_1Block_kernel: add the sums of groups (THREADS or more, PANEL_COLUMNS), +0 behind them, to the first."""
+    """Add the sums of groups (THREADS or more, PANEL_COLUMNS) to the first, as reduce_1Block_kernel does."""
     for g in range(THREADS, groups):
         _add_row(sums[g % THREADS], sums[g])
     _halve(sums, i64(THREADS), i64(WARP), i64(1))
@@ -206,7 +206,7 @@ _merge, _reduce_block = scalar(_merge), scalar(_reduce_block)
 
 @cache
 def lane_product() -> Any:
-    """The loop `(x, source, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 and outputs n0 .. n1 of each.
+    """Return the loop `(x, source, out, facts, room, m0, m1, n0, n1)` over rows m0 .. m1 and outputs n0 .. n1 of each.
 
     x: (M, K), source: (K, N) or, transposed, (N, K), out: (M, N) float32; n0 is a multiple of PANEL_COLUMNS.
     """

@@ -30,7 +30,7 @@ MANTISSA_BITS, FIELD, BIAS = i32(23), i32(0xFF), i32(127)
 
 
 def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any) -> Any:
-    """Split float32 patterns into finite values and exponents relative to `base`.
+    """Fill values and relative exponents from float32 patterns, and return flags of what the row holds.
 
     Return flags: SPECIAL if the row has NaN or Inf, DEEP if exponents don't fit the window of the fast loops.
     kept: mask of the bits that the unit reads; least: the smallest exponent of the format.
@@ -57,7 +57,7 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Put a row of A from term k on as values and exponents, zeros behind its end; return what it holds."""
+    """Fill values and exponents of a row of A from term k on, zeros after its end; return flags of what it holds."""
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
     for i in range(stop - k, terms):
@@ -68,7 +68,7 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Rows k .. of B from column j on as a panel, zeros around it; returns what it holds."""
+    """Fill a panel with rows k .. of B from column j on, zeros around it, and return flags of what it holds."""
     flags = i32(0)
     for i in range(terms):
         filled = width if k + i < source.shape[0] else 0
@@ -84,7 +84,7 @@ def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, 
 
 @scalar
 def class_of(pattern: Any, kept: Any) -> Any:
-    """A float32 pattern as -1, 0, 1, Inf or NaN: sums of products of these tell what becomes of NaN and Inf."""
+    """Return a float32 pattern as -1, 0, 1, Inf or NaN: sums of products of these show what NaN and Inf lead to."""
     bits = i32(pattern & kept)
     magnitude = i32(bits & MAGNITUDE)
     sign = i32(bits & ~MAGNITUDE)
@@ -94,27 +94,27 @@ def class_of(pattern: Any, kept: Any) -> Any:
 
 @cache
 def largest_exponent() -> Any:
-    """The function `(patterns, infinity, mantissa bits) -> exponent` of the largest finite value of a matrix.
+    """Return the function `(patterns, infinity, mantissa bits) -> exponent` of the largest finite value of a matrix.
 
     patterns: of float32, or codes of a format with its exponents; infinity: the one of Inf. Of zeros it is -127.
     """
 
     def largest(patterns: Any, infinity: Any, mantissa_bits: Any) -> Any:
         # a mask of all bits below the sign
-        found, mask = i32(0), i32(i32(infinity) | i32(i32(1 << mantissa_bits) - i32(1)))
+        top, mask = i32(0), i32(i32(infinity) | i32(i32(1 << mantissa_bits) - i32(1)))
         for m in range(patterns.shape[0]):
             row = patterns[m]
             for j in range(row.size):
                 magnitude = i32(row[j] & mask)
-                found = max(found, magnitude if magnitude < infinity else i32(0))
-        return i32(i32(found >> mantissa_bits) - BIAS)
+                top = max(top, magnitude if magnitude < infinity else i32(0))
+        return i32(i32(top >> mantissa_bits) - BIAS)
 
     return kernel(largest)
 
 
 @cache
 def canonical_nan() -> Any:
-    """The loop `(words, infinity, sign, nan)` that replaces every NaN of an array of float patterns by one."""
+    """Return the loop `(words, infinity, sign, nan)` that replaces every NaN of an array of float patterns by one."""
 
     def replace(words: Any, infinity: Any, sign: Any, nan: Any) -> None:
         for i in range(words.size):

@@ -30,7 +30,7 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 
 @reloadable
 class Joins(NamedTuple):
-    """How rows of a tile join."""
+    """The loops by which rows of a tile join."""
 
     # `(totals, tile, r, left, right, mode)`: add row r of the partial sums to that of the totals, and start new ones;
     # left: the row's factor, right: those of the columns
@@ -40,7 +40,7 @@ class Joins(NamedTuple):
 
 @inner_loop
 def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> None:
-    """Joins.promote in plain loops."""
+    """Add a row of partial sums to its totals, as Joins.promote, in plain loops."""
     for j in range(tile.shape[1]):
         partial = i32(tile[r, j]).view(f32)
         if mode == PRODUCT:
@@ -58,7 +58,7 @@ def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -
 
 @inner_loop
 def _merge(merged: Any, totals: Any, r: Any) -> None:
-    """Joins.merge in plain loops; -0 adds nothing."""
+    """Add a row of totals to that of the slices before, as Joins.merge, in plain loops."""
     for j in range(totals.shape[1]):
         merged[r, j] = f32(merged[r, j] + totals[r, j])
         totals[r, j] = f32(-0.0)
@@ -68,7 +68,7 @@ PLAIN = Joins(_promote, _merge)
 
 
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
-    """Totals after their partial sums."""
+    """Return totals after their partial sums."""
     if mode == PRODUCT:
         return v.fused(builder, builder.fmul(left, right), partial, total)
     if mode == ROWS_FIRST:
@@ -83,7 +83,7 @@ def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right:
 
 @cache
 def in_vectors() -> Joins:
-    """Rows of VECTOR_COLUMNS columns, for processors with AVX-512 or AVX2."""
+    """Return the Joins of rows of VECTOR_COLUMNS columns, for processors with AVX-512 or AVX2."""
     size = GROUPS * v.SIZE
 
     def promote(_typing: Any, totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> Any:

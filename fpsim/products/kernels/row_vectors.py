@@ -1,4 +1,4 @@
-"""What the rows in vectors share: the search for the largest exponents, results in FP16, and room in whole lines.
+"""Shared parts of rows in vectors: the largest exponents of products, results in FP16, and room in whole lines.
 
 For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_COLUMNS columns, whose exponents are a
 vector of bytes.
@@ -13,22 +13,11 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from fpsim.formats.named import BF16, FP16, Format
-from fpsim.products.kernels.code_panel import (
-    HALF_BIAS,
-    HALF_FIELD_BITS,
-    WIDTH,
-    announce,
-    code_facts,
-    gatherer,
-    half_facts,
-)
-from fpsim.products.kernels.fused_row import decode_rows
-from fpsim.products.kernels.panel import DEEP, HIGHEST, SPECIAL, WINDOW, ZERO_EXPONENT, fill_panel
+from fpsim.products.kernels.panel import ZERO_EXPONENT
 from fpsim.runtime import vectors as v
-from fpsim.runtime.compile import inner_loop, scalar
+from fpsim.runtime.compile import scalar
 
-i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
+i64 = np.int64
 
 VECTOR_COLUMNS = 64
 GROUPS = VECTOR_COLUMNS // v.WIDTH
@@ -38,7 +27,7 @@ EXPONENT, MAGNITUDE, SIGN = 0x7F800000, 0x7FFFFFFF, -0x80000000  # bits of float
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _address_of(_typing: Any, array: Any) -> Any:
-    """Where the first element of an array lies."""
+    """Return the address of the first element of an array."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.ptrtoint(v.start_of(context, builder, sig.args[0], args[0]), v.LONG)
@@ -48,39 +37,13 @@ def _address_of(_typing: Any, array: Any) -> Any:
 
 @scalar
 def whole_lines(room: Any, count: Any) -> Any:
-    """`count` elements of a longer array, from one on that begins a line of the cache."""
+    """Return `count` elements of a longer array, the first of which begins a line of the cache."""
     skipped = i64(-_address_of(room) % i64(v.SIZE)) // i64(room.itemsize)
     return room[skipped : skipped + count]
 
 
-@cache
-def panel_of(terms: int, split: bool) -> Any:
-    """The function RowLoops.panel: values as they are read, or if split with room for their two parts beside them."""
-    size = terms * VECTOR_COLUMNS
-
-    def panel() -> Any:
-        b = whole_lines(np.empty((1 + split) * size + v.WIDTH, f32), (1 + split) * size)
-        eb = whole_lines(np.empty(size + v.SIZE, i8), size)
-        values = np.empty(size, i32) if split else b.view(i32)
-        return values.reshape((terms, VECTOR_COLUMNS)), eb.reshape((terms, VECTOR_COLUMNS)), b, eb
-
-    return scalar(panel)
-
-
-@inner_loop
-def _split(values: Any, b: Any) -> None:
-    """A panel's values as two parts."""
-    columns, parts = i64(VECTOR_COLUMNS), b.view(i32)
-    for k in range(values.shape[0]):
-        first = i64(2 * columns * k)
-        for j in range(columns):
-            value = i32(values[k, j])
-            parts[first + j] = max(value, i32(0))
-            parts[first + columns + j] = min(value, i32(0))
-
-
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
-    """The larger ones of exponents so far and those of the products of term k, for each of some rows of bytes."""
+    """Return the larger of exponents so far and those of the products of term k, for each of some rows of bytes."""
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
     return [v.larger(builder, old, builder.add(x, of_b)) for old, x in zip(so_far, of_rows, strict=True)]
@@ -88,7 +51,7 @@ def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list
 
 @cache
 def largest_of(terms: int, count: int) -> Any:
-    """The function `(ea, r, next, eb, e)` that finds the largest exponents of the products of row r, or of both rows.
+    """Return the function `(ea, r, next, eb, e)` that finds the largest exponents of products of row r, or both.
 
     count: of rows, 1 or 2; ea: (rows, terms), eb: (terms, VECTOR_COLUMNS), e: (count, VECTOR_COLUMNS) int8.
     """
@@ -98,10 +61,10 @@ def largest_of(terms: int, count: int) -> Any:
             ea, eb, e = (v.start_of(context, builder, sig.args[i], args[i]) for i in (0, 3, 4))
             rows = [v.row_at(builder, ea, row, terms) for row in args[1 : 1 + count]]
             start = v.constant(2 * ZERO_EXPONENT, v.BYTES)
-            found = v.repeated(
+            exponents = v.repeated(
                 builder, terms, [start] * count, lambda k, so_far: larger_so_far(builder, rows, eb, k, so_far)
             )
-            for i, largest in enumerate(found):
+            for i, largest in enumerate(exponents):
                 v.store(builder, largest, e, i * v.SIZE)
             return context.get_dummy_value()
 
@@ -111,7 +74,7 @@ def largest_of(terms: int, count: int) -> Any:
 
 
 def nearest_half(builder: Any, value: Any) -> Any:
-    """Float32 values rounded to nearest even FP16, as float32."""
+    """Return float32 values rounded to nearest even FP16, as float32."""
     return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
 
 
@@ -128,347 +91,9 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
 
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
-    """An accumulator to which nothing is added: the bits that are kept, +0 for -0, NaN and Inf as they are."""
+    """Return accumulators to which nothing is added: the bits that are kept, +0 for -0, NaN and Inf as they are."""
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
     cut = builder.and_(bits, kept)
     is_zero = builder.icmp_signed("==", builder.and_(cut, magnitude), v.constant(0, v.INTS))
     return builder.select(special, bits, builder.select(is_zero, v.constant(0, v.INTS), cut))
-
-
-def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """What panel.fill_row makes of patterns: values, exponents as bytes, and masks of special and of deep ones.
-
-    facts: the bits that the unit reads, the smallest exponent of the format, and the base.
-    """
-    kind = bits.type
-    kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)
-    nothing, no_exponent = v.constant(0, kind), v.constant(ZERO_EXPONENT, kind)
-    bits = builder.and_(bits, kept)
-    magnitude = builder.and_(bits, v.constant(MAGNITUDE, kind))
-    special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, kind))
-    exponent = builder.sub(builder.lshr(magnitude, v.constant(PLACES, kind)), v.constant(FLOAT_BIAS, kind))
-    exponent = builder.sub(v.larger(builder, exponent, least), base)
-    counts = builder.and_(builder.icmp_signed("!=", magnitude, nothing), builder.not_(special))
-    low = builder.icmp_signed("<", exponent, v.constant(HIGHEST - WINDOW, kind))
-    high = builder.icmp_signed(">", exponent, v.constant(HIGHEST, kind))
-    deep = builder.and_(counts, builder.or_(low, high))
-    fits = builder.and_(counts, builder.icmp_signed(">", exponent, no_exponent))
-    exponent = builder.trunc(builder.select(fits, exponent, no_exponent), v.vector(v.BYTE, kind.count))
-    return builder.select(special, nothing, bits), exponent, special, deep
-
-
-def flags_of(builder: Any, special: Any, deep: Any) -> Any:
-    """What a row of a panel holds, from masks."""
-    found = [
-        builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
-        for mask, flag in ((special, SPECIAL), (deep, DEEP))
-    ]
-    return builder.or_(*found)
-
-
-@cache
-def row_decoder(terms: int) -> Any:
-    """The function `(source, m, k, kept, least, base, values, exponents, at)` that decodes `terms` terms of A.
-
-    source: (M, K) float32 patterns; values, exponents: (..., terms) int32 and int8, of which row `at` is written;
-    returns what the row holds.
-    """
-
-    def decode(
-        _typing: Any, source: Any, m: Any, k: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any,
-        at: Any,
-    ) -> Any:  # fmt: skip
-        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            start = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            value, exponent, special, deep = decoded(
-                builder, v.load(builder, start, 0, v.vector(v.WORD, terms)), args[3:6]
-            )
-            for i, kept_here, size in ((6, value, 4 * terms), (7, exponent, terms)):
-                into = v.start_of(context, builder, sig.args[i], args[i])
-                v.store(builder, kept_here, into, builder.mul(args[8], v.LONG(size)))
-            return flags_of(builder, special, deep)
-
-        return types.int32(source, m, k, kept, least, base, values, exponents, at), build
-
-    return intrinsic(decode)
-
-
-def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> None:
-    """Put sixteen values of a row of a panel `place` bytes behind its start; if split, by their signs."""
-    if not split:
-        v.store(builder, value, b, place)
-        return
-    nothing = v.constant(0, v.INTS)
-    v.store(builder, v.larger(builder, value, nothing), b, place)
-    v.store(builder, v.smaller(builder, value, nothing), b, builder.add(place, v.LONG(GROUPS * v.SIZE)))
-
-
-@cache
-def panel_decoder(split: bool) -> Any:
-    """The function `(source, k, n, kept, least, base, b, eb, i)` that decodes columns n and on of row k of B.
-
-    Row i of a panel is written: to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS) with the positive
-    values and the negative ones apart; and to the exponents eb. Returns what the row holds.
-    """
-
-    def decode(
-        _typing: Any, source: Any, k: Any, n: Any, kept: Any, least: Any, base: Any, b: Any, eb: Any, i: Any
-    ) -> Any:
-        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (6, 7))
-            first = builder.mul(args[8], v.LONG((1 + split) * GROUPS * v.SIZE))
-            met, deeps = v.constant(0, v.vector(v.BIT, v.WIDTH)), v.constant(0, v.vector(v.BIT, v.WIDTH))
-            for g in range(GROUPS):
-                bits = v.load(builder, source, g * v.SIZE, v.INTS)
-                value, exponent, special, deep = decoded(builder, bits, args[3:6])
-                met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
-                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
-                at = builder.add(builder.mul(args[8], v.LONG(VECTOR_COLUMNS)), v.LONG(g * v.WIDTH))
-                v.store(builder, exponent, eb, at)
-            return flags_of(builder, met, deeps)
-
-        return types.int32(source, k, n, kept, least, base, b, eb, i), build
-
-    return intrinsic(decode)
-
-
-def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Codes of VECTOR_COLUMNS columns: finite ones, zeros for others; their exponents; a mask of the special ones."""
-    up, highest, mantissa_bits, bias = facts
-    all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
-    nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
-    highest = _everywhere(builder, highest, v.BYTES)
-    magnitude = builder.and_(codes, _everywhere(builder, all_ones, v.BYTES))
-    special = builder.icmp_unsigned(">", magnitude, highest)
-    counts = builder.icmp_unsigned("<", builder.sub(magnitude, one), highest)  # 0 is 255 then
-    twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)  # processors shift no bytes
-    field = builder.lshr(builder.bitcast(magnitude, twos), _everywhere(builder, mantissa_bits, twos))
-    whole_field = _everywhere(builder, builder.lshr(all_ones, mantissa_bits), v.BYTES)
-    field = builder.and_(builder.bitcast(field, v.BYTES), whole_field)
-    exponent = builder.sub(v.larger(builder, field, one), _everywhere(builder, bias, v.BYTES))
-    exponent = builder.select(counts, exponent, v.constant(ZERO_EXPONENT, v.BYTES))
-    return builder.select(counts, codes, nothing), exponent, special
-
-
-def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
-    """A vector of the low bits of a 32-bit number in all lanes."""
-    return v.everywhere(builder, builder.trunc(number, kind.element), kind)
-
-
-def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
-    """The values of finite codes, as patterns, sixteen at a time: those of FP16 times a power of two."""
-    up, _, mantissa_bits, bias = facts
-    twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)
-    # the sign goes to the first bit, and the exponent behind zeros to where FP16 has the last bits of its own
-    to_front = _everywhere(builder, builder.add(up, v.WORD(v.HALF.width - WIDTH)), twos)
-    missing = builder.sub(builder.add(mantissa_bits, up), v.WORD(WIDTH - 1 - HALF_FIELD_BITS))
-    back = _everywhere(builder, missing, twos)
-    kept = builder.or_(builder.lshr(v.WORD(0x7FFF), missing), v.WORD(0x8000))
-    kept = _everywhere(builder, kept, twos)
-    power = builder.shl(builder.sub(v.WORD(FLOAT_BIAS + HALF_BIAS), bias), v.WORD(PLACES))
-    power = builder.bitcast(v.everywhere(builder, power, v.INTS), v.FLOATS)
-    values = []
-    for first in range(0, VECTOR_COLUMNS, VECTOR_COLUMNS // 2):
-        words = builder.zext(v.lanes_of(builder, codes, first, VECTOR_COLUMNS // 2), twos)
-        words = builder.and_(builder.ashr(builder.shl(words, to_front), back), kept)
-        for g in range(0, VECTOR_COLUMNS // 2, v.WIDTH):
-            halves = builder.bitcast(v.lanes_of(builder, words, g, v.WIDTH), v.vector(v.SMALL, v.WIDTH))
-            value = builder.fmul(builder.fpext(halves, v.FLOATS), power)
-            values.append(builder.bitcast(value, v.INTS))
-    return values
-
-
-@cache
-def code_decoder(split: bool) -> Any:
-    """The function `(source, k, n, up, highest, mantissa_bits, bias, b, eb, i)`: as panel_decoder, from codes.
-
-    The numbers are those of code_panel.CodeFacts. Returns the special columns, as bits.
-    """
-
-    def decode(
-        _typing: Any, source: Any, k: Any, n: Any, up: Any, highest: Any, mantissa_bits: Any, bias: Any, b: Any,
-        eb: Any, i: Any,
-    ) -> Any:  # fmt: skip
-        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (7, 8))
-            first = builder.mul(args[9], v.LONG((1 + split) * GROUPS * v.SIZE))
-            codes, exponent, special = _decoded_codes(builder, v.load(builder, source, 0, v.BYTES), args[3:7])
-            v.store(builder, exponent, eb, builder.mul(args[9], v.LONG(VECTOR_COLUMNS)))
-            for g, value in enumerate(_values_of(builder, codes, args[3:7])):
-                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
-            return builder.bitcast(special, v.LONG)
-
-        return types.int64(source, k, n, up, highest, mantissa_bits, bias, b, eb, i), build
-
-    return intrinsic(decode)
-
-
-@cache
-def half_decoder(split: bool, fmt: Format) -> Any:
-    """The function `(source, k, n, base, b, eb, i)`: as panel_decoder, from codes of FP16 or BF16.
-
-    Returns bits: of special columns, and from bit 32 on of deep ones.
-    """
-    infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
-    mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
-
-    def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        """Relative exponents, and a mask of the deep ones."""
-        field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
-        field = v.larger(builder, field, v.constant(1, kind))
-        exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
-        above = builder.sub(exponent, v.constant(HIGHEST - WINDOW, kind))
-        deep = builder.and_(builder.icmp_unsigned(">", above, v.constant(WINDOW, kind)), counts)
-        lowest = v.constant(ZERO_EXPONENT, kind)
-        return builder.select(counts, v.larger(builder, exponent, lowest), lowest), deep
-
-    def values(builder: Any, codes: Any) -> Any:
-        """Sixteen codes as patterns."""
-        if is_half:
-            halves = builder.bitcast(codes, v.vector(v.SMALL, v.WIDTH))
-            return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)
-        return builder.shl(builder.zext(codes, v.INTS), v.constant(v.HALF.width, v.INTS))
-
-    def decode(
-        _typing: Any, source: Any, k: Any, n: Any, base: Any, b: Any, eb: Any, i: Any
-    ) -> Any:  # fmt: skip
-        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (4, 5))
-            first = builder.mul(args[6], v.LONG((1 + split) * GROUPS * v.SIZE))
-            met = v.constant(0, v.vector(v.BIT, kind.count))
-            deeps = met
-            for half in range(2):
-                codes = v.load(builder, source, half * v.SIZE, kind)
-                magnitude = builder.and_(codes, v.constant(magnitudes, kind))
-                special = builder.icmp_unsigned(">=", magnitude, v.constant(infinity, kind))
-                before = builder.sub(magnitude, v.constant(1, kind))  # the largest number for a zero
-                counts = builder.icmp_unsigned("<", before, v.constant(infinity - 1, kind))
-                exponent, deep = exponents(builder, magnitude, counts, args[3])
-                met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
-                at = builder.add(builder.mul(args[6], v.LONG(VECTOR_COLUMNS)), v.LONG(half * kind.count))
-                v.store(builder, builder.trunc(exponent, v.vector(v.BYTE, kind.count)), eb, at)
-                finite = builder.select(counts, codes, v.constant(0, kind))
-                for g in range(2):
-                    value = values(builder, v.lanes_of(builder, finite, g * v.WIDTH, v.WIDTH))
-                    place = builder.add(first, v.LONG((2 * half + g) * v.SIZE))
-                    _put_values(builder, value, b, place, split)
-            low, high = (builder.zext(builder.bitcast(mask, v.WORD), v.LONG) for mask in (met, deeps))
-            return builder.or_(low, builder.shl(high, v.LONG(v.WORD.width)))
-
-        return types.int64(source, k, n, base, b, eb, i), build
-
-    return intrinsic(decode)
-
-
-@cache
-def decoder_of(terms: int) -> Any:
-    """The function RowLoops.decode: by vectors where rows have all terms of the step."""
-    whole = row_decoder(terms)
-
-    def decode(
-        source: Any, m: Any, rows: Any, k: Any, facts: Any, values: Any, exponents: Any, s: Any, flags: Any
-    ) -> None:
-        if k + terms > source.shape[1]:
-            decode_rows(source, m, rows, k, facts, values, exponents, s, flags)
-            return
-        kept, least, base, first = facts[0], facts[1], facts[2], i64(s * values.shape[1])
-        for r in range(rows):
-            flags[s, r] = whole(source, i64(m + r), i64(k), kept, least, base, values, exponents, i64(first + r))
-
-    return inner_loop(decode)
-
-
-@cache
-def filler_of(terms: int, split: bool) -> Any:
-    """The function of RowLoops.fills for floats: by vectors where a panel is whole."""
-    whole = panel_decoder(split)
-
-    def fill(
-        source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any
-    ) -> Any:
-        flags = i32(0)
-        if width < VECTOR_COLUMNS or k + terms > source.shape[0]:
-            flags = i32(fill_panel(source, k, n, width, i64(terms), facts, values, exponents))
-            if split:
-                _split(values, b)
-        else:
-            kept, least, base = facts[0], facts[1], facts[2]
-            for i in range(terms):
-                flags = i32(flags | whole(source, i64(k + i), i64(n), kept, least, base, b, eb, i64(i)))
-        return flags
-
-    return inner_loop(fill)
-
-
-@cache
-def _byte_decoder(terms: int, split: bool) -> Any:
-    """The function `(source, k, n, facts, b, eb)` that decodes a whole panel of bytes, and returns what it holds."""
-    row = code_decoder(split)
-
-    def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
-        u, special = code_facts(facts), i64(0)
-        for i in range(terms):
-            special |= row(source, i64(k + i), i64(n), u.up, u.highest, u.mantissa_bits, u.bias, b, eb, i64(i))
-        return i32(SPECIAL) if special != 0 else i32(0)
-
-    return scalar(decode)
-
-
-@cache
-def _half_decoder(terms: int, split: bool) -> Any:
-    """The same of a panel of halves."""
-    of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
-
-    def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
-        u, met = half_facts(facts), i64(0)
-        if u.is_half != i32(0):
-            for i in range(terms):
-                met |= of_half(source, i64(k + i), i64(n), u.base, b, eb, i64(i))
-        else:
-            for i in range(terms):
-                met |= of_bfloat(source, i64(k + i), i64(n), u.base, b, eb, i64(i))
-        special = i32(SPECIAL) if met & i64(0xFFFFFFFF) != 0 else i32(0)
-        return i32(special | i32(DEEP)) if met >> i64(32) != 0 else special
-
-    return scalar(decode)
-
-
-@scalar
-def _byte_turned(facts: Any) -> Any:
-    return code_facts(facts).turned
-
-
-@scalar
-def _half_turned(facts: Any) -> Any:
-    return half_facts(facts).turned
-
-
-@cache
-def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """The function of RowLoops.fills for codes: from where they lie, or from a copy."""
-    gather = gatherer(terms)
-
-    def fill(
-        source: Any, k: Any, n: Any, width: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any
-    ) -> Any:
-        turned = is_turned(facts)
-        announce(source, k, n, i64(terms), i64(VECTOR_COLUMNS), turned)
-        if turned == i32(0) and width == VECTOR_COLUMNS and k + terms <= source.shape[0]:
-            return decode(source, k, n, facts, b, eb)
-        gather(source, k, n, width, turned, codes)
-        return decode(codes, 0, 0, facts, b, eb)
-
-    return inner_loop(fill)
-
-
-def fills_of(terms: int, split: bool) -> dict[str, Any]:
-    """RowLoops.fills."""
-    return {
-        "floats": filler_of(terms, split),
-        "bytes": _code_filler(terms, _byte_decoder(terms, split), _byte_turned),
-        "halves": _code_filler(terms, _half_decoder(terms, split), _half_turned),
-    }

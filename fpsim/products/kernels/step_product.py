@@ -43,8 +43,9 @@ ROW_BLOCK = 256  # rows whose totals stay in the cache for all steps
 
 @cache
 def step_product(rule: Rule | str, vectors: int = 0) -> Any:
-    """The loop `(a, b, c, terms, facts, m0, m1, n0, n1)`, which adds a @ b to c in rows m0 .. m1, columns n0 .. n1.
+    """Return the loop `(a, b, c, terms, facts, m0, m1, n0, n1)` that adds a @ b to c in a part of the result.
 
+    The part is rows m0 .. m1 and columns n0 .. n1.
     a: (M, K), b: (K, N), c: (M, N) floats; facts: StepFacts. The arrays are float32, or float64 for a chain of those.
     vectors: the terms of a step of the EXACT rule whose short rows are those of vector_cut; 0 for none.
     """

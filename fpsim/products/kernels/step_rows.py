@@ -31,7 +31,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """What the rows need to know of a unit."""
+    """The facts of a unit that its rows need."""
 
     least_a: Any  # the smallest exponents of the operands' formats
     least_b: Any
@@ -50,7 +50,7 @@ class StepRoom(NamedTuple):
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """One fused multiply-add after the other."""
+    """Add the products of a row of A and a panel to c, one fused multiply-add after the other."""
     for k in range(count):
         x, y = a[k], b[k]
         for j in range(PANEL_COLUMNS):
@@ -59,13 +59,13 @@ def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
 
 @scalar
 def flush(x: Any, tiny: Any) -> Any:
-    """A float, or +0 where it is below the smallest normal value."""
+    """Return a float, or +0 where it is below the smallest normal value."""
     return f32(0.0) if abs(x) < tiny else x
 
 
 @scalar
 def _flush_result(x: Any) -> Any:
-    """A float, or a zero of its sign where it is below the smallest normal value."""
+    """Return a float, or a zero of its sign where it is below the smallest normal value."""
     return f32(x * f32(0.0)) if abs(x) < TINY else x
 
 
@@ -80,7 +80,7 @@ def _flushed_sum(x: Any, y: Any) -> Any:
 
 
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Products in a tree of float32 additions, subnormals flushed; those of a, b and c before the step."""
+    """Add products in a tree of float32 additions to c; subnormals are flushed, those of a, b and c before the step."""
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
@@ -177,7 +177,7 @@ def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: 
 
 @scalar
 def _sum_and_error(x: Any, y: Any) -> Any:
-    """x + y as a rounded sum and what it lacks (Knuth's TwoSum)."""
+    """Return x + y as a rounded sum and its error (Knuth's TwoSum)."""
     total = f64(x + y)
     back = f64(total - x)
     return total, f64(f64(x - f64(total - back)) + f64(y - back))
@@ -185,7 +185,7 @@ def _sum_and_error(x: Any, y: Any) -> Any:
 
 @scalar
 def _odd_sum(x: Any, y: Any) -> Any:
-    """x + y rounded to odd (Boldo and Melquiond): a later rounding to fewer bits gives that of the exact sum."""
+    """Return x + y rounded to odd (Boldo and Melquiond): a later rounding to fewer bits gives that of the exact sum."""
     total, error = _sum_and_error(x, y)
     bits = i64(f64(total).view(i64))
     inward = u64(u64(i64(bits ^ i64(f64(error).view(i64)))) >> u64(63))
@@ -194,7 +194,7 @@ def _odd_sum(x: Any, y: Any) -> Any:
 
 
 def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Products of FP16 (up to four) or BF16 (up to two) and c, added exactly, rounded once.
+    """Add products of FP16 (up to four) or BF16 (up to two) to c exactly, with one rounding.
 
     The products become two float64 whose sum is theirs: high and low parts of FP16, the products themselves of BF16.
     """
@@ -221,7 +221,7 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
 
 
 def _exact_short_row(a: Any, b: Any, c: Any) -> None:
-    """The same for four or two products that add up in one float64 exactly, and of which none is NaN or Inf."""
+    """Add four or two products to c that one float64 adds up exactly, where none is NaN or Inf."""
     if a.size == 4:
         a0, a1, a2, a3 = f64(a[0]), f64(a[1]), f64(a[2]), f64(a[3])
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
@@ -238,7 +238,7 @@ def _exact_short_row(a: Any, b: Any, c: Any) -> None:
 
 @scalar
 def _range_of(values: Any) -> Any:
-    """(largest, smallest but for zeros and less by one) of the magnitudes of floats, as patterns."""
+    """Return the largest magnitude of floats, and the smallest that is not zero less one, as patterns."""
     most, least = u32(0), u32(MAGNITUDE)
     for i in range(values.size):
         magnitude = u32(u32(values[i]) & u32(MAGNITUDE))
@@ -247,7 +247,7 @@ def _range_of(values: Any) -> Any:
 
 
 def _add_exactly(most_a: Any, least_a: Any, most_b: Any, least_b: Any, places: Any) -> Any:
-    """Whether products of up to four pairs of floats from these ranges add up in a float64 without rounding.
+    """Return whether products of up to four pairs of floats from these ranges add up in a float64 without rounding.
 
     places: of both formats' mantissas together.
     """
@@ -261,7 +261,7 @@ range_of, add_exactly, exact_short_row = scalar(_range_of), scalar(_add_exactly)
 
 
 def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFacts, e: Any, total: Any) -> None:
-    """e and total of the products first, first + stride, ...: largest exponent, and sum of cut products."""
+    """Fill e and total for the products first, first + stride, ...: largest exponent, and sum of cut products."""
     for j in range(PANEL_COLUMNS):
         e[j], total[j] = NOTHING, f64(0.0)
     for k in range(first, count, stride):
@@ -283,7 +283,7 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
 
 
 def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
-    """met[j] = Inf or NaN where a product or c is, or where a product overflows; a finite number elsewhere."""
+    """Fill met[j] with Inf or NaN where a product or c is, or a product overflows; a finite number elsewhere."""
     for j in range(PANEL_COLUMNS):
         met[j] = f64(c[j]) if not abs(c[j]) < f32(np.inf) else f64(0.0)
     for k in range(count):
@@ -294,7 +294,7 @@ def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
 
 
 def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
-    """c plus sums of products in units of 2**(e - CUT_BITS)."""
+    """Add sums of products in units of 2**(e - CUT_BITS) to c."""
     for j in range(PANEL_COLUMNS):
         bits = i32(f32(c[j]).view(i32))
         exponent = float_exponent(bits, LEAST)
@@ -315,7 +315,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 
 
 def _join_halves(room: StepRoom) -> None:
-    """The sum of even products plus that of odd ones, with the larger exponent."""
+    """Add the sum of odd products to that of even ones, with the larger exponent."""
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
     for j in range(PANEL_COLUMNS):
         top = max(e[j], odd_e[j])
@@ -329,14 +329,14 @@ join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Products cut and added apart from c."""
+    """Add products, which are cut and added apart from c, to c."""
     product_specials(a, b, c, count, room.specials)
     cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])
     join(c, room.e[0], room.sums[0], room.specials, False)
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Even and odd products cut apart, then added apart from c."""
+    """Add even and odd products, cut apart and then added apart from c, to c."""
     product_specials(a, b, c, count, room.specials)
     for half in range(2):
         cut_products(a, b, half, count, 2, u, room.e[half], room.sums[half])

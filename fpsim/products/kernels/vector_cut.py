@@ -30,12 +30,12 @@ FULL = (FLOAT_BIAS + PLACES) << PLACES | HALF  # 1.5 * 2**23: integers have no f
 
 
 def _shifted(places: int) -> int:
-    """A number of binades in the exponents of patterns, as an int32."""
+    """Return a number of binades in the exponents of patterns, as an int32."""
     return int(np.uint32(places << PLACES & 0xFFFFFFFF).view(np.int32))
 
 
 def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
-    """The sum of cut products, in units of the inverse of a power."""
+    """Return the sum of cut products, in units of the inverse of a power."""
     total = None
     for k in terms:
         x = v.everywhere(builder, v.load(builder, a, 4 * k, v.SINGLE), v.FLOATS)
@@ -46,18 +46,19 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 
 
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
-    """The largest relative exponents of products, from NO_TERM on."""
-    found = v.constant(int(NO_TERM), v.BYTES)
+    """Return the largest relative exponents of products, at least NO_TERM."""
+    largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
         mine = v.everywhere(builder, v.load(builder, ea, k, v.BYTE), v.BYTES)
-        found = v.larger(builder, found, builder.add(mine, v.load(builder, eb, PANEL_COLUMNS * k, v.BYTES)))
-    return found
+        largest = v.larger(builder, largest, builder.add(mine, v.load(builder, eb, PANEL_COLUMNS * k, v.BYTES)))
+    return largest
 
 
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
-    """whole + rest / 2**BELOW_CUT in float32, as step_rows.join rounds it: cut downward at 32 bits, then to nearest.
+    """Return whole + rest / 2**BELOW_CUT in float32, as step_rows.join rounds it.
 
-    whole: integers; of rest the lowest BELOW_CUT bits count, and are not negative.
+    That is cut downward at 32 bits, then to nearest. whole: integers; of rest the lowest BELOW_CUT bits count, and are
+    not negative.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -78,7 +79,7 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 
 @cache
 def vector_cut_rows(terms: int, halves: int) -> Any:
-    """The function `(a, ea, first, stop, b, eb, c, base, parts)` that does what cut_product.fast_rows does.
+    """Return the function `(a, ea, first, stop, b, eb, c, base, parts)` that does what cut_product.fast_rows does.
 
     a, ea: (rows, terms) float32 and int8; b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS) float32; first, stop:
     int64, of rows; base: int32, of exponents; parts: int64, of columns.
@@ -110,7 +111,7 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
                 none = v.everywhere(builder, builder.shl(none, v.WORD(PLACES)), v.INTS)
                 for g in range(GROUPS):
                     at = v.LONG(g * v.SIZE)
-                    exponents = [_in_words(builder, found, g) for found in largest]
+                    exponents = [_in_words(builder, of_half, g) for of_half in largest]
                     sums = [
                         _cut_sum(builder, a, builder.gep(b_part, [at]), some, _power(builder, exponent))
                         for some, exponent in zip(halves_of, exponents, strict=True)
@@ -127,23 +128,23 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 
 
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
-    """Biased exponents of group g of sixteen columns, as those of patterns."""
+    """Return the biased exponents of group g of sixteen columns, as those of patterns."""
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
 
 
 def _power(builder: Any, exponent: Any) -> Any:
-    """2**(CUT - exponent), where exponents are those of patterns."""
+    """Return 2**(CUT - exponent), where exponents are those of patterns."""
     return builder.bitcast(builder.sub(v.constant(_shifted(2 * FLOAT_BIAS + CUT), v.INTS), exponent), v.FLOATS)
 
 
 def _binades(builder: Any, above: Any, below: Any) -> Any:
-    """How many binades exponents of patterns lie apart."""
+    """Return the distance of exponents of patterns in binades."""
     return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
 
 
 def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple[Any, Any]:
-    """The larger exponent, and the sum in its units of those of one or two halves, each cut downward."""
+    """Return the larger exponent, and in its units the sum of one or two halves, each cut downward."""
     if len(sums) == 1:
         return exponents[0], sums[0]
     top = v.larger(builder, *exponents)
@@ -179,14 +180,14 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
 
 def _inverse(builder: Any, power: Any) -> Any:
-    """The inverse of powers of two."""
+    """Return the inverse of powers of two."""
     bits = builder.sub(v.constant(_shifted(2 * FLOAT_BIAS), v.INTS), builder.bitcast(power, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
 
 
 @cache
 def vector_exact_row(terms: int) -> Any:
-    """The function `(a, b, c, parts)` that does what step_rows.exact_short_row does, for `parts` of columns.
+    """Return the function `(a, b, c, parts)` that does what step_rows.exact_short_row does, for `parts` of columns.
 
     a: (terms,) float32; b: (terms, PANEL_COLUMNS); c: (PANEL_COLUMNS,).
     """

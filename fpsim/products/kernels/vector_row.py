@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 
 from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowScratch
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
+from fpsim.products.kernels.panel_vectors import decoder_of, fills_of, panel_of
 from fpsim.products.kernels.row_vectors import (
     EXPONENT,
     FLOAT_BIAS,
@@ -26,12 +27,9 @@ from fpsim.products.kernels.row_vectors import (
     PLACES,
     SIGN,
     VECTOR_COLUMNS,
-    decoder_of,
-    fills_of,
     larger_so_far,
     largest_of,
     nearest_half,
-    panel_of,
     put_results,
 )
 from fpsim.runtime import vectors as v
@@ -45,7 +43,7 @@ BELOW_SINGLE = 29  # bits of a float64's significand that a float32 has no place
 
 
 def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
-    """The exponents of accumulators, as the exponent bits of patterns."""
+    """Return the exponents of accumulators, as the exponent bits of patterns."""
     exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
         nothing = v.constant(0, v.INTS)
@@ -55,7 +53,7 @@ def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
 
 
 def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
-    """A mask of the columns in which an accumulator may only be shortened: without products, or Inf and NaN."""
+    """Return a mask of the columns in which an accumulator may only be shortened: without products, or Inf and NaN."""
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
         return builder.or_(without, builder.icmp_signed("==", exponent, v.constant(EXPONENT, v.INTS)))
@@ -64,7 +62,7 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
-    """The sum of integers as two vectors of float64, exactly."""
+    """Return the sum of integers as two vectors of float64, exactly."""
     kind = v.vector(v.DOUBLE, EIGHT)
     halves = []
     for first in (0, EIGHT):
@@ -77,7 +75,7 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
 
 
 def _whole_to_zero(builder: Any, x: Any) -> Any:
-    """v.whole_to_zero without AVX-512."""
+    """Return what v.whole_to_zero returns, without AVX-512."""
     nothing = v.constant(0, v.INTS)
     magnitude = v.larger(builder, x, builder.sub(nothing, x))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -87,13 +85,13 @@ def _whole_to_zero(builder: Any, x: Any) -> Any:
 
 
 def _single_to_zero(builder: Any, x: Any) -> Any:
-    """v.single_to_zero without AVX-512, of numbers that are normal float32 ones."""
+    """Return what v.single_to_zero returns, without AVX-512, for numbers that are normal float32 numbers."""
     bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
     return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
 
 
 def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
-    """The sum of integers as float32, cut toward zero; where results are FP16, what was cut shows in the last bit."""
+    """Return the sum of integers as float32, cut toward zero; for FP16 results, the last bit shows what was cut."""
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
         # the largest one that is not above an integer fits an integer
@@ -112,9 +110,10 @@ def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
 
 @cache
 def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> Any:
-    """The function `(a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least)`.
+    """Return the function that adds the products of a step to a row.
 
-    It replaces row r of c by itself plus the products of row r of a step, and e by the largest exponents of row after.
+    `(a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least)` replaces row r of
+    c by itself plus the products of row r of a step, and e by the largest exponents of row after.
 
     a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, VECTOR_COLUMNS) likewise; c: (rows,
     VECTOR_COLUMNS) float32 patterns; e: (VECTOR_COLUMNS,) int8: the largest exponents of the products of row r; scale
@@ -152,7 +151,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return types.void(*arguments), build
 
     def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
-        """Of each group: the accumulator, 2**(F - M), that times the scales, and which columns may only lose bits."""
+        """Return for each group: the accumulator, 2**(F - M), that times scales, and columns that may lose bits."""
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
         shift = v.constant(PLACES, v.INTS)
@@ -163,7 +162,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         base = builder.add(v.everywhere(builder, base, v.INTS), bias)
         highest = builder.add(fraction_bits, v.WORD(2 * FLOAT_BIAS))
         highest = builder.shl(v.everywhere(builder, highest, v.INTS), shift)
-        found = []
+        powers = []
         for g in groups:
             tops = builder.sext(v.lanes_of(builder, top, g * v.WIDTH, v.WIDTH), v.INTS)
             bits = v.load(builder, c, g * v.SIZE, v.INTS)
@@ -179,17 +178,17 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
             if scaled:
                 of_products = builder.add(power, builder.shl(both, shift))
                 of_products = v.larger(builder, of_products, v.constant(0, v.INTS))
-            found.append((bits, power, builder.bitcast(of_products, v.FLOATS), idle))
-        return found
+            powers.append((bits, power, builder.bitcast(of_products, v.FLOATS), idle))
+        return powers
 
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
-        """The sums of eight products and an accumulator as few integers, none of which overflows."""
+        """Return the sums of eight products and an accumulator as few integers, none of which overflows."""
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
         return [builder.add(sums[0], old)]
 
     def _row(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> None:
-        """The step of one row for some groups of columns, the first of which find the coming row's exponents too."""
+        """Emit the step of one row for some groups of columns; the first find the coming row's exponents too."""
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
         powers = _powers(builder, places, numbers, top, groups)
@@ -197,7 +196,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         sums: list[list[Any]] = [[] for _ in groups]
 
         def add_terms(first: int) -> Any:
-            """The loop over the terms from the first one on."""
+            """Return the loop over the terms from the first one on."""
 
             def add(i: Any, values: list[Any]) -> list[Any]:
                 so_far, largest = values[: len(groups)], values[len(groups) :]
@@ -220,8 +219,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
             largest = new[len(groups) :]
             for mine, total in zip(sums, new, strict=False):
                 mine.append(total)
-        for found in largest:
-            v.store(builder, found, e, 0)
+        for exponents in largest:
+            v.store(builder, exponents, e, 0)
         results = []
         for mine, (bits, power, _, _) in zip(sums, powers, strict=True):
             old = builder.fmul(builder.bitcast(bits, v.FLOATS), builder.bitcast(power, v.FLOATS))
@@ -239,7 +238,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 
 @cache
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
-    """The loops of units whose rows fast_units.rows_of calls avx512 or avx2; joined: sums of eight fill an int32."""
+    """Return the loops of units with rows "avx512" or "avx2" (fast_units.rows_of); joined: eight fill an int32."""
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 
     def step(

@@ -26,25 +26,25 @@ LEADING_BITS, LONG_FIELD, LONG_BIAS = i64(52), i64(0x7FF), i64(1023)
 
 @scalar
 def power_of_two(exponent: Any) -> Any:
-    """2.0**exponent for exponents of normal float64 numbers."""
+    """Return 2.0**exponent for exponents of normal float64 numbers."""
     return i64(i64(i64(exponent) + LONG_BIAS) << LEADING_BITS).view(f64)
 
 
 @scalar
 def exponent_of(value: Any) -> Any:
-    """The exponent of a normal float64."""
+    """Return the exponent of a normal float64."""
     return i64(i64(i64(f64(value).view(i64) >> LEADING_BITS) & LONG_FIELD) - LONG_BIAS)
 
 
 @scalar
 def float_exponent(bits: Any, least: Any) -> Any:
-    """The exponent of a float32 pattern in a format whose smallest is `least`."""
+    """Return the exponent of a float32 pattern in a format whose smallest is `least`."""
     return max(i32(i32(i32(bits >> MANTISSA_BITS) & FIELD) - BIAS), least)
 
 
 @scalar
 def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, highest: Any) -> Any:
-    """The float32 pattern of a float64 rounded to `mantissa_bits`, Inf from 2**highest on.
+    """Return the float32 pattern of a float64 rounded to `mantissa_bits`, Inf from 2**highest on.
 
     nearest: to nearest even instead of toward zero; least: the smallest exponent of the format.
     """
@@ -60,7 +60,7 @@ def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, hig
 
 @scalar
 def positive_zero(bits: Any) -> Any:
-    """A float32 pattern, +0 for -0."""
+    """Return a float32 pattern, +0 for -0."""
     return bits if i32(bits & MAGNITUDE) != i32(0) else i32(0)
 
 
@@ -83,7 +83,7 @@ wide_facts = fields_of(WideFacts)
 
 @inner_loop
 def wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
-    """c plus the products of a step; a, b: float32 patterns, finite; facts: WideFacts in an array."""
+    """Add the products of a step to c; a, b: float32 patterns, finite; facts: WideFacts in an array."""
     u = wide_facts(facts)
     for j in range(c.size):
         e[j] = NOTHING
