@@ -65,7 +65,7 @@ def test_a_spelling_that_several_formats_share_names_none_of_them(e3m3: fp.Forma
 @pytest.fixture
 def nova(monkeypatch: Patch) -> fp.MatrixUnit:
     chip = Chip("N1", "NVIDIA", "nova", "sm_200", (20, 0), 100, "a", source="here")
-    unit = row("nova_e5m2_f32", "e5m2 e5m2 f32", Rule.FUSED, 8, 18, -126, 23, "inferred", "here", "mma")
+    unit = row("nova_e5m2_f32", "e5m2 e5m2 f32", Rule.FUSED, "8 18 -126 23", "inferred", "here", "mma")
     monkeypatch.setitem(CHIPS, chip.name, chip)
     monkeypatch.setitem(catalogue.ROWS, unit.name, unit)
     return unit

@@ -81,7 +81,5 @@ def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit)
     digits = np.zeros(plan.digits, np.int64)
     words = np.ascontiguousarray(c.reshape(-1), u64)
     with wrapping():
-        loops().dot_add_kernel(unit.rule)(
-            *rows, words, *blocks, out, *plan.layouts, plan.facts, unit.terms, digits, plan.origin
-        )
+        loops().dot_add_kernel(unit.rule)(*rows, words, *blocks, out, plan.layouts, plan.facts, digits)
     return out

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.encode import encode_fields
-from fpsim.core.number import unpack_fields
-from fpsim.core.units.nvidia import Layouts, unit_fields
+from fpsim.core.units.nvidia import layouts_in, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.runtime.compile import kernel
@@ -21,22 +19,20 @@ STEPS = steps_by_rule()
 
 @cache
 def dot_add_kernel(rule: Rule) -> Any:
-    """Return the loop `(a, b, c, scale_a, scale_b, out, fa, fb, fc, fs, fr, facts, step, digits, origin)` of a rule.
+    """Return the loop `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)` of a rule.
 
-    a, b, scale_a, scale_b: 64-bit words, a row per sum; step: terms from one step to the next.
+    a, b, scale_a, scale_b: 64-bit words, a row per sum; layouts, facts: of a UnitPlan; digits: room for an exact sum.
     """
     one_step = STEPS[rule]
 
     def dot_add(
-        a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, out: Any,
-        fa: Any, fb: Any, fc: Any, fs: Any, fr: Any, facts: Any, step: Any, digits: Any, origin: Any,
-    ) -> None:  # fmt: skip
-        f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
-        u = unit_fields(facts)
+        a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, out: Any, layouts: Any, facts: Any, digits: Any
+    ) -> None:
+        f, u = layouts_in(layouts), unit_fields(facts)
         for row in range(a.shape[0]):
             total = u64(c[row])
-            for start in range(0, a.shape[1], step):
-                total = one_step(a[row], b[row], scale_a[row], scale_b[row], i64(start), total, digits, origin, f, u)
+            for start in range(0, a.shape[1], u.step):
+                total = one_step(a[row], b[row], scale_a[row], scale_b[row], i64(start), total, digits, f, u)
             out[row] = total
 
     return kernel(dot_add)

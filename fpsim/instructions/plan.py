@@ -25,10 +25,9 @@ ALL_BITS = -1  # as a 64-bit word
 class UnitPlan(NamedTuple):
     """The arrays and sizes by which the specification of a unit computes."""
 
-    layouts: tuple[npt.NDArray[Any], ...]  # UnpackLayouts of a, b, accumulator and scales, EncodeLayout of the result
+    layouts: npt.NDArray[Any]  # the fields of Layouts, one after the other
     facts: npt.NDArray[Any]  # a UnitLayout
     digits: int  # of an exact sum
-    origin: int  # the exponent of its lowest digit
 
 
 @cache
@@ -44,6 +43,7 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
         unpack_layout(unit.scale_format or E8M0, "keep"), _narrowed(result.layout, lost, unit.result_bits),
     )  # fmt: skip
     mode = Rounding.TOWARD_ZERO if unit.rounding == "toward_zero" else Rounding.NEAREST_EVEN
+    lowest = min(a.min_exponent - a.mantissa_bits + b.min_exponent - b.mantissa_bits, d.min_exponent - d.mantissa_bits)
     facts = UnitLayout(
         terms=unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms,
         fraction_bits=unit.fraction_bits,
@@ -55,11 +55,12 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
         kept_a=kept_bits(unit.a),
         kept_b=kept_bits(unit.b),
         kept_scale_bits=UE4M3_BITS if unit.scale == "ue4m3" else ALL_BITS,
+        step=unit.terms,
+        origin=lowest,
     )
-    lowest = min(a.min_exponent - a.mantissa_bits + b.min_exponent - b.mantissa_bits, d.min_exponent - d.mantissa_bits)
     highest = max(a.max_exponent + b.max_exponent, d.max_exponent) + 4
     digits = max(digits_for(lowest, highest), 2 * unit.terms if flushes else 0)  # or the nodes of a tree
-    return UnitPlan(layouts, np.array(facts, np.int64), digits, lowest)
+    return UnitPlan(np.concatenate(layouts), np.array(facts, np.int64), digits)
 
 
 def kept_bits(element: Element) -> int:

@@ -215,13 +215,17 @@ class MatrixUnit:
 
 
 def row(
-    name: str, elements: str, rule: Rule, terms: int, fraction_bits: int, floor_exponent: int, result_bits: int,
-    evidence: Evidence, source: str, instruction: str, scale: str = "",
+    name: str, elements: str, rule: Rule, numbers: str, evidence: Evidence, source: str,
+    instruction: str, scale: str = "",
 ) -> MatrixUnit:  # fmt: skip
-    """Return a row of the tables of a vendor; elements: "<a> <b> <d>"; scale: "<element>/<terms that share one>"."""
+    """Return a row of the tables of a vendor.
+
+    elements: "<a> <b> <d>"; numbers: "<terms> <fraction bits> <floor exponent> <result bits>"; scale: "<element>/<terms
+    that share one>".
+    """
     a, b, d = (ELEMENTS[element] for element in elements.split())
     of_scale, _, block = scale.partition("/")
     return MatrixUnit(
-        name, name.partition("_")[0], a, b, d, rule, terms, fraction_bits, floor_exponent, result_bits,
+        name, name.partition("_")[0], a, b, d, rule, *map(int, numbers.split()),
         of_scale or None, int(block or 0), instruction, source, evidence,
     )  # fmt: skip

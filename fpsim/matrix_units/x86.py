@@ -13,9 +13,9 @@ MANUAL = "Intel SDM volume 2, TDPFP16PS; not measured"
 
 # fmt: off
 UNITS = (
-    #   name                     a b d            rule                 L  F floor bits evidence   from    instruction
-    row("x86_avx512_bf16_f32", "bf16 bf16 f32", Rule.REVERSED_CHAIN,  2, 0,   0,  23, "hardware", SDM,    "VDPBF16PS"),
-    row("x86_amx_bf16_f32",    "bf16 bf16 f32", Rule.TWO_CHAINS,     32, 0,   0,  23, "hardware", AMX,    "TDPBF16PS"),
-    row("x86_amx_f16_f32",     "f16 f16 f32",   Rule.TWO_CHAINS,     32, 0,   0,  23, "inferred", MANUAL, "TDPFP16PS"),
+    #   name                     a b d            rule                 L  F floor bits  evidence   from    instruction
+    row("x86_avx512_bf16_f32", "bf16 bf16 f32", Rule.REVERSED_CHAIN, " 2  0    0 23", "hardware", SDM,    "VDPBF16PS"),
+    row("x86_amx_bf16_f32",    "bf16 bf16 f32", Rule.TWO_CHAINS,     "32  0    0 23", "hardware", AMX,    "TDPBF16PS"),
+    row("x86_amx_f16_f32",     "f16 f16 f32",   Rule.TWO_CHAINS,     "32  0    0 23", "inferred", MANUAL, "TDPFP16PS"),
 )
 # fmt: on

@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from fpsim.core.encode import encode_fields
-from fpsim.core.number import unpack_fields
-from fpsim.core.units.nvidia import Layouts, unit_fields
+from fpsim.core.units.nvidia import layouts_in, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.gpu.device.device import is_simulated
 from fpsim.gpu.device.launch import gpu_kernel
@@ -284,17 +282,16 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 def specified_kernel(rule: Rule) -> Any:
     """Return the kernel that calculates the results that are marked, by the specification.
 
-    Arguments as those of tile_kernel, with the layouts of a, b, accumulator, scales and result one by one. One kernel
+    Arguments as those of tile_kernel, with the layouts and facts of a UnitPlan. One kernel
     serves all units of a rule, for it takes long to compile.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 
     def product(
         total: Any, marks: Any, a: Any, b: Any, scale_a: Any, scale_b: Any, places: Any, left: Any, right: Any,
-        fa: Any, fb: Any, fc: Any, fs: Any, fr: Any, facts: Any, half: Any, block: Any, promotion: Any, mode: Any,
+        layouts: Any, facts: Any, half: Any, block: Any, promotion: Any, mode: Any,
     ) -> None:  # fmt: skip
-        f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
-        u = unit_fields(facts)
+        f, u = layouts_in(layouts), unit_fields(facts)
         x, y = cuda.local.array(MOST_TERMS, np.uint32), cuda.local.array(MOST_TERMS, np.uint32)
         p, q = cuda.local.array(1, np.uint32), cuda.local.array(1, np.uint32)
         digits = cuda.local.array(1, np.int64)
@@ -315,7 +312,7 @@ def specified_kernel(rule: Rule) -> Any:
                         if scaled and place >= i32(0):
                             p[0] = u32(scale_a[m, place // block])
                             q[0] = u32(scale_b[place // block, n])
-                    c = one_step(x, y, p, q, i64(0), c, digits, i64(0), f, u)
+                    c = one_step(x, y, p, q, i64(0), c, digits, f, u)
                     if promotes and ((step + 1) % promotion == 0 or step + 1 == steps):
                         partial = i32(float_of_half(i32(c)) if half else i32(c)).view(f32)
                         part = step // promotion

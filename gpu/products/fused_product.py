@@ -114,7 +114,7 @@ def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
     launch(
         specified_kernel(unit.rule), like, marks.size,
         total, marks, p.a, p.b, *_scales(p), p.terms, rows, columns,
-        *map(uploaded, plan.layouts), uploaded(plan.facts),
+        uploaded(plan.layouts), uploaded(plan.facts),
         i32(unit.d.fmt == FP16), i32(unit.block or 1), i32(p.promote // unit.terms), i32(mode),
     )  # fmt: skip
 

@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
-from fpsim.core.encode import encode_fields
-from fpsim.core.number import unpack_fields
-from fpsim.core.units.nvidia import Layouts, unit_fields
+from fpsim.core.units.nvidia import layouts_in, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.formats.named import FP16, FP32, FP64
 from fpsim.gpu.casts.cast import widened_codes
@@ -32,27 +30,23 @@ STEPS = steps_by_rule()
 
 @cache
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
-    """Return the kernel `(a, b, c, scale_a, scale_b, out, layouts, facts, step, origin)` of a rule.
+    """Return the kernel `(a, b, c, scale_a, scale_b, out, layouts, facts)` of a rule.
 
     Result i is that of row i of a and row i of b where paired, else of row i // N of a and column i % N of b. An empty
     c stands for +0, and out may be c; room: digits of an exact sum.
     """
     one_step = STEPS[rule]
 
-    def product(
-        a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, out: Any, fa: Any, fb: Any, fc: Any, fs: Any, fr: Any,
-        facts: Any, step: Any, origin: Any,
-    ) -> None:  # fmt: skip
-        f = Layouts(unpack_fields(fa), unpack_fields(fb), unpack_fields(fc), unpack_fields(fs), encode_fields(fr))
-        u = unit_fields(facts)
+    def product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, out: Any, layouts: Any, facts: Any) -> None:
+        f, u = layouts_in(layouts), unit_fields(facts)
         digits = cuda.local.array(room, np.int64)
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             m, n = (i, i) if paired else (i // b.shape[1], i % b.shape[1])
             x, y = a[m], b[n] if paired else b[:, n]
             p, q = scale_a[m], scale_b[n] if paired else scale_b[:, n]
             total = u64(c[i]) if c.size > 0 else u64(0)
-            for start in range(0, a.shape[1], step):
-                total = one_step(x, y, p, q, i64(start), total, digits, origin, f, u)
+            for start in range(0, a.shape[1], u.step):
+                total = one_step(x, y, p, q, i64(start), total, digits, f, u)
             out[i] = total
 
     return gpu_kernel(product)
@@ -184,8 +178,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
     launch(
         product_kernel(unit.rule, plan.digits, paired), like, out.size,
         _widened(product.a, unit.a, unit, like), _widened(product.b, unit.b, unit, like), c,
-        product.scale_a, product.scale_b, out, *map(uploaded, plan.layouts), uploaded(plan.facts), unit.terms,
-        i64(plan.origin),
+        product.scale_a, product.scale_b, out, uploaded(plan.layouts), uploaded(plan.facts),
     )  # fmt: skip
 
 

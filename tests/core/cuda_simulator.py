@@ -20,7 +20,7 @@ from fpsim.core.layouts import decode_plan, encode_plan, pack_plan, unpack_layou
 from fpsim.core.neighbour import classify, neighbour
 from fpsim.core.number import UnpackLayout, unpack
 from fpsim.core.pack import pack
-from fpsim.core.units.nvidia import Layouts, UnitLayout
+from fpsim.core.units.nvidia import UnitLayout, layouts_in
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.formats.rounding import Rounding
 from fpsim.instructions.operands import widened
@@ -189,16 +189,14 @@ def added_up(unit: fp.MatrixUnit) -> Array:
     scales = [columns.get(name, empty).astype(np.uint64) for name in ("scale_a", "scale_b")]
     room = np.zeros((a.shape[0], plan.digits), np.int64)
     out = np.zeros(a.shape[0], np.uint64)
-    of_a, of_b, of_c, of_scale, of_result = plan.layouts
-    facts, origin, terms = UnitLayout(*plan.facts), np.int64(plan.origin), unit.terms
+    facts, f = UnitLayout(*plan.facts), layouts_in(plan.layouts)
 
     def dot_add(a: Any, b: Any, c: Any, p: Any, q: Any, room: Any, out: Any) -> None:
         row = cuda.grid(1)
         if row < a.shape[0]:
-            operands = UnpackLayout(*of_a), UnpackLayout(*of_b), UnpackLayout(*of_c), UnpackLayout(*of_scale)
-            f, total = Layouts(*operands, EncodeLayout(*of_result)), c[row]
-            for start in range(0, a.shape[1], terms):
-                total = step(a[row], b[row], p[row], q[row], np.int64(start), total, room[row], origin, f, facts)
+            total = c[row]
+            for start in range(0, a.shape[1], unit.terms):
+                total = step(a[row], b[row], p[row], q[row], np.int64(start), total, room[row], f, facts)
             out[row] = total
 
     run_kernel(dot_add, a.shape[0], a, b, c, *scales, room, out)

@@ -36,7 +36,7 @@ OVERFLOWS = i64(128)  # the exponent from which a product is infinite
 
 
 @scalar
-def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, origin: Any, f: Layouts, u: UnitLayout) -> Any:
+def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of the exact sum of c and the products of one step, rounded once.
 
     A fused multiply-add keeps the -0 of IEEE 754; longer steps give +0 for every sum that is zero.
@@ -46,15 +46,15 @@ def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, origin: Any, f: 
     negative = z.negative if u.terms == i64(1) else i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
     clear(digits)
-    add_term(digits, origin, z, i64(f.c.mantissa_bits))
+    add_term(digits, u.origin, z, i64(f.c.mantissa_bits))
     for k in range(start, min(i64(start + u.terms), i64(a.size))):
         x, y = term_of(u64(u64(a[k]) & u64(u.kept_a)), f.a), term_of(u64(u64(b[k]) & u64(u.kept_b)), f.b)
         specials = i64(specials | specials_of_product(x, y))
         negative = i64(negative & i64(x.negative ^ y.negative))
-        add_product(digits, origin, x, y, places)
+        add_product(digits, u.origin, x, y, places)
     if specials != NO_SPECIAL:
         return special_result(specials, f.result, u)
-    return packed(total(digits, origin, negative), f.result, NEAREST_EVEN, u)
+    return packed(total(digits, u.origin, negative), f.result, NEAREST_EVEN, u)
 
 
 @scalar

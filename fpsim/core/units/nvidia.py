@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.encode import EncodeLayout
+from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.exact_arithmetic import add
-from fpsim.core.number import BIAS, NAN, TOP, ZERO, Number, UnpackLayout, normalise, unpack
+from fpsim.core.number import BIAS, NAN, TOP, ZERO, Number, UnpackLayout, normalise, unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.sums.term import (
@@ -50,6 +50,8 @@ class UnitLayout(NamedTuple):
     kept_a: Any  # bits of an operand's code that count; the others are dropped first
     kept_b: Any
     kept_scale_bits: Any
+    step: Any  # terms of K from one step to the next
+    origin: Any  # the exponent of the lowest digit of an exact sum
 
 
 unit_fields = fields_of(UnitLayout)
@@ -64,6 +66,23 @@ class Layouts(NamedTuple):
     c: UnpackLayout
     scale: UnpackLayout
     result: EncodeLayout
+
+
+WORDS = len(UnpackLayout._fields)
+
+
+@scalar
+def layouts_in(words: Any) -> Layouts:
+    """Return the Layouts in an array of the fields of all five, one after the other."""
+    a, b, c, scale = (
+        words[0:WORDS],
+        words[WORDS : 2 * WORDS],
+        words[2 * WORDS : 3 * WORDS],
+        words[3 * WORDS : 4 * WORDS],
+    )
+    return Layouts(
+        unpack_fields(a), unpack_fields(b), unpack_fields(c), unpack_fields(scale), encode_fields(words[4 * WORDS :])
+    )
 
 
 @scalar

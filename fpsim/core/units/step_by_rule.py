@@ -25,51 +25,47 @@ Step = Callable[..., Any]
 def steps_by_rule() -> dict[Rule, Step]:
     """Return the step of every rule.
 
-    `(rows a, b, scale_a, scale_b, first term, accumulator, digits, origin, f, u) -> code`
+    `(rows a, b, scale_a, scale_b, first term, accumulator, digits, f, u) -> code`
     """
 
     @scalar
-    def _fused(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _fused(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return fused_step(a, b, start, i64(2), c, i64(0), NO_SPECIAL, f, u)
 
     @scalar
-    def _scaled(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _scaled(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return scaled_step(a, b, p, q, start, c, f, u)
 
     @scalar
-    def _grouped(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _grouped(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return grouped_step(a, b, p, q, start, c, f, u)
 
     @scalar
-    def _two_passes(
-        a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any
-    ) -> Any:
+    def _two_passes(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return two_pass_step(a, b, start, c, f, u)
 
     @scalar
-    def _exact(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
-        return exact_step(a, b, start, c, digits, origin, f, u)
+    def _exact(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
+        return exact_step(a, b, start, c, digits, f, u)
 
     @scalar
-    def _flushed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _flushed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return flushed_step(a, b, start, c, digits, f, u)
 
     @scalar
-    def _separate(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _separate(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return separate_step(a, b, start, c, f, u)
 
     @scalar
-    def _even_odd(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _even_odd(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return even_odd_step(a, b, start, c, f, u)
 
     @scalar
-    def _reversed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _reversed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return reversed_chain_step(a, b, start, c, f, u)
 
     @scalar
-    def _two_chains(
-        a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any
-    ) -> Any:
+    def _two_chains(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return two_chains_step(a, b, start, c, f, u)
 
     return {

@@ -149,7 +149,7 @@ def unit_product() -> Iterator[Kernel]:
     from fpsim.gpu.products import unit_product as module
     from fpsim.matrix_units.matrix_unit import Rule
 
-    layouts = (*arrays(u64, u64, u64, u64, u64), i64[::1], i64, i64)
+    layouts = u64[::1], i64[::1]
     a, b, scale = u16[:, ::1], u16[:, ::1], u8[:, ::1]
     for rule in Rule:
         kernel = module.product_kernel(rule, 12, rule is Rule.GROUPED)
@@ -189,7 +189,7 @@ def marked() -> Iterator[Kernel]:
     from fpsim.matrix_units.matrix_unit import Rule
 
     matrices = tuple(kind[:, ::1] for kind in (u32, u8, u8, u8, u8, u8))
-    signature = (*matrices, *arrays(i32), f32[:, ::1], f32[:, ::1], *arrays(u64, u64, u64, u64, u64), i64[::1])
+    signature = (*matrices, *arrays(i32), f32[:, ::1], f32[:, ::1], u64[::1], i64[::1])
     yield Kernel("marked", tiles.specified_kernel(Rule.SCALED), (*signature, i32, i32, i32, i32))
 
 
