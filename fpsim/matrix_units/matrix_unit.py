@@ -224,8 +224,9 @@ def row(
     that share one>".
     """
     a, b, d = (ELEMENTS[element] for element in elements.split())
+    terms, fraction_bits, floor_exponent, result_bits = map(int, numbers.split())
     of_scale, _, block = scale.partition("/")
     return MatrixUnit(
-        name, name.partition("_")[0], a, b, d, rule, *map(int, numbers.split()),
+        name, name.partition("_")[0], a, b, d, rule, terms, fraction_bits, floor_exponent, result_bits,
         of_scale or None, int(block or 0), instruction, source, evidence,
     )  # fmt: skip
