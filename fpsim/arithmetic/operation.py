@@ -75,28 +75,21 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     seed = keywords.pop("seed", None)
     if seed is not None:
         keywords["seed"] = 0  # one entry for all of them
+    words = [item for keyword in keywords.items() for item in keyword]
     try:
-        checked = _checked(name, formats, out_fmt, **keywords)
+        checked = _checked(name, formats, out_fmt, *words)
     except TypeError:  # something that cannot be hashed: the checks raise the error that says why
-        checked = _checked.__wrapped__(name, formats, out_fmt, **keywords)
+        checked = _checked.__wrapped__(name, formats, out_fmt, *words)
     return checked if seed is None else checked.with_seed(checked_seed(seed))
 
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
-def _checked(
-    name: str,
-    formats: tuple[Format, ...],
-    out_fmt: Format,
-    rounding: str | Rounding = "nearest_even",
-    overflow: str = "nonfinite",
-    subnormals: str = "keep",
-    seed: int | None = None,
-    random_bits: int = 32,
-    input_subnormals: str = "keep",
-    tininess: str = "after",
-    integer: np.dtype[Any] | None = None,
-) -> Operation:
-    result = cast_options(out_fmt, rounding, overflow, subnormals, seed, random_bits)
+def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
+    """Return the operation if its keywords are valid; words: their names, each followed by its value."""
+    keywords = dict(zip(words[::2], words[1::2], strict=True))
+    input_subnormals, tininess = keywords.pop("input_subnormals", "keep"), keywords.pop("tininess", "after")
+    integer = keywords.pop("integer", None)
+    result = cast_options(out_fmt, **keywords)
     check_word("input_subnormals", input_subnormals, SUBNORMALS)
     check_word("tininess", tininess, TININESS)
     if name in NARROW_ONLY and FP64 in formats:
