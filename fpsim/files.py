@@ -123,11 +123,11 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
     """Yield a folder whose files replace those of an earlier run together, or vanish if the block fails.
 
     Whoever reads `folder` sees all old files or all new ones, also where this process is killed, on systems that can
-    exchange two folders in one step (Linux, macOS), unless it is where the process stands, a mount point, or in a
+    exchange two folders in one step (Linux, macOS), unless it is the current folder, a mount point, or in a
     folder that cannot be written to: then the files move one by one, and back where one of them cannot.
 
     Args:
-      folder: exists; what else lies in it stays.
+      folder: exists; other files in it stay.
       own_names: names of all files that this run or an earlier one writes; those of the earlier one do not stay.
 
     Example:
@@ -140,12 +140,12 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
       ['a.txt']
     """
     target = Path(os.path.realpath(folder))  # a link stays, and the folder that it names is replaced
-    beside = f".{target.name}-writing-"
-    for left in _old(target.parent, f"{glob.escape(beside)}*"):
+    draft_name = f".{target.name}-writing-"
+    for left in _old(target.parent, f"{glob.escape(draft_name)}*"):
         _clear(left, target, own_names)
     sweep(target, ".writing-*")
     swaps = os.access(target.parent, os.W_OK) and not target.is_mount() and not target.samefile(".")
-    place, prefix = (target.parent, beside) if swaps else (target, ".writing-")
+    place, prefix = (target.parent, draft_name) if swaps else (target, ".writing-")
     room = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     drafts = room / "new"
     try:

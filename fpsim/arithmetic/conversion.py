@@ -63,7 +63,7 @@ def to_int(
       out: array of the integer dtype and a's shape to fill.
 
     Returns:
-      Array of the integer dtype and a's shape; the nearest bound for what lies outside, the largest integer for NaN.
+      Array of the integer dtype and a's shape; the nearest bound for values outside, the largest integer for NaN.
       With flags, a tuple of it and them.
 
     Raises:

@@ -44,7 +44,7 @@ class EncodedArray:
     values, rounded once into the format, with overflow to Inf or NaN and subnormals kept. The mode is nearest_even,
     or that of `with fp.rounding(...):`.
 
-    - Both operands have one format; `astype` converts. A number, list or NumPy array beside one is first rounded into
+    - Both operands have one format; `astype` converts. A number, list or NumPy array as operand is first rounded into
       its format, in the same mode: `x + 0.1` is `x + fp.array(0.1, x.fmt)`.
     - `x ** n` takes an integer: n - 1 multiplications from the left, each rounded; `x ** 0` is 1, `x ** -n` is
       `1 / x ** n`, and `x ** 0.5` is the square root.

@@ -53,7 +53,7 @@ def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 
 @rounded
 def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute a / b, rounded once; x / 0 raises DIVIDE_BY_ZERO and gives the format's Inf or what stands for it.
+    """Compute a / b, rounded once; x / 0 raises DIVIDE_BY_ZERO and gives Inf, or the value that the format has instead.
 
     Example:
       >>> import fpsim as fp
@@ -121,7 +121,7 @@ def next_up(
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
-      overflow: decides what lies above the largest finite value, as in `fpsim.encode`: Inf, NaN, or the value itself.
+      overflow: decides the result above the largest finite value, as in `fpsim.encode`: Inf, NaN, or the value itself.
       flags, out: as for `fpsim.add`; a signalling NaN raises INVALID.
 
     Example:

@@ -88,8 +88,8 @@ def integers(n: npt.ArrayLike) -> Operands:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         floats = array.dtype.kind == "f" or format_of(array.dtype) is not None
-        came = f"got {array.dtype}. fpsim.encode rounds floats." if floats else describe_refused(n, array, "n")
-        raise TypeError(f"n must be an array of integers of up to 64 bits; {came}")
+        refusal = f"got {array.dtype}. fpsim.encode rounds floats." if floats else describe_refused(n, array, "n")
+        raise TypeError(f"n must be an array of integers of up to 64 bits; {refusal}")
     return Operands((array.astype(f"{array.dtype.kind}8", copy=False),), (), array.shape, False)
 
 

@@ -12,7 +12,7 @@ from fpsim.formats.rounding import Rounding
 
 
 class _Block(NamedTuple):
-    """A block that has begun: whose it is, how many seeds are spent, and the block around it."""
+    """A block that has begun: its owner, the number of seeds spent, and the block around it."""
 
     owner: rounding
     spent: int
@@ -24,7 +24,7 @@ _BLOCK: ContextVar[_Block | None] = ContextVar("fpsim_rounding", default=None)
 
 
 class rounding:
-    """Round arrays of `fpsim.array` in this mode inside a `with` block; everything else takes its `rounding=`.
+    """A `with` block in which arrays of `fpsim.array` are rounded in this mode; all else takes its `rounding=`.
 
     The mode holds in the current context only: other threads and asyncio tasks are not affected, a task that starts
     inside the block inherits it, and the mode from before returns when the block ends, by an exception too. Blocks

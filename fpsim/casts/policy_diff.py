@@ -78,7 +78,7 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
     with np.errstate(all="ignore"):
         points = _turning_points(target_fmt)
         between = _between(points)
-    inputs = np.empty(points.size + between.size)  # turning points at even places, what lies between at odd ones
+    inputs = np.empty(points.size + between.size)  # turning points at even places, inputs between them at odd ones
     inputs[0::2], inputs[1::2] = points, between
     inputs = np.append(inputs, np.nan)
     differences: list[Difference] = []
@@ -123,7 +123,7 @@ def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
     middles = positive[:-1] + (positive[1:] - positive[:-1]) / 2
     magnitudes = np.unique(np.concatenate([positive, middles]))
     magnitudes = np.append(magnitudes, np.inf)
-    return np.concatenate([-magnitudes[::-1], magnitudes])  # -0.0 stands before 0.0
+    return np.concatenate([-magnitudes[::-1], magnitudes])  # -0.0 comes before 0.0
 
 
 def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

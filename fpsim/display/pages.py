@@ -1,4 +1,4 @@
-"""Pages: HTML files that need nothing beside them, from templates that all share one stylesheet and one frame."""
+"""Pages: HTML files that need no other files, from templates that all share one stylesheet and one frame."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FRAME = "fpsim.display"  # the package whose folder `templates` has what every p
 
 
 class TableCell(NamedTuple):
-    """A number in a table: what people read, and what the column is sorted and filtered by."""
+    """A number in a table: the text that people read, and the value that the column is sorted and filtered by."""
 
     text: str
     value: float
 
 
 class TableRow(NamedTuple):
-    """A row of a table: text, numbers, and what is marked."""
+    """A row of a table: text, numbers and marks."""
 
     cells: Sequence[str | TableCell]
     marked: bool = False

@@ -44,7 +44,7 @@ def bar(title: str = "", *, lines: bool = False, quiet: bool = False) -> Iterato
 
 
 class _Lines:
-    """Prints the progress on stderr, at most one line in 10 seconds."""
+    """Progress on stderr, printed at most once in 10 seconds."""
 
     def __init__(self, title: str) -> None:
         self._title = title

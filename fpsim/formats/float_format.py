@@ -162,7 +162,7 @@ class Format:
     def _hash(self) -> int:
         return hash((self.name, self.exponent_bits, self.mantissa_bits, self.bias, self.nan))
 
-    # ---- the code space: magnitudes 0 .. max_code are finite, what lies above is special
+    # ---- the code space: magnitudes 0 .. max_code are finite, larger ones special
 
     @property
     def bits(self) -> int:

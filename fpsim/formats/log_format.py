@@ -1,4 +1,4 @@
-"""LogFMT: element formats whose levels lie at equal distances in the logarithm, fitted to each tile."""
+"""LogFMT: element formats whose levels have equal distances in the logarithm, fitted to each tile."""
 
 from __future__ import annotations
 

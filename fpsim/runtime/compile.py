@@ -101,7 +101,7 @@ def inner_loop(function: Function) -> Function:
 def reordered_sums(function: Function) -> Function:
     """Compile an inner loop whose own sums may be added in another order and with fused products, so by vectors.
 
-    Functions that it calls keep their order: whatever must not be rearranged, differences above all, stands in one.
+    Functions that it calls keep their order: whatever must not be rearranged, differences above all, must be in one.
     """
     compiled: Function = _helper(function, fastmath=SUMS)
     return compiled

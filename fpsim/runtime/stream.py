@@ -68,7 +68,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Prefetch BLOCK elements AHEAD bytes behind element `start`, which may lie beyond the end.
+        """Prefetch BLOCK elements AHEAD bytes after element `start`, which may be beyond the end.
 
         sources: an array, or a tuple of arrays.
         """
@@ -89,7 +89,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_line(_typing: Any, source: Any, index: Any) -> Any:
-        """Prefetch source[index], which may lie beyond the end."""
+        """Prefetch source[index], which may be beyond the end."""
         signature = types.void(source, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:

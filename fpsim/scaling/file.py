@@ -25,7 +25,7 @@ from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.files import path_of, sweep
 
-VERSION = 1  # of the layout: one envelope of JSON text beside the arrays
+VERSION = 1  # of the layout: one envelope of JSON text with the arrays
 ENVELOPE = "__fpsim__"  # its name: a member of the npz, a key of the safetensors metadata
 DTYPES = (
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",

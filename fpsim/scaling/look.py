@@ -1,4 +1,4 @@
-"""Reads the tiles of an array without encoding them: their amaxes, their NaN and Inf, and what these make of scales."""
+"""Reads the tiles of an array without encoding them: their amaxes, NaN and Inf, and the scales that these change."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
     tensor_scale: Any = None
     zero_points: ArrayT | None = None
 
-    _place: ClassVar[str] = ""  # where the arrays lie, for `repr`
+    _place: ClassVar[str] = ""  # machine that holds the arrays, for `repr`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fmt", element_format(self.fmt))
@@ -203,7 +203,7 @@ S = TypeVar("S", bound=ScaledArrays[Any])
 
 
 class Blocks(Generic[S]):
-    """Indexes a Scaled array in units of tiles."""
+    """The tiles of a Scaled array, which its indices count."""
 
     def __init__(self, whole: S) -> None:
         self._whole = whole

@@ -196,7 +196,7 @@ class Scaling:
 
     @cached_property
     def lower_bound(self) -> float:
-        """The smallest scale that can come out."""
+        """Smallest scale that the rule can give."""
         if self.smallest_scale is not None:
             return self.smallest_scale
         fmt = self.scale_format

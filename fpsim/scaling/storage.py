@@ -18,7 +18,7 @@ SWIZZLE = (128, 4)  # rows and scales of a tile of scales as cuBLAS reads them; 
 
 
 class StoredBits(NamedTuple):
-    """The bits of an array, by what they are for.
+    """The bits of an array, by purpose.
 
     Attributes:
       values: number of elements.
@@ -34,12 +34,12 @@ class StoredBits(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All bits."""
+        """Bits of all parts."""
         return self.codes + self.scales + self.padding
 
     @property
     def bytes(self) -> int:
-        """All bits in whole bytes."""
+        """Bytes that hold all bits."""
         return -(-self.total // 8)
 
     @property

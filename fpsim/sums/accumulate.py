@@ -54,7 +54,7 @@ class SumProblem(NamedTuple):
     """The codes to be summed, and their formats. c may have no elements.
 
     a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a meets its own rows of b. A
-    format of a that is None stands for ones: the terms are those of b, and they are not products.
+    format of a that is None means that a is all ones: the terms are those of b, and they are not products.
     """
 
     a: Array

@@ -122,7 +122,7 @@ class _InOneFormat(Accumulator):
 @reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Sequential(_InOneFormat):
-    """Every product is rounded, then every sum, for ascending k: `t = R(t + R(a * b))`.
+    """Accumulator that rounds every product, then every sum, for ascending k: `t = R(t + R(a * b))`.
 
     Args:
       fmt: the format of products and sums, by name, dtype or object; it needs a zero.
@@ -145,7 +145,7 @@ class Sequential(_InOneFormat):
 @reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class FusedMultiplyAdd(_InOneFormat):
-    """Products are exact and every sum is rounded, for ascending k: `t = R(t + a * b)`.
+    """Accumulator that rounds every sum and no product, for ascending k: `t = R(t + a * b)`.
 
     Args, Raises, Source: as for `Sequential`.
 
@@ -159,7 +159,7 @@ class FusedMultiplyAdd(_InOneFormat):
 @reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Pairwise(_InOneFormat):
-    """Products are rounded, neighbours added, then the sums of neighbours, level by level, each sum rounded.
+    """Accumulator that adds rounded products in pairs, then the sums of pairs, level by level, each sum rounded.
 
     Args, Raises, Source: as for `Sequential`.
 
@@ -173,7 +173,7 @@ class Pairwise(_InOneFormat):
 @reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Chunked(Accumulator):
-    """Runs of `chunk` terms are summed as by `Sequential`, and their totals in order into an outer sum.
+    """Accumulator of runs: `chunk` terms are summed as by `Sequential`, and the totals in order into an outer sum.
 
     Args:
       fmt: the format of products and of sums inside a run.
@@ -220,7 +220,7 @@ class Chunked(Accumulator):
 @reloadable
 @dataclass(frozen=True, init=False, repr=False)
 class Exact(_InOneFormat):
-    """All products and c are added exactly, and the sum is rounded once.
+    """Accumulator that adds all products and c exactly and rounds the sum once.
 
     Args, Raises, Source: as for `Sequential`; FP64 takes every deterministic mode.
 

@@ -1,6 +1,6 @@
 """Sums in float32: for which accumulators and formats they are exact, and the numbers that their loops take.
 
-A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that stay in the cache beside a panel.
+A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that stay in the cache together with a panel.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Float32Sums(NamedTuple):
 def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
     """Return the plan of an accumulator without a seed, or None if float32 does not give its sums.
 
-    A format of a that is None stands for ones.
+    A format of a that is None means that a is all ones.
     """
     way = None if accumulator.rounding is Rounding.STOCHASTIC else _strip_way(accumulator, formats)
     if way is None:

@@ -24,7 +24,7 @@ from fpsim.sums.kernels.steps import FIXED_MODES
 u64 = np.uint64
 NO_LAYOUT = np.zeros(len(UnpackLayout._fields), u64)  # of an operand that is always one
 WAYS = {mode: way for way, mode in FIXED_MODES.items()}
-RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 random bits below so many
+RANDOM_PRECISION = 53 - 1 - 32  # a sum rounded to odd in float64 keeps 32 random bits below this many
 
 
 def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:

@@ -2,7 +2,7 @@
 
 Normal results come from one sum and one shift of the bits. A subnormal result is a whole number of the format's
 smallest subnormal values, and adding a power of two whose last bit is worth just that value rounds to one: a single
-IEEE addition of float32, to nearest even, without a product beside it that a compiler could fuse it with. What
+IEEE addition of float32, to nearest even, without a product that a compiler could fuse with it. What
 becomes of overflow, infinities and NaN is left to the core. tests/gpu/test_nearest_even.py compares it with the core.
 """
 

@@ -44,7 +44,7 @@ class GpuSumProblem(NamedTuple):
     """The matrices of codes on the GPU to be summed, and their formats.
 
     a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, N) and row i of a meets its own rows of b. A
-    format of a that is None stands for ones: the terms are those of b, and nobody reads a.
+    format of a that is None means that a is all ones: the terms are those of b, and nobody reads a.
     """
 
     a: Any

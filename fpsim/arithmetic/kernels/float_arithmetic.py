@@ -59,7 +59,7 @@ class Width:
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:
-            """Return the bits of total, or of its odd neighbour if total + error lies between the two."""
+            """Return the bits of total, or of its odd neighbour if total + error is between the two."""
             bits = word(real(total).view(word))
             error_bits = word(real(error).view(word))
             # NaN, which is the error of an infinite total, compares false

@@ -71,7 +71,7 @@ def look_kernel(width: int) -> Any:
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, counts)`.
 
-    Adds to counts how many elements saturate and underflow. layout: gives the largest word to what lies beyond the
+    Adds to counts how many elements saturate and underflow. layout: gives the largest word to values beyond the
     format, 1 to NaN, and no signs. The rest as in `look_kernel` and in `quantize_strips` of kernels/tiles.py.
     """
 

@@ -21,7 +21,7 @@ from fpsim.scaling.kernels.amax import word_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
-CHUNK = 128  # elements: a loop of so many is unrolled, which the long body with values at its end needs
+CHUNK = 128  # elements: a loop of this many is unrolled, which the long body with values at its end needs
 FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the cache before it is needed
 
 
@@ -68,7 +68,7 @@ def element_loop(how: Elements) -> Any:
     """Return the inlined loop `(row, factors, scales, out, columns, ahead, f, g, words, choices)` over one row.
 
     out: codes, or bits of float32 values where `back`.
-    ahead: how far on the next strip (rows that stay in the cache) lies, to be prefetched.
+    ahead: distance to the next strip (rows that stay in the cache), which is prefetched.
     words: random words of the row's elements (stochastic mode).
     """
     word: Any = word_of(how.width)

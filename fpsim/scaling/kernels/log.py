@@ -6,9 +6,9 @@ system's libm in float64. Libraries differ in their last bit; a float32 then dif
 else is exact or rounded by integers, so flushing of subnormals by the processor plays no role, and its rounding mode
 no more than a different libm.
 
-low and step are rounded, so the outermost levels lie a few float32 ulps beside the tile's smallest and largest
-magnitude, on either side. The midpoints of ideal levels, which are not rounded, lie at equal distances in log2 too: the
-logarithm of an element gives its level by itself. Only where it lies so close to a midpoint that rounding could matter
+low and step are rounded, so the outermost levels differ by a few float32 ulps from the tile's smallest and largest
+magnitude, on either side. The midpoints of ideal levels, which are not rounded, have equal distances in log2 too: the
+logarithm of an element gives its level by itself. Only where it is so close to a midpoint that rounding could matter
 are levels searched and compared in linear space. So the time does not depend on the number of levels.
 """
 
@@ -25,7 +25,7 @@ from fpsim.runtime.compile import kernel, scalar
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
-OCTAVES = 32.0  # no level lies further below the largest magnitude; "Insights into DeepSeek-V3", section 3.2
+OCTAVES = 32.0  # no level is further below the largest magnitude; "Insights into DeepSeek-V3", section 3.2
 LARGEST = f64((2.0 - 2.0**-23) * 2.0**127)  # of float32
 SMALLEST_NORMAL, SMALLEST = f64(2.0**-126), f64(2.0**-149)  # of float32
 # Steps from here on give levels that all differ among float32's normal numbers: 2**COARSE is 1 + 5.5 * 2**-24.
@@ -38,7 +38,7 @@ HIDDEN, FRACTION = u64(1 << 52), u64((1 << 52) - 1)
 DROPPED, KEPT = u64(29), u64((1 << 64) - (1 << 29))
 BELOW_HALF, ONE = u64((1 << 28) - 1), u64(1)
 NORMAL_FIELD = u64(1023 - 126)  # float64's exponent field of float32's smallest normal number
-ZERO_FIELD = u64(1023 - 150)  # and of half its smallest one; what lies below rounds to zero
+ZERO_FIELD = u64(1023 - 150)  # and of half its smallest one; smaller magnitudes round to zero
 
 SIGN_32, NAN_32 = u32(0x80000000), u32(0x7FC00000)
 SIGN_SHIFT = u32(31)

@@ -29,7 +29,7 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
     """Return the loop over a matrix of words, which takes each strip from amax to codes while it is cached.
 
     Arguments: the matrix; out, of its shape; scales and scale codes per tile; (rows, columns) of a tile and columns of
-    a strip; flat index of the matrix's start, how far on the next row's lies, and the seed's words; layouts of the
+    a strip; flat index of the matrix's start, distance to the next row's, and the seed's words; layouts of the
     elements and their choices; then counts and the rest that `settle` takes.
     """
     word: Any = word_of(e.width)

@@ -47,7 +47,7 @@ class DelayedScaling(_ScaleState):
       scaling: gives the block; fp.scalings.TENSOR or another one of plain FP32 scales.
       history: entries, 1 to 2**20.
       amax: "max" or "most_recent".
-      margin: integer; max is halved so many times.
+      margin: integer; max is halved this many times.
       zero_amax: what a step does in whose tile every element is 0 or NaN. "roll": as any other, which is what the
         kernel for one tensor and JAX do; "skip": history and scale stay, as in the kernel for many tensors, PyTorch's.
 

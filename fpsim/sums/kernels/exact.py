@@ -23,7 +23,7 @@ def exact_kernel() -> Any:
     """Return the loop over outputs `first .. stop`, in C order.
 
     `(x, out, first, stop, digits of the sum, their lowest exponent, layouts of a, b, c, target, rules, r)`: operands as
-    in `sequence_kernel`, but codes. An a whose layout is all zero stands for ones.
+    in `sequence_kernel`, but codes. If the layout of a is all zero, a is all ones.
     """
 
     def exact(

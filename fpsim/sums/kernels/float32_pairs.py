@@ -31,7 +31,7 @@ f32, f64, u32 = np.float32, np.float64, np.uint32
 
 GROUP = 4  # terms whose tree is written out
 DEPTH = 32  # levels of a tree, of which a bound for BLOCK steps holds too
-PAIRS, PLAIN_PAIRS = 6, 7  # how, beside the steps of float32_rows: in a shorter format, in FP32
+PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter format, in FP32
 
 
 @cache

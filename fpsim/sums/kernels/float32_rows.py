@@ -1,6 +1,6 @@
 """CPU loops of Sequential, FusedMultiplyAdd and Chunked to nearest even in float32, sixteen lanes or more at a time.
 
-B lies in panels of up to COLUMNS columns, decoded to float32, so that BLOCK rows of one stay in the L1 cache while
+B is stored in panels of up to COLUMNS columns, decoded to float32, so that BLOCK rows of one stay in the L1 cache while
 they are multiplied by all STRIP rows of A in a strip. Four rows and two steps of k are written out: four independent
 chains hide the latency of the additions, each load of B serves four rows, and registers hold all elements of A.
 
@@ -177,7 +177,7 @@ def pack_kernel() -> Any:
     """Return the loop `(a, b, floats, panels, ranges, padding, of_a, of_b)`, which decodes codes for the others.
 
     a (M, K) and b (K, N) are codes, of_a and of_b their DecodeLayouts. floats gets a, with `padding`, bits of a zero,
-    behind its rows and columns; panels (P, K or more, width) of zeros get the columns of b. ranges (2, rows + P) gets
+    after its rows and columns; panels (P, K or more, width) of zeros get the columns of b. ranges (2, rows + P) gets
     the bits of the largest and the smallest magnitude of each row of floats, then of each panel, of values other than
     0; the smallest is less by one.
     """

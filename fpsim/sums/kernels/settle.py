@@ -1,4 +1,4 @@
-"""A float64 rounded to a format and left a float64: what encoding and decoding come to, without the code between.
+"""Rounding of float64 to a format, as a float64: the result of encoding and decoding, without the code between.
 
 The value is counted in units of its last place by a multiplication with a power of two, which is exact, and the count
 is rounded by the processor's own instruction. That leaves out what is rare: values beyond the largest one, Inf, NaN and

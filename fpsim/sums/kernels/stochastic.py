@@ -41,7 +41,7 @@ MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
 
 @reloadable
 class WordsAhead(NamedTuple):
-    """The room of `sum_order.Words`, and what these loops need."""
+    """Memory for random words: that of `sum_order.Words`, and more for sums in order."""
 
     products: Any
     sums: Any
@@ -80,7 +80,7 @@ def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
 @inner_loop
 def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
     """Set words[:, j], j < n, to the words of counter + j * step; their upper halves may hold anything."""
-    half = (n + 1) // 2  # one lane behind the end maybe
+    half = (n + 1) // 2  # maybe one lane beyond the end
     x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
     y0, y1, y2, y3 = words[0, half:], words[1, half:], words[2, half:], words[3, half:]
     to_next = u64(u64(half) * step)
@@ -226,7 +226,7 @@ def blocks_ahead(
 
 @reloadable
 class PairsAhead(NamedTuple):
-    """The room of `sum_order.Words`, and what subtrees of BLOCK terms need."""
+    """Memory for random words: that of `sum_order.Words`, and more for subtrees of BLOCK terms."""
 
     products: Any
     sums: Any
