@@ -27,7 +27,8 @@ from fpsim.analysis.studies.summaries import (
 from fpsim.analysis.studies.worst import CHANNEL_MARGIN_DB, HEADROOM
 from fpsim.analysis.tensors.roles import SPOKEN
 from fpsim.display.pages import TableCell, TableRow, render, versions
-from fpsim.display.wording import bytes_in_words, decibels, percent, plural
+from fpsim.display.tables import html_table
+from fpsim.display.wording import bytes_in_words, decibels, listed, percent, plural
 from fpsim.errors import install
 
 EXCEPTIONS = 12  # rows of the table of exceptions; the table of all tensors has the rest
@@ -93,7 +94,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         definitions=DEFINITIONS,
         rules=_rules(report.requirements),
         judged_rounding=words(report.judged_rounding),
-        all_roundings=", ".join(map(words, report.roundings)),
+        all_roundings=listed([*map(words, report.roundings)]),
         formats=[repr(fmt).strip("<>") for fmt in report.formats],
         versions=versions("fpsim-numerics", "numpy", "ml_dtypes", "torch"),
     )
@@ -101,10 +102,8 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
 
 def recommendation_table(report: StudyResults) -> str:
     """Return the answer and the grouped recommendations as HTML for a notebook, which has its own stylesheet."""
-    heads = "".join(f"<th>{title}</th>" for title, _ in GROUP_HEADS)
-    texts = ([c if isinstance(c, str) else c.text for c in _group_row(group).cells] for group in report.groups)
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in texts)
-    return f"<p>{html.escape(report.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
+    rows = ([c if isinstance(c, str) else c.text for c in _group_row(group).cells] for group in report.groups)
+    return f"<p>{html.escape(report.answer)}</p>{html_table([title for title, _ in GROUP_HEADS], rows)}"
 
 
 def _lead(report: StudyResults) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from fpsim.analysis.studies.page import PLOTS, page
 from fpsim.analysis.studies.pictures import drawable
 from fpsim.analysis.studies.results import StudyResults
+from fpsim.analysis.studies.table import spreadsheet_cell, utf8
 from fpsim.display.optional import load
 from fpsim.errors import install
 from fpsim.files import replacing
@@ -40,7 +41,7 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
             rows = _filled(rows)
             _write_csv(drafts / f"{name}.csv", rows)
             if parquet:
-                columns = [{column: _plain(value) for column, value in row.items()} for row in rows]
+                columns = [{column: utf8(value) for column, value in row.items()} for row in rows]
                 table = load("pyarrow", "parquet").Table.from_pylist(columns)
                 load("pyarrow.parquet", "parquet").write_table(table, drafts / f"{name}.parquet")
         if paged:
@@ -55,22 +56,9 @@ def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    rows = [{name: _no_formula(_plain(value)) for name, value in row.items()} for row in rows]
+    rows = [{name: spreadsheet_cell(utf8(value)) for name, value in row.items()} for row in rows]
     with path.open("w", encoding="utf-8", newline="") as file:
         if rows:
             writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-
-
-def _plain(value: Any) -> Any:
-    """Return a cell that UTF-8 can hold: half of a surrogate pair, which names may have, becomes its number."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # spreadsheets run text that begins so
-
-
-def _no_formula(value: Any) -> Any:
-    """Return a cell that spreadsheets show as it is: text that looks like a formula gets an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

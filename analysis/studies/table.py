@@ -61,7 +61,7 @@ def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Pa
         _write_csv(folder / f"{name}.csv", columns)
         return folder / f"{name}.csv"
     arrow = load("pyarrow", "Parquet")
-    table = arrow.table({_utf8(name): _arrow(arrow, values) for name, values in columns.items()})
+    table = arrow.table({utf8(name): _arrow(arrow, values) for name, values in columns.items()})
     with whole_file(folder / f"{name}.parquet") as file:
         load("pyarrow.parquet", "Parquet").write_table(table, file)
     return folder / f"{name}.parquet"
@@ -69,7 +69,7 @@ def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Pa
 
 def _arrow(arrow: Any, values: list[Any]) -> Any:
     """Return a column of Parquet, which distinguishes NaN from null."""
-    held = [None if value is MISSING else _utf8(value) for value in values]
+    held = [None if value is MISSING else utf8(value) for value in values]
     kinds = {type(value) for value in held if value is not None}
     if kinds == {int, float} and all(abs(value) <= EXACT for value in held if type(value) is int):
         held = [float(value) if type(value) is int else value for value in held]
@@ -83,7 +83,7 @@ def _arrow(arrow: Any, values: list[Any]) -> Any:
     return arrow.array(held, types[kinds.pop()] if kinds else arrow.string(), from_pandas=False)
 
 
-def _utf8(value: Any) -> Any:
+def utf8(value: Any) -> Any:
     """Return a text that UTF-8 can hold: half of a surrogate pair becomes its number."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
@@ -103,8 +103,9 @@ def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value for a spreadsheet: text that looks like a formula gets an apostrophe."""
-    if value is MISSING or value is None:
-        return ""
-    value = _utf8(value)
+    return "" if value is MISSING or value is None else spreadsheet_cell(utf8(value))
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Return a cell that spreadsheets show as it is: text that looks like a formula gets an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

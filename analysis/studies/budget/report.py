@@ -16,6 +16,7 @@ from fpsim.analysis.studies.budget.layers import unknown_layer
 from fpsim.analysis.studies.budget.row import CAUSES, BudgetRow
 from fpsim.analysis.studies.budget.tiles import WorstTile
 from fpsim.display.optional import frame
+from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import plural, printable, short
 from fpsim.errors import require_kind, require_word
 from fpsim.recipes.linear_recipe import PRODUCTS
@@ -179,7 +180,7 @@ class Budget:
 
     def __str__(self) -> str:
         """Return the answer, then a table of all products, the worst layers first."""
-        return "\n".join([self.answer, "", *_lines(self._table()), *self.coverage.sentences, *self.notes])
+        return "\n".join([self.answer, "", *aligned(self._table(), texts=3), *self.coverage.sentences, *self.notes])
 
     @property
     def answer(self) -> str:
@@ -212,10 +213,8 @@ class Budget:
 
     def _repr_html_(self) -> str:
         head, *body = self._table()
-        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in body)
-        top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in (*self.coverage.sentences, *self.notes))
-        return f"<p>{html.escape(self.answer)}</p><table><tr>{top}</tr>{rows}</table>{notes}"
+        return f"<p>{html.escape(self.answer)}</p>{html_table(head, body)}{notes}"
 
 
 def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
@@ -260,13 +259,3 @@ def words(value: float) -> str:
     if math.isinf(value):
         return "overflow"
     return f"{value:.2e}" if value else "0"
-
-
-def _lines(table: list[list[str]]) -> list[str]:
-    """Return a table as lines, names left-aligned and numbers right-aligned."""
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-
-    def padded(i: int, cell: str) -> str:
-        return cell.ljust(widths[i]) if i < 3 else cell.rjust(widths[i])
-
-    return ["  ".join(padded(i, cell) for i, cell in enumerate(line)).rstrip() for line in table]

@@ -58,7 +58,7 @@ def beside_batches(row: SensitivityRow) -> str:
 
 
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the recommended plan in a sentence or two; where it has more bits than asked for, that comes first."""
+    """Return the recommended plan in a sentence or two; if it has more bits than requested, that comes first."""
     plan, limit = diagnosis.plan, relative(diagnosis.limit)
     said = []
     if diagnosis.missed is not None:

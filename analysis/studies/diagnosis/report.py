@@ -23,6 +23,7 @@ from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.display.optional import frame
+from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import plural, printable, short
 from fpsim.files import path_of, require_folder, write_whole
 from fpsim.recipes.linear_recipe import PRODUCTS
@@ -155,7 +156,7 @@ class Diagnosis:
         return self.budget.plot(ax)
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page: one HTML file that needs nothing beside it, whole or not at all.
+        """Write the page: one HTML file that needs no other file, whole or not at all.
 
         Raises:
           ImportError: jinja2 is not installed.
@@ -198,17 +199,12 @@ class Diagnosis:
     def __str__(self) -> str:
         """Return the answer, a row for each layer, and the notes."""
         table = [self.heads, *((short(name, LONGEST), *rest) for name, *rest in self.rows())]
-        widths = [max(len(line[i]) for line in table) for i in range(len(self.heads))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
-        return "\n".join([self.answer, "", *lines, *self.notes])
+        return "\n".join([self.answer, "", *aligned(table, texts=len(self.heads)), *self.notes])
 
     def __repr__(self) -> str:
         names = ", ".join(self.sensitivity.recipes)
         return f"<diagnosis of {self.model}: {plural(len(self.layers), 'layer')}, {names} on {self.on}>"
 
     def _repr_html_(self) -> str:
-        def cells(tag: str, line: tuple[str, ...]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) + "</tr>"
-
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in (self.answer, *self.notes))
-        return f"{said}<table>{cells('th', self.heads)}{''.join(cells('td', row) for row in self.rows())}</table>"
+        text = "".join(f"<p>{html.escape(line)}</p>" for line in (self.answer, *self.notes))
+        return f"{text}{html_table(self.heads, self.rows())}"

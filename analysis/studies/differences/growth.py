@@ -73,7 +73,7 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
         function that takes them from the output.
 
     Raises:
-      ValueError, TypeError: logits were asked for, but the output has none.
+      ValueError, TypeError: logits were requested, but the output has none.
 
     Example:
       >>> import torch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.differences.growth import LayerDifference
 from fpsim.analysis.studies.differences.outputs import OutputDifference
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.divergence.divergence import Divergence, matrix_divergence
 from fpsim.errors import require_word
@@ -76,15 +76,11 @@ class ModelDivergence(Divergence):
     def _repr_html_(self) -> str:
         """Return the explanation, and a table of the first products that differ."""
         rows = [row for row in self.growth if row.differing][:LISTED]
-        head = "".join(f"<th>{name}</th>" for name in ("layer", "product", "elements that differ", "relative norm"))
-        cells = "".join(
-            f"<tr><td>{html.escape(row.layer)}</td><td>{row.product}</td><td>{percent(row.differing)}</td>"
-            f"<td>{row.relative:.2g}</td></tr>"
-            for row in rows
-        )
+        cells = ((row.layer, row.product, percent(row.differing), f"{row.relative:.2g}") for row in rows)
+        table = html_table(("layer", "product", "elements that differ", "relative error"), cells)
         more = sum(row.differing > 0 for row in self.growth) - len(rows)
         rest = f"<p>and {plural(more, 'further product')}</p>" if more > 0 else ""
-        return f"{super()._repr_html_()}<table><tr>{head}</tr>{cells}</table>{rest}"
+        return f"{super()._repr_html_()}{table}{rest}"
 
 
 def no_difference(

@@ -134,17 +134,17 @@ def _by_products(
                 f"{shown(pattern)} must match a layer of the model; it matches none of {len(one.layers)}. Near it: "
                 f"{near!r}."
             )
-    beside = _ModelBeside(others, _names(*ways))
-    two = run(models[1], batches[1], ways[1], loss, beside.see)
-    first, growth = beside.divergence(), tuple(beside.growth)
-    if first is None and not beside.saw_numbers:
+    comparison = _ProductComparison(others, _names(*ways))
+    two = run(models[1], batches[1], ways[1], loss, comparison.see)
+    first, growth = comparison.divergence(), tuple(comparison.growth)
+    if first is None and not comparison.saw_numbers:
         raise ValueError(
             "batch must lead to products of numbers; got one whose results are all empty or NaN, so that nothing can "
             "be compared. Use a batch for which the model gives numbers."
         )
     kl = kl_of(one.output, two.output, logits)
     if first is None:
-        return no_difference(growth, beside.names, kl, one.coverage)
+        return no_difference(growth, comparison.names, kl, one.coverage)
     remarks = [remark for way in ways for remark in way.remarks]
     lines = [*filter(None, [one.coverage.headline]), first.explanation, *dict.fromkeys(remarks)]
     text = "\n".join([*lines, growth_sentence(growth, kl), *one.coverage.sentences])
@@ -227,7 +227,7 @@ def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
     return names[0], names[1]
 
 
-class _ModelBeside:
+class _ProductComparison:
     """Compares the products of a run with those of another run, which are dropped after use."""
 
     def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:

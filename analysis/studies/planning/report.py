@@ -16,6 +16,7 @@ from fpsim.analysis.studies.planning.libraries import Setting, settings_of
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
+from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_kind, require_word
 from fpsim.recipes.linear import FP32
@@ -337,10 +338,10 @@ class Plan:
     def __str__(self) -> str:
         """Return the answer, a row for each choice and each candidate, and the notes."""
         rows = [_cells(choice) for choice in self.choices[:SHOWN]]
-        lines = [self.answer, "", *_table(CHOICE_HEADS, rows, 3)]
+        lines = [self.answer, "", *aligned([CHOICE_HEADS, *rows], texts=3)]
         if len(self.choices) > SHOWN:
             lines.append(f"... and {len(self.choices) - SHOWN} more")
-        lines += ["", *_table(CANDIDATE_HEADS, list(map(_line, self.candidates)), 1)]
+        lines += ["", *aligned([CANDIDATE_HEADS, *map(_line, self.candidates)], texts=1)]
         if self.kept:
             lines += ["", f"Kept as they are, and not counted by the budget: {', '.join(self.kept)}."]
         return "\n".join([*lines, *self.notes])
@@ -349,13 +350,9 @@ class Plan:
         return f"<plan of {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-            body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-            return f"<table><tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>{body}</table>"
-
         said = "".join(f"<p>{html.escape(line)}</p>" for line in (*self.notes, *map(str, self.settings)))
-        choices = table(CHOICE_HEADS, list(map(_cells, self.choices)))
-        others = table(CANDIDATE_HEADS, list(map(_line, self.candidates)))
+        choices = html_table(CHOICE_HEADS, map(_cells, self.choices))
+        others = html_table(CANDIDATE_HEADS, map(_line, self.candidates))
         return f"<p>{html.escape(self.answer)}</p>{choices}{others}{said}"
 
 
@@ -370,13 +367,3 @@ def _line(candidate: PlanCandidate) -> tuple[str, ...]:
         return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"
     return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", f"{candidate.joint.value:.3g}", gap
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], texts: int) -> list[str]:
-    """Return rows as lines of columns, the first `texts` columns left-aligned and the others right-aligned."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = []
-    for row in (head, *rows):
-        cells = zip(row, widths, strict=True)
-        lines.append("  ".join(x.ljust(w) if i < texts else x.rjust(w) for i, (x, w) in enumerate(cells)).rstrip())
-    return lines

@@ -88,7 +88,7 @@ class OnePass:
         delta, exact = self._deltas[layer, recipe], gradient.double()
         apart, along = float(delta.square().sum()), float((delta * exact).sum())
 
-        def beside(squared: float) -> Distance:
+        def distance_of(squared: float) -> Distance:
             return from_sums(apart, squared + 2 * along + apart, squared, squared + along)
 
-        return beside(size), beside(float(exact.square().sum()))
+        return distance_of(size), distance_of(float(exact.square().sum()))

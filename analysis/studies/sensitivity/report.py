@@ -15,6 +15,7 @@ import numpy as np
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.sensitivity.row import RANKED, BatchFigures, SensitivityRow, harm
 from fpsim.display.optional import frame
+from fpsim.display.tables import aligned, html_table
 from fpsim.display.wording import plural
 from fpsim.errors import require_word
 from fpsim.recipes.linear_recipe import LinearRecipe
@@ -279,7 +280,7 @@ class Sensitivity:
         if not self.has_loss:
             outputs = [_cells_of_outputs(row) for row in ranked[:SHOWN]]
             table = [("layer", "product", "recipe", "outputs", "+-", "cosine"), *outputs]
-        lines += _table(table[0], table[1:])
+        lines += aligned(table, texts=3)
         if len(ranked) > SHOWN:
             lines.append(f"... and {plural(len(ranked) - SHOWN, 'row')} with less")
         lines += map(str, self.additivity())
@@ -296,15 +297,11 @@ class Sensitivity:
 
     def _repr_html_(self) -> str:
         names = [name for name in SensitivityRow.__dataclass_fields__ if name not in ("elements", "batches")]
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(getattr(row, name)))}</td>" for name in names) + "</tr>"
-            for row in self.ranking()
-        )
+        table = html_table(names, ([_text(getattr(row, name)) for name in names] for row in self.ranking()))
         headline = filter(None, [self.coverage.headline])
         lines = [*headline, repr(self)[1:-1], *self.coverage.sentences, *map(str, self.additivity()), *self.notes]
         text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-        return f"{text}<table><tr>{head}</tr>{body}</table>"
+        return f"{text}{table}"
 
 
 def estimated(figures: BatchFigures, estimate: str) -> float:
@@ -339,16 +336,6 @@ def _cells(row: SensitivityRow) -> tuple[str, ...]:
 def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
     figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
     return (row.layer or "(model)", row.product, row.recipe, *figures)
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """Return rows as lines of columns, texts left-aligned and numbers right-aligned."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "  ".join(text.ljust(width) if i < 3 else text.rjust(width) for i, (text, width) in
-                  enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in (head, *rows)
-    ]  # fmt: skip
 
 
 def _text(value: object) -> str:

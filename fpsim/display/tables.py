@@ -1,0 +1,37 @@
+"""Tables as lines of text and as HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
+    """Return rows as lines of columns, the first `texts` columns left-aligned and the others right-aligned.
+
+    Example:
+      >>> from fpsim.display.tables import aligned
+      >>> aligned([("layer", "bits"), ("up", "8")], texts=1)
+      ['layer  bits', 'up        8']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        lines.append("  ".join(x.ljust(w) if i < texts else x.rjust(w) for i, (x, w) in cells).rstrip())
+    return lines
+
+
+def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table as HTML, with its texts escaped.
+
+    Example:
+      >>> from fpsim.display.tables import html_table
+      >>> html_table(["layer"], [["a<b"]])
+      '<table><tr><th>layer</th></tr><tr><td>a&lt;b</td></tr></table>'
+    """
+
+    def row(cells: Iterable[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    return f"<table>{row(heads, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
