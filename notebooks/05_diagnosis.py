@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Which of my model's layers can go to FP8?
+# # Which of my model's layers can use FP8?
 #
 # A colleague's tables say that E4M3 stores every tensor at 31 dB, but one layer ruins the training. `fp.analysis.diagnose` computes
 # every product of a model with the bits of the recipe and the chip, finds those with too large an error and its cause, measures
