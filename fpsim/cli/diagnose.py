@@ -1,4 +1,4 @@
-"""`fpsim diagnose`: which layers of a model can go to few bits."""
+"""`fpsim diagnose`: which layers of a model can use few bits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def diagnose(
     limit: Annotated[float, typer.Option(help="Relative error from which a product does not fit.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of the draws of the model.")] = 0,
 ) -> None:
-    """Say which layers of a model can go to few bits, which cannot and why. A call that was stopped goes on."""
+    """Say which layers of a model can use few bits, which cannot and why. A call that was stopped goes on."""
     refuse_bad_folder(out)
     require(NEEDED, "diagnose")
     model, batches, loss = _diagnosed(function)
