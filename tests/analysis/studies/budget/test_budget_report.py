@@ -290,7 +290,7 @@ BAD: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda r: budget(r, layers="up*"), ValueError, "layers must be among the 2 that were kept; got 'up*'. Near it: '"),
     (lambda r: budget(r, layers=3), TypeError, "layers must be a shell pattern or several"),
     (lambda r: budget(r, "DEEPSEEK"), ValueError, "recipe must be one of .*DEEPSEEK_V3.*; got 'DEEPSEEK'"),
-    (lambda r: budget(r, 3), TypeError, "recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe, or the name of"),
+    (lambda r: budget(r, 3), TypeError, "recipe must be an fp.torch.LinearRecipe, an fp.train.Recipe, the name of one"),
     (lambda r: budget(r, on="H10"), ValueError, "on must be one of .*; got 'H10'. Did you mean 'H100'?"),
     (lambda r: budget(r, on="A100"), ValueError, "fprop on A100 needs a matrix unit for E4M3 x E4M3"),
     (lambda r: budget(r, on=90), TypeError, "on must be the name of a chip, such as 'H100' or 'H100 cuBLAS'"),

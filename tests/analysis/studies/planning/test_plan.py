@@ -227,9 +227,9 @@ class TestTOML:
         class Diagnosed:
             plan = self.found()
 
-        with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got Diagnosed\. Pass its \.plan\."):
+        with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got .* Pass its \.plan\."):
             fp.torch.quantize_linears(self.model(), Diagnosed())
-        with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got int\.$"):
+        with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got 5\.$"):
             fp.torch.quantize_linears(self.model(), 5)
 
     def test_a_run_follows_it(self, tmp_path: Path) -> None:
