@@ -100,7 +100,7 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
     refuse_wide_operands(accumulator, problem.formats)
     fmt = accumulator.result_format
     if problem.terms == 0 or 0 in problem.shape:
-        return _sum_of_nothing(problem, fmt)
+        return canonical(problem.c, fmt) if problem.c.size else np.zeros(problem.shape, fmt.storage)
     if isinstance(accumulator, Exact):
         return _exact(accumulator, problem)
     plan = None if problem.paired else float32_sums(seedless(accumulator), problem.formats)
@@ -119,13 +119,6 @@ def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None,
             f"products of FP64 are added by an accumulator in FP64 or by Exact; got {shown(accumulator)}. "
             "Round the operands first with fpsim.cast."
         )
-
-
-def _sum_of_nothing(problem: SumProblem, fmt: Format) -> Array:
-    """Return c with canonical NaNs, or +0."""
-    if problem.c.size == 0:
-        return np.zeros(problem.shape, fmt.storage)
-    return canonical(problem.c, fmt)
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
@@ -222,7 +215,11 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
         return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)
     fmt, outer = accumulator.fmt, accumulator.result_format
     a_format, b_format = problem.formats
-    a = _ones(problem) if a_format is None else _as_words(problem.a, a_format, in_float64)
+    a = (
+        np.full(problem.a.shape, np.float64(1).view(u64))
+        if a_format is None
+        else _as_words(problem.a, a_format, in_float64)
+    )
     b = _as_words(problem.b, b_format, in_float64)
     c = _as_words(problem.c, outer, in_float64) if problem.c.size else NOTHING
     out, rows = np.empty(problem.shape, u64), Rows(a, b, problem.step, c)
@@ -246,11 +243,6 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
     tiles = -(-problem.shape[1] // TILE_COLUMNS)
     over_units(problem.shape[0] * tiles, problem.terms * min(TILE_COLUMNS, problem.shape[1]) * STEP_COST, work)
     return _as_codes(out, outer, in_float64)
-
-
-def _ones(problem: SumProblem) -> Array:
-    """Return the a that leaves b as it is."""
-    return np.full(problem.a.shape, np.float64(1).view(u64))
 
 
 @under_ieee

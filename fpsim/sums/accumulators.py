@@ -6,17 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fpsim.errors import shown, unknown
+from fpsim.errors import shown
+from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.named import format as find_format
-from fpsim.formats.policies import SUBNORMALS, overflow_outcome
-from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.formats.policies import overflow_outcome
+from fpsim.formats.rounding import Rounding
 from fpsim.reload import reloadable
-
-FormatLike = str | Format | npt.DTypeLike
-SEEDS = 1 << 64
 
 
 @reloadable
@@ -47,23 +44,13 @@ class Accumulator:
         random_bits: int,
     ) -> None:  # fmt: skip
         """Check the fields and fill them in."""
-        total_fmt, mode = find_format(fmt), rounding_mode(rounding)
-        if not isinstance(subnormals, str) or subnormals not in SUBNORMALS:
-            raise unknown("subnormals", subnormals, SUBNORMALS)
-        fields = {
-            "fmt": total_fmt,
-            "rounding": mode,
-            "seed": _checked_seed(seed, mode),
-            "overflow": overflow,
-            "subnormals": subnormals,
-            "random_bits": _checked_bits(random_bits),
-        }
-        for name, value in fields.items():
+        options = cast_options(fmt, rounding, overflow, subnormals, seed, random_bits)
+        for name, value in options.keywords().items():
             object.__setattr__(self, name, value)
-        self._refuse_format(total_fmt)
+        self._refuse_format(options.fmt)
 
     def _refuse_format(self, fmt: Format) -> None:
-        """Raise a ValueError for a format that cannot hold a sum, or an unknown overflow policy."""
+        """Raise a ValueError for a format that cannot hold a sum, or another mode than the processor's for FP64."""
         overflow_outcome(self.overflow, fmt)
         if not fmt.has_zero:
             raise ValueError(f"an accumulator needs a format with a zero to start from; got {fmt}. Use BF16 or FP32.")
@@ -89,22 +76,6 @@ class Accumulator:
 
     def _extra(self) -> list[str]:
         return []
-
-
-def _checked_seed(seed: int | None, mode: Rounding) -> int | None:
-    if mode is Rounding.STOCHASTIC and seed is None:
-        raise ValueError("stochastic rounding needs a seed, so that results can be repeated; got None. Pass seed=0.")
-    if seed is None:
-        return None
-    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < SEEDS:
-        raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
-    return int(seed)
-
-
-def _checked_bits(random_bits: int) -> int:
-    if not isinstance(random_bits, (int, np.integer)) or isinstance(random_bits, bool) or not 1 <= random_bits <= 32:
-        raise ValueError(f"random_bits must be an integer in 1 .. 32; got {shown(random_bits)}.")
-    return int(random_bits)
 
 
 @reloadable
