@@ -14,23 +14,31 @@ from hypothesis import strategies as st
 import fpsim as fp
 from fpsim.arithmetic import routes
 from fpsim.arithmetic.float_plan import float_plan
-from fpsim.arithmetic.kernels import nearest, nearest_fma, order, table
+from fpsim.arithmetic.kernels import nearest, order, table
 from fpsim.arithmetic.operation import Operation, operation
 from fpsim.formats.float_format import NanEncoding
 from fpsim.formats.policies import OVERFLOWS
-from fpsim.runtime.elementwise import Run
-from fpsim.runtime.pipeline import PIECE
-from fpsim.runtime.stream import STREAM_BYTES
-from tests.arithmetic.checks import assert_same, keywords
+from tests.arithmetic.checks import assert_same
+from tests.arithmetic.float_cases import by_core, compare, ordinary
 from tests.kit.hard_columns import hard_columns
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles import casts
 
 Array = npt.NDArray[Any]
+
+
 Formats = tuple[fp.Format, ...]
+
+
 BINARY = ("add", "subtract", "multiply", "divide")
+
+
 NAMES = (*BINARY, "sqrt", "fma")
+
+
 TININESS = ("after", "before")
+
+
 COUNT = 1500  # of each kind of operand
 
 
@@ -38,35 +46,10 @@ def arity(name: str) -> int:
     return {"sqrt": 1, "fma": 3}.get(name, 2)
 
 
-def run(way: Run, columns: list[Array], op: Operation, flagged: bool) -> tuple[Array, ...]:
-    """(codes, flags) or (codes,) by one way of computing."""
-    targets: tuple[Array, ...] = (np.full(columns[0].size, 0x55, op.word),)
-    if flagged:
-        targets = (*targets, np.full(columns[0].size, 0x55, np.uint8))
-    way(tuple(columns), targets, 0)
-    return targets
-
-
-def by_core(op: Operation, columns: list[Array]) -> tuple[Array, Array]:
-    codes, flags = run(routes.by_core(op), columns, op, True)
-    return codes, flags
-
-
 def is_fast(op: Operation, flagged: bool) -> bool:
     """Whether a float loop takes an operation, with flags or without."""
     plan = float_plan(op)
     return routes._nearest(op) is not None or (plan is not None and not (flagged and plan.limits is None))
-
-
-def compare(way: Run, op: Operation, columns: list[Array], **words: Any) -> None:
-    """One way gives the core's codes and flags, and the same codes without flags."""
-    want = by_core(op, columns)
-    named = keywords(op.formats, op.result.fmt, words)
-    codes, flags = run(way, columns, op, True)
-    assert_same(codes, want[0], op.name, columns, named | {"flags": True}, "codes")
-    assert_same(flags, want[1], op.name, columns, named | {"flags": True}, "flags")
-    (codes,) = run(way, columns, op, False)
-    assert_same(codes, want[0], op.name, columns, named, "codes")
 
 
 def compare_float(name: str, columns: list[Array], fmts: Formats, out: fp.Format, **words: Any) -> None:
@@ -86,7 +69,11 @@ CASES = [
     ("fma", (fp.FP16, fp.BF16, fp.FP32), fp.BF16),
     ("fma", (fp.E4M3, fp.E5M2, fp.FP16), fp.FP16),
 ]  # fmt: skip
+
+
 IDS = [f"{name}-{'-'.join(map(str, fmts))}-{out}" for name, fmts, out in CASES]
+
+
 EVERY_CASE = pytest.mark.parametrize(("name", "fmts", "out"), CASES, ids=IDS)
 
 
@@ -199,217 +186,6 @@ def test_comparisons_by_integers_give_the_cores_results_and_flags(fmt: fp.Format
 # ---- FP16 and BF16 to nearest even, block by block
 
 SHORT = pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16], ids=str)
-SCALED = pytest.mark.parametrize("name", ["multiply", "divide"])
-SHORT_NAMES = pytest.mark.parametrize("name", NAMES)
-
-
-@SHORT
-@SHORT_NAMES
-def test_every_size_around_the_blocks_gives_the_same_bits(fmt: fp.Format, name: str) -> None:
-    op = operation(name, (fmt,) * arity(name), fmt)
-    way = routes._by_float(op)
-    columns = [column[:1025] for column in hard_columns(name, op.formats, fmt, 300, seed=4)]
-    want = by_core(op, columns)
-    for size in (*range(1, 70), *range(480, 545), *range(990, 1026)):  # a block is 512
-        part = [column[-size:] for column in columns]
-        codes, flags = run(way, part, op, True)
-        (alone,) = run(way, part, op, False)
-        assert np.array_equal(codes, want[0][-size:]), size
-        assert np.array_equal(flags, want[1][-size:]), size
-        assert np.array_equal(alone, codes), size
-
-
-def ordinary(size: int) -> list[Array]:
-    """BF16 operands whose products and quotients are normal numbers, and inexact."""
-    generator = np.random.default_rng(5)
-    return [generator.integers(0x3F81, 0x4000, size).astype(np.uint16) for _ in range(2)]
-
-
-@SCALED
-@pytest.mark.parametrize("place", [0, 1, 15, 16, 255, 510, 511])
-def test_one_subnormal_result_in_one_block_is_rounded_once(name: str, place: int) -> None:
-    size = 40 * nearest.BLOCK + 77
-    op = operation(name, (fp.BF16, fp.BF16), fp.BF16)
-    tiny = (0x0081, 0x3EAB) if name == "multiply" else (0x0081, 0x40AB)  # a third or a fifth of the smallest normal
-    blocks = (0, 1, nearest.PATIENCE - 1, nearest.PATIENCE, nearest.PATIENCE + 1, 39, 40)
-    for chosen in [*[(block,) for block in blocks], (0, nearest.PATIENCE), (3, 3 + nearest.PATIENCE - 1, 38)]:
-        columns = ordinary(size)
-        for block in chosen:
-            at = min(block * nearest.BLOCK + place, size - 1)
-            columns[0][at], columns[1][at] = tiny
-        compare(routes._by_float(op), op, columns)
-        part = [column[place + 1 :] for column in columns]  # the same at other places of the blocks
-        compare(routes._by_float(op), op, part)
-
-
-@SCALED
-def test_patience_ends_whatever_came_before(name: str) -> None:
-    op = operation(name, (fp.BF16, fp.BF16), fp.BF16)
-    hard = hard_columns(name, (fp.BF16, fp.BF16), fp.BF16, 200, seed=6)
-    columns = [np.concatenate([h, o, h[:50], o]) for h, o in zip(hard, ordinary(17 * nearest.BLOCK + 9), strict=True)]
-    compare(routes._by_float(op), op, columns)
-
-
-def in_float32_range(size: int, seed: int) -> list[Array]:
-    """BF16 operands of fma whose products float32 holds: up to the bounds that the loop looks for, many near ties."""
-    generator = np.random.default_rng(seed)
-    low, high = int(nearest_fma.SMALLEST_FACTOR), int(nearest_fma.LARGEST_FACTOR)
-    factors = generator.integers(low, high, (2, size))
-    factors[:, ::3] = generator.integers(0x3F00, 0x4080, factors[:, ::3].shape)
-    factors[0, ::7], factors[1, ::11] = low, high - 1
-    factors[0, ::13] = 0
-    signs = generator.integers(0, 2, (3, size)) << 15
-    a, b = ((factors | signs[:2]) & 0xFFFF).astype(np.uint16)
-    products = np.asarray(fp.decode(a, fp.BF16, np.float64)) * np.asarray(fp.decode(b, fp.BF16, np.float64))
-    # the product's own place, half of its last bit but one, and far below, where only the sign of c decides a tie
-    scale = 2.0 ** generator.choice([0, -1, -7, -8, -9, -15, -16, -17, -30, -60], size)
-    c = np.asarray(fp.encode(np.where(signs[2] > 0, -1, 1) * products * scale, fp.BF16))
-    c[::5] = generator.integers(0, high, c[::5].size) | signs[2][::5]
-    return [a, b, np.where((c & 0x7FFF) < high, c, 0x3F80).astype(np.uint16)]
-
-
-def at_the_ends(columns: list[Array]) -> list[Array]:
-    """The elements of the largest and smallest magnitudes of a column, zeros aside, which decide about a range."""
-    sizes = [column & 0x7FFF for column in columns]
-    rows = [i for size in sizes for i in (np.argmax(size), np.argmin(np.where(size == 0, 0xFFFF, size)))]
-    return [column[rows] for column in columns]
-
-
-def test_products_that_float32_holds_are_summed_and_rounded_once() -> None:
-    columns = in_float32_range(200 * nearest.BLOCK + 77, seed=8)
-    with np.errstate(over="ignore"):
-        assert nearest_fma._in_range(*at_the_ends(columns))
-    op = operation("fma", (fp.BF16,) * 3, fp.BF16)
-    compare(routes._by_float(op), op, columns)
-
-
-@pytest.mark.parametrize("place", [0, 1, 63, 511])
-@pytest.mark.parametrize("column", [0, 1, 2])
-def test_one_factor_out_of_range_sends_its_block_another_way(column: int, place: int) -> None:
-    op = operation("fma", (fp.BF16,) * 3, fp.BF16)
-    low, high = int(nearest_fma.SMALLEST_FACTOR), int(nearest_fma.LARGEST_FACTOR)
-    for code in (1, low - 1, high, 0x7F7F, 0x7F80, 0x7F81, 0x7FC0, 0xFF80, 0xFFC1):
-        columns = in_float32_range(3 * nearest.BLOCK, seed=9)
-        columns[column][nearest.BLOCK + place] = code
-        with np.errstate(over="ignore"):
-            block = [each[nearest.BLOCK : 2 * nearest.BLOCK] for each in columns]
-            assert nearest_fma._in_range(*block) == (column == 2 and code < high)
-        compare(routes._by_float(op), op, columns)
-
-
-AROUND = [(name, fmt) for fmt in (fp.FP16, fp.BF16) for name in (*BINARY, "fma")]
-
-
-@pytest.mark.parametrize(
-    ("name", "fmt"),
-    [
-        pytest.param(name, fmt, id=f"{name}-{fmt}", marks=[pytest.mark.slow] * (i % 3 != 0))
-        for i, (name, fmt) in enumerate(AROUND)
-    ],
-)
-def test_loops_around_the_caches_give_the_same_bits(name: str, fmt: fp.Format) -> None:
-    op = operation(name, (fmt,) * arity(name), fmt)
-    columns = hard_columns(name, op.formats, fmt, 2000, seed=7)
-    if name == "fma":
-        columns = [np.concatenate([x, y]) for x, y in zip(columns, in_float32_range(2000, seed=7), strict=True)]
-    loop = nearest_fma.fma_kernel(fmt, True) if name == "fma" else nearest.binary_kernel(fmt, name, True)
-    want = by_core(op, columns)[0]
-    for size in (0, 1, 127, 500, columns[0].size):
-        for offset in (0, 1, 31, 32):  # of the target from a cache line
-            space = np.empty(size + 128, np.uint16)
-            first = -space.ctypes.data % 64 // 2 + offset
-            codes = space[first : first + size]
-            loop(*[column[:size] for column in columns], codes)
-            assert np.array_equal(codes, want[:size]), (size, offset)
-
-
-@SCALED
-def test_results_too_large_for_the_caches_are_the_same(name: str) -> None:
-    repeats = STREAM_BYTES // 2 // 4000 + 1
-    op = operation(name, (fp.BF16, fp.BF16), fp.BF16)
-    columns = hard_columns(name, op.formats, fp.BF16, 1000, seed=8)
-    want = np.tile(by_core(op, columns)[0], repeats)
-    long = [np.tile(column, repeats) for column in columns]
-    assert long[0].nbytes >= STREAM_BYTES
-    codes = getattr(fp, name)(*long, fmt=fp.BF16)
-    assert np.array_equal(codes, want)
-    codes = getattr(fp, name)(*long, fmt=fp.BF16, out=long[1])
-    assert np.array_equal(codes, want)
-
-
-# ---- through the public functions: targets that are operands, scalars, gaps
-
-PUBLIC = [(name, fmt, "nearest_even") for name in NAMES for fmt in (fp.FP16, fp.BF16)] + [
-    (name, fp.FP32, "up") for name in ("add", "divide", "fma", "sqrt")
-]
-PUBLIC_IDS = [f"{name}-{fmt}-{rounding}" for name, fmt, rounding in PUBLIC]
-LEFT_OUT = {
-    *(f"{name}-BF16-nearest_even" for name in ("add", "subtract", "divide", "sqrt")),
-    *(f"{name}-FP16-nearest_even" for name in ("multiply", "fma")),
-    *(f"{name}-FP32-up" for name in ("add", "sqrt")),
-}  # all operations, all formats, and each rounding
-EVERY_PUBLIC = pytest.mark.parametrize(("name", "fmt", "rounding"), PUBLIC, ids=PUBLIC_IDS)
-
-
-@EVERY_PUBLIC
-def test_results_may_replace_any_operand(name: str, fmt: fp.Format, rounding: str) -> None:
-    op = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
-    drawn = hard_columns(name, op.formats, fmt, PIECE // 8, seed=9)
-    columns = [np.tile(column, 3)[: PIECE + 777] for column in drawn]  # more than one piece
-    want = by_core(op, columns)
-    for replaced in range(len(columns)):
-        for flags in (False, True):
-            operands = [column.copy() for column in columns]
-            got = getattr(fp, name)(*operands, fmt=fmt, rounding=rounding, flags=flags, out=operands[replaced])
-            assert np.array_equal(operands[replaced], want[0])
-            assert not flags or np.array_equal(got[1], want[1])
-            others = [index for index in range(len(columns)) if index != replaced]
-            assert all(np.array_equal(operands[index], columns[index]) for index in others)
-
-
-@pytest.mark.parametrize("name", BINARY)
-def test_a_result_may_replace_an_operand_that_is_given_twice(name: str) -> None:
-    x = np.random.default_rng(10).integers(0, 1 << 16, 20_000).astype(np.uint16)
-    for fmt in (fp.FP16, fp.BF16):
-        want, want_flags = by_core(operation(name, (fmt, fmt), fmt), [x, x])
-        operand = x.copy()
-        _, flags = getattr(fp, name)(operand, operand, fmt=fmt, out=operand, flags=True)
-        assert np.array_equal(operand, want)
-        assert np.array_equal(flags, want_flags)
-
-
-@pytest.mark.parametrize(
-    ("name", "fmt", "rounding"),
-    [
-        # scalars and rows have loops of their own, which take seconds to compile
-        pytest.param(*case, id=name, marks=[pytest.mark.slow] * (name in LEFT_OUT))
-        for case, name in zip(PUBLIC, PUBLIC_IDS, strict=True)
-    ],
-)
-def test_scalars_rows_and_gaps_give_the_same_bits(name: str, fmt: fp.Format, rounding: str) -> None:
-    op = operation(name, (fmt,) * arity(name), fmt, rounding=rounding)
-    columns = [np.resize(column, (80, 120)) for column in hard_columns(name, op.formats, fmt, COUNT, seed=11)]
-    edges = [0, 1, 1 << fmt.mantissa_bits, fmt.sign_bit | 3, fmt.max_code, fmt.infinity_code, fmt.nan_code]
-    spreads = [
-        [np.asfortranarray(column) for column in columns],
-        [column[::-1, ::-1] for column in columns],
-        [np.repeat(column, 2, axis=1)[:, ::2] for column in columns],
-    ]
-    if len(columns) > 1:
-        spreads += [
-            [columns[0], *[column[:1] for column in columns[1:]]],
-            [columns[0][:, :1], *columns[1:]],
-            *[[*columns[:-1], np.array(edge, fmt.storage)] for edge in edges],
-            *[[np.array([edge], fmt.storage), *columns[1:]] for edge in edges],
-        ]
-    for spread in spreads:
-        shape = np.broadcast_shapes(*[column.shape for column in spread])
-        full = [np.broadcast_to(column, shape).reshape(-1) for column in spread]
-        want = by_core(op, full)
-        codes, flags = getattr(fp, name)(*spread, fmt=fmt, rounding=rounding, flags=True)
-        assert_same(codes.reshape(-1), want[0], name, full, {"fmt": fmt, "rounding": rounding}, "codes")
-        assert_same(flags.reshape(-1), want[1], name, full, {"fmt": fmt, "rounding": rounding}, "flags")
-        assert np.array_equal(getattr(fp, name)(*spread, fmt=fmt, rounding=rounding), codes)
 
 
 # ---- bugs that were found
@@ -490,6 +266,8 @@ def held_formats(draw: st.DrawFn, like: fp.Format | None = None) -> fp.Format:
 
 
 WIDER = [fp.FP32, fp.FP64]
+
+
 # Operation -> longer formats of operands, and of results: every length of words is another loop to compile.
 FEW_WIDER: dict[str, tuple[list[fp.Format], list[fp.Format]]] = {
     "add": ([], [fp.FP32]), "multiply": ([], [fp.FP64]), "sqrt": ([fp.FP32], [])

@@ -18,7 +18,8 @@ from fpsim.core.layouts import decode_plan, encode_plan, pack_plan, unpack_layou
 from fpsim.runtime import threads
 from fpsim.runtime.processor import keeps_ieee
 from tests.arithmetic.checks import assert_same
-from tests.arithmetic.test_float_kernels import BINARY, MANY, NAMES, TININESS, arity, by_core
+from tests.arithmetic.float_cases import by_core
+from tests.arithmetic.test_float_kernels import BINARY, MANY, NAMES, TININESS, arity
 from tests.kit import processor
 from tests.kit.hard_columns import hard_columns
 from tests.oracles import casts

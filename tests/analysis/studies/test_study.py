@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import fpsim as fp
 from fpsim.analysis.measures.error_report import METRICS
 from fpsim.analysis.studies.candidates import DEFAULT
 from fpsim.analysis.studies.report import StudyReport
-from fpsim.analysis.tensors.chunks import CHUNK
 
 
 def f32(*values: float) -> Any:
@@ -28,10 +26,6 @@ NORMAL = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
 
 def study(tensors: Any, **options: Any) -> StudyReport:
     return fp.analysis.study(tensors, **options)
-
-
-def choices(report: StudyReport) -> dict[str, tuple[str, str]]:
-    return {row.tensor: (row.format, row.scaling) for row in report.recommendations}
 
 
 def test_rows_are_those_of_error_also_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,150 +221,6 @@ def test_two_studies_compare() -> None:
     assert changes["a"] == 0
     assert changes["b"] != 0
     assert math.isnan(changes["c"])
-
-
-def test_shards_on_a_cluster_are_one_study(tmp_path: Path, cluster: Any) -> None:
-    x = NORMAL.reshape(40, 100)
-    for i in range(3):
-        arrays: dict[str, Any] = {f"w{i}": x * np.float32(i + 1), "shared": x}
-        np.savez(tmp_path / f"shard{i}.npz", **arrays)
-    (tmp_path / "bad.npz").write_bytes(b"bad")
-    client = cluster(n_workers=1, processes=False)
-    found = study([tmp_path], client=client)
-    with pytest.raises(ValueError, match="client needs paths of tensor files"):
-        study({"w": x}, client=client)
-    here = study([tmp_path])
-    assert sorted(found.ranges_of) == sorted(here.ranges_of)
-    assert len(found.problems) == len(here.problems) == 1
-    assert sorted(found.recommendations, key=str) == sorted(here.recommendations, key=str)
-
-
-def test_nan_and_inf_are_counted_and_reported() -> None:
-    x = NORMAL.copy()
-    x[:5] = [np.nan, np.nan, np.inf, -np.inf, np.inf]
-    report = study({"w": x})
-    assert (report.ranges[0].report.nans, report.ranges[0].report.infinities) == (2, 3)
-    assert report.recommendations[0].met
-    assert "Not judged: 2 NaN and 3 Inf" in report.recommendations[0].reason
-
-
-def test_merged_shards_equal_one_study() -> None:
-    tensors = {"a": NORMAL, "b": NORMAL * 3}
-    both = study(tensors)
-    merged = study({"a": NORMAL}).merge(study({"b": NORMAL * 3}))
-    assert merged == both
-    assert merged.recommendations == both.recommendations
-    with pytest.raises(ValueError, match="different tensors; both have 'a'"):
-        both.merge(study({"a": NORMAL}))
-    with pytest.raises(ValueError, match="same seed; got 0 and 1"):
-        both.merge(study({"c": NORMAL}, seed=1))
-
-
-def test_bad_files_are_problems_and_the_others_are_studied(tmp_path: Path) -> None:
-    np.save(tmp_path / "good.npy", NORMAL)
-    (tmp_path / "bad.npy").write_bytes(b"bad")
-    np.savez(tmp_path / "late.npz", w=NORMAL)
-    data = bytearray((tmp_path / "late.npz").read_bytes())
-    data[5000] ^= 1  # found by its checksum, when it is read to the end
-    (tmp_path / "late.npz").write_bytes(bytes(data))
-    report = study([tmp_path / name for name in ("bad.npy", "late.npz", "good.npy")])
-    assert list(report.ranges_of) == ["good"]
-    assert len(report.problems) == 2
-
-
-def test_files_of_which_none_can_be_studied_raise(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^nofile\.npy: no such file$"):
-        study("nofile.npy")
-    (tmp_path / "bad.npy").write_bytes(b"bad")
-    with pytest.raises(ValueError, match=r"^a\.npy: no such file; nor can 2 more be studied$") as caught:
-        study(["a.npy", "b.npy", tmp_path / "bad.npy"])
-    assert [line.partition(": ")[0] for line in caught.value.problems] == ["a.npy", "b.npy", str(tmp_path / "bad.npy")]  # type: ignore[attr-defined]
-    nothings: tuple[Any, ...] = ([], {}, ())
-    for nothing in nothings:
-        with pytest.raises(ValueError, match="tensors must hold at least one tensor or path; got none"):
-            study(nothing)
-
-
-def test_progress_grows_to_one(tmp_path: Path) -> None:
-    seen: list[float] = []
-    study([NORMAL, NORMAL[:7]], progress=lambda share, text: seen.append(share))
-    assert seen == sorted(seen)
-    assert seen[-1] == pytest.approx(1)
-
-
-def test_unknown_words_are_refused_before_any_work() -> None:
-    with pytest.raises(ValueError, match=r"scalings must be one of .*, None or 'amax'; got 'tensors'"):
-        study({}, scalings=("tensors",))
-    with pytest.raises(ValueError, match="format must be one of"):
-        study({}, formats=("e4m9",))
-    with pytest.raises(ValueError, match="formats must name at least one"):
-        study({}, formats=())
-    with pytest.raises(ValueError, match="tensors must be None, an array"):
-        study(3)
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    def peak(count: int) -> int:
-        np.save(tmp_path / "w.npy", np.ones(count, np.float32))
-        tracemalloc.start()
-        study(tmp_path / "w.npy", formats=("E4M3",), scalings=(None,), roundings=("nearest_even",))
-        size = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return size
-
-    peak(CHUNK)
-    # the files differ by 84 MB; how many batches are under way at once is up to the threads
-    assert peak(400 * CHUNK) < peak(80 * CHUNK) + 40_000_000
-
-
-def test_the_built_in_study_learns_and_repeats_itself() -> None:
-    pytest.importorskip("torch")
-    from fpsim.analysis.models.capture import capture
-
-    first, again = capture(steps=(1, 3), seed=1), capture(steps=(3, 1), seed=1)
-    assert first.losses == again.losses
-    assert first.losses[-1] < first.losses[0]
-    assert first.tensors == again.tensors
-    for a, b in zip(first.tensors, again.tensors, strict=True):
-        assert [x.tobytes() for x in a.chunks()] == [x.tobytes() for x in b.chunks()]
-    layers = 2 * 4 + 1
-    assert len(first.tensors) == layers * 3 * 2
-    report = study(list(first.tensors), formats=("E4M3", "BF16"), roundings=("nearest_even",))
-    found = choices(report)
-    assert len(found) == layers * 3
-    assert found["block1.qkv output gradient"][0] == "E4M3"
-    assert {row.role for row in report.recommendations} == {"activation", "matrix", "gradient"}
-    gradient = report.errors_of["block1.qkv output gradient"]
-    assert all(
-        row.report.underflow_rate > 0.9 for row in gradient if (row.report.format, row.scaling) == ("E4M3", "none")
-    )
-    assert sorted({row.step for row in gradient if row.step}) == [1, 3]
-
-
-def test_capture_leaves_torch_as_it_was() -> None:
-    torch = pytest.importorskip("torch")
-    from fpsim.analysis.models.capture import capture
-
-    torch.manual_seed(5)
-    want = torch.rand(3)
-    torch.manual_seed(5)
-    threads = torch.get_num_threads()
-    capture(steps=(1,))
-    assert torch.equal(torch.rand(3), want)
-    assert torch.get_num_threads() == threads
-    with pytest.raises(ValueError, match="steps must be one or more integers >= 1"):
-        capture(steps=(0,))
-
-
-def test_absent_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ImportError, match=r"needs torch, which is not installed: pip install -e '\.\[torch\]' in"):
-        study(None)
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[plot\]' in"):
-        study({"w": NORMAL}).to_frame()
 
 
 def test_frames_and_plots() -> None:

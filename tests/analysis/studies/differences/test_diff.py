@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +12,13 @@ import pytest
 import fpsim as fp
 
 torch = pytest.importorskip("torch")
-
 from fpsim.analysis.studies.differences.arithmetics import arithmetic  # noqa: E402
 from fpsim.analysis.studies.differences.running import run  # noqa: E402
-from fpsim.divergence.divergence import Divergence  # noqa: E402
+from tests.analysis.studies.differences.diff_cases import by_hand, found_by, inputs_of, watched  # noqa: E402
 from tests.analysis.studies.differences.models import (  # noqa: E402
     Attentive,
-    Checkpointed,
     Convolutional,
     Named,
-    Routed,
     images,
     mean_square,
     mlp,
@@ -31,10 +27,16 @@ from tests.analysis.studies.differences.models import (  # noqa: E402
 )
 
 ft: Any = fp.torch
+
+
 FP8, BF16 = ft.RECIPES["FP8_TENSOR"], ft.RECIPES["BF16"]
+
+
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "mlp": (mlp, rows), "convolutional": (Convolutional, images), "attentive": (Attentive, tokens),
 }  # fmt: skip
+
+
 every_model = pytest.mark.parametrize("kind", list(MODELS))
 
 
@@ -47,14 +49,6 @@ def diff(*args: Any, **keywords: Any) -> Any:
     return fp.analysis.diff(*args, **keywords)
 
 
-def found_by(*args: Any, **keywords: Any) -> Any:
-    found = diff(*args, **keywords)
-    assert isinstance(found, Divergence)
-    assert isinstance(found, fp.analysis.ModelDivergence)
-    assert found.step is None
-    return found
-
-
 def planted(product: str = "fprop", **fields: Any) -> Any:
     """FP8_TENSOR with one product added otherwise."""
     return FP8.replace(**{product: getattr(FP8, product).replace(**fields)})
@@ -62,24 +56,6 @@ def planted(product: str = "fprop", **fields: Any) -> Any:
 
 def bits(x: Any) -> Any:
     return np.asarray(x.detach().numpy() if isinstance(x, torch.Tensor) else x).astype(np.float32).view(np.uint32)
-
-
-def inputs_of(model: Any, layer: str, batch: Any, recipe: Any = FP8) -> Any:
-    """What a linear layer of a model reads, whose layers are quantised in place of being watched."""
-    twin = copy.deepcopy(model)
-    ft.quantize_linears(twin, recipe)
-    seen: list[Any] = []
-    twin.get_submodule(layer).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    with torch.no_grad():
-        twin(batch)
-    return seen[0].numpy()
-
-
-def by_hand(x: Any, weight: Any, bias: Any, **how: Any) -> Any:
-    """A product in FP8 by `fp.matmul`, with a scale for each operand."""
-    a, b = (fp.encode_scaled(each, fp.E4M3, fp.scalings.TENSOR) for each in (x, weight))
-    vector = None if bias is None else bias.detach().numpy()
-    return fp.matmul(a, b.transpose(), bias=vector, out_fmt="bf16", strict=False, **how).astype(np.float32)
 
 
 def test_another_promotion_in_one_layer_is_found_at_its_first_element() -> None:
@@ -196,13 +172,6 @@ def test_the_model_and_the_batch_stay_as_they_are(kind: str) -> None:
         assert "forward" not in module.__dict__
 
 
-def watched(model: Any, batch: Any, spec: Any, **keywords: Any) -> tuple[list[Any], Any]:
-    """The products of a run, and its output."""
-    products: list[Any] = []
-    outcome = run(model, batch, arithmetic("first", spec, **keywords), mean_square, products.append)
-    return products, outcome.output
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_torch_is_the_model_as_it_is(dtype: str) -> None:
     model, x = mlp().to(getattr(torch, dtype)), rows().reshape(4, 8, 256).to(getattr(torch, dtype))
@@ -264,251 +233,3 @@ def test_logits_are_what_they_are_said_to_be() -> None:
     one = torch.nn.Sequential(model, torch.nn.Flatten(0))
     assert found_by(one, x, "H100", "B200").kl is None
     assert found_by(one, x, "H100", "B200", logits=True).kl is not None
-
-
-@pytest.mark.parametrize(("product", "first"), [("dgrad", ("2", "dgrad")), ("wgrad", ("2", "wgrad"))])
-def test_what_is_planted_in_a_gradient_is_found_there(product: str, first: tuple[str, str]) -> None:
-    model, x = mlp(), rows(512)
-    other = {"*": FP8, "2": planted(product, promote=64)}
-    assert not diff(model, x, FP8, other)
-    found = found_by(model, x, FP8, other, loss=mean_square)
-    assert (found.layer, found.product) == first
-    before = [row for row in found.growth if row.product == "fprop"]
-    assert all(row.differing == 0 for row in before)
-    assert [row.product for row in found.growth] == ["fprop"] * 3 + ["dgrad", "wgrad"] * 2 + ["wgrad"]
-
-
-def test_shared_layers_have_a_row_for_each_call_and_idle_ones_none() -> None:
-    found = found_by(Attentive().eval(), tokens(), "H100", "B200")
-    calls = [(row.layer, row.call) for row in found.growth]
-    names = ["block.self_attn.in_proj", "block.self_attn.out_proj", "block.linear1", "block.linear2"]
-    assert calls == [(name, call) for call in (0, 1) for name in names] + [("head", 0)]
-
-
-@pytest.mark.filterwarnings("ignore:.*the last block is filled up with zeros")
-def test_quantised_layers_follow_their_own_recipe() -> None:
-    model, x = mlp(), rows()
-    ft.quantize_linears(model, ft.DEEPSEEK_V3, exclude="0")
-    assert not diff(model, x, "torch", {"2": "H100", "4": ft.DEEPSEEK_V3})
-    found = found_by(model, x, "torch", {"2": "B200", "4": "B200"}, loss=mean_square)
-    assert (found.layer, found.cause) == ("2", "arithmetic")
-    assert "B200: without deepgemm('1d2d'), which is not for B200." in str(found)
-    assert not diff(model, x, "emulated", FP8, recipe=FP8)
-
-
-def test_stochastic_and_delayed_recipes_are_the_same_in_both_runs() -> None:
-    model, x = mlp(), rows()
-    for recipe in (ft.NVFP4, ft.TE_DELAYED):
-        assert not diff(model, x, "emulated", recipe, recipe=recipe, loss=mean_square)
-
-
-def test_a_recipe_of_training_keeps_what_it_keeps() -> None:
-    recipe = fp.train.recipes.DEEPSEEK_V3.replace(keep=("4",))
-    model, x = mlp(), rows()
-    assert not diff(model, x, recipe, {"0": ft.DEEPSEEK_V3, "2": ft.DEEPSEEK_V3, "4": ft.RECIPES["FP32"]})
-    found = found_by(model, x, recipe, ft.DEEPSEEK_V3)
-    assert (found.layer, found.cause) == ("4", "cast")
-
-
-@pytest.mark.parametrize("way", ["torch", "float32", "hopper_bf16_f32", "hopper_e4m3_f32"])
-def test_autocast_and_narrow_models_round_results_to_their_own_format(way: str) -> None:
-    model, x = mlp(), rows()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast, _ = watched(model, x, way)
-    narrow, _ = watched(model.bfloat16(), x.bfloat16(), way)
-    assert len(cast) == len(narrow) == 8
-    for of in [*cast, *narrow]:
-        assert of.adds.out_fmt == fp.BF16
-        assert np.array_equal(of.result, fp.quantize(of.result, "bf16"))
-
-
-def test_checkpoints_are_counted_once() -> None:
-    found = found_by(Checkpointed(mlp()), rows(), "H100", "B200", loss=mean_square)
-    assert [row.product for row in found.growth].count("fprop") == 3
-    assert found.growth == tuple(
-        dataclasses.replace(row, layer=f"inner.{row.layer}")
-        for row in found_by(mlp(), rows(), "H100", "B200", loss=mean_square).growth
-    )
-
-
-def test_growth_ends_where_the_runs_go_different_ways() -> None:
-    torch.manual_seed(0)
-    model = Routed()
-    batches = [torch.randn(8, 256) for _ in range(12)]
-    found = [found_by(model, x, "H100", "B200") for x in batches]
-    lengths = {len(each.growth) for each in found}
-    assert lengths == {1, 3}  # no row of the last layer where inputs came another way
-    assert all(each.layer == "first" for each in found)
-
-
-def test_cublas_takes_the_kernels_of_its_operands_and_shapes() -> None:
-    model, x = mlp(), rows()
-    nvjet = fp.schedules.cublas("sm_90")
-    assert not diff(model, x, "H100 cuBLAS", nvjet)
-    found = found_by(model, x, "H100 cuBLAS", "B200 cuBLAS")
-    assert "H100 cuBLAS keeps 13 fraction bits, B200 cuBLAS keeps 25 fraction bits." in str(found)
-    assert not diff(model, x, "H100 cuBLAS", "B200 cuBLAS", recipe="BF16")
-
-
-def test_a_report_is_a_table_a_picture_and_a_page() -> None:
-    pytest.importorskip("pandas")
-    pytest.importorskip("matplotlib").use("Agg")
-    found = found_by(mlp(), rows(), "H100", "B200", loss=mean_square)
-    row = found.to_frame().iloc[0]
-    assert (row["layer"], row["product"], row["kl"]) == (found.layer, found.product, found.kl)
-    table = found.to_frame("layer")
-    assert list(table.columns) == ["layer", "product", "call", "size", "differing", "relative"]
-    assert len(table) == len(found.growth) == 8
-    ax = found.plot()
-    drawn = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
-    for product in ("fprop", "dgrad", "wgrad"):
-        assert drawn[product] == [row.relative for row in found.growth if row.product == product and row.relative]
-    assert len(found.plot_trees()) == 2
-    page = found._repr_html_()
-    assert page.count("<tr>") == 1 + sum(row.differing > 0 for row in found.growth)
-    with pytest.raises(ValueError, match="by must be one of element, layer; got 'depth'"):
-        found.to_frame("depth")
-
-
-# ---- two models, two batches, compiled ones
-
-
-def test_another_weight_is_found_in_the_second_model() -> None:
-    model, x = mlp(), rows()
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        other[2].weight[7, 3] = torch.nextafter(other[2].weight[7, 3], torch.tensor(9.0))
-    found = found_by(model, x, "torch", "torch", second_model=other)
-    assert (found.layer, found.operand, found.cause, found.count) == ("2", "weight", "operands", 1)
-    assert found.element == (3, 7)
-    assert "the weights themselves differ" in str(found)
-    assert not diff(model, x, "H100", "H100", second_model=copy.deepcopy(model))
-
-
-def test_another_batch_is_found_at_the_first_layer() -> None:
-    model, x = mlp(), rows()
-    other = x.clone()
-    other[5, 9] += 1
-    found = found_by(model, x, "torch", "torch", second_batch=other)
-    assert (found.layer, found.operand, found.element, found.count) == ("0", "input", (5, 9), 1)
-
-
-def test_no_difference_has_the_fields_of_one() -> None:
-    model, x = mlp(), rows()
-    found = found_by(model, x, "torch", "torch", logits=True)
-    assert not found
-    assert (found.cause, found.layer, found.product, found.element, found.kl) == ("none", "", "", None, 0.0)
-    assert [(row.layer, row.differing, row.relative) for row in found.growth] == [
-        (layer, 0.0, 0.0) for layer in ("0", "2", "4")
-    ]
-    assert found.size == 32 * (512 + 128 + 16)
-    pytest.importorskip("matplotlib")
-    assert found.plot() is not None
-    assert found.plot_trees() == []
-    assert "No bit differs" in found._repr_html_()
-
-
-def test_compiled_models_are_compared_by_what_their_modules_give() -> None:
-    model, x = mlp(), rows()
-    assert not diff(model, x, "torch", "torch", second_model=torch.compile(model, backend="eager"))
-    parts = copy.deepcopy(model)
-    with torch.no_grad():
-        parts[2].bias[4] += 1
-    parts[2] = torch.compile(parts[2], backend="eager")
-    found = found_by(model, x, "torch", "torch", second_model=parts)
-    assert (found.layer, found.product, found.cause) == ("2", "output", "output")
-    assert (found.element, found.count) == ((0, 4), 32)
-    assert found.names == ("eager", "compiled")
-    assert [row.layer for row in found.growth] == ["0", "1", "2", "3", "4", "the model"]
-    assert "Everything up to the output of 1 was equal" in str(found)
-
-
-def test_a_compiled_model_keeps_its_buffers_and_hooks() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(256, 8), torch.nn.BatchNorm1d(8))
-    compiled = torch.compile(model, backend="eager")
-    before = {name: x.clone() for name, x in model.state_dict().items()}
-    assert not diff(model, rows(), "torch", "torch", second_model=compiled)
-    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
-    assert not any(module._forward_hooks for module in compiled.modules())
-
-
-# ---- what is said
-
-
-@pytest.mark.parametrize(("dtype", "recipe"), [(torch.bfloat16, "BF16"), (torch.float16, "FP16")])
-def test_layers_of_sixteen_bits_stay_in_their_dtype(dtype: Any, recipe: str) -> None:
-    model, x = mlp().to(dtype), rows().to(dtype)
-    products, _ = watched(model, x, "H100")
-    assert {str(each.a.fmt or each.b.fmt) for each in products} <= {recipe, "None"}
-    assert all(np.array_equal(each.a.values, each.a.source) for each in products)  # no cast changes a value
-    assert not diff(model, x, "H100", "H100", recipe=recipe)
-    assert not diff(model, x, "H100", ft.RECIPES[recipe])
-
-
-def test_both_sums_and_the_bias_are_shown() -> None:
-    model, x = mlp(), rows()
-    found = found_by(model, x, "H100", "B200")
-    assert found.element is not None
-    a, weight = inputs_of(model, "0", x), model[0].weight.detach().numpy()
-    one, two = (
-        by_hand(a, weight, model[0].bias, accumulate=unit, promote=128)
-        for unit in ("hopper_e4m3_f32", "blackwell_e4m3_f32")
-    )  # fmt: skip
-    bias = model[0].bias.tolist()[found.element[1]]
-    last = next(line for line in str(found).splitlines() if line.startswith("H100's sum is "))
-    sums = [float(word.rstrip(".")) for word in last.replace(";", " ").split() if word.lstrip("-")[0].isdigit()]
-    assert fp.quantize(np.array(sums[:2], np.float32) + np.float32(bias), "bf16").tolist() == [
-        float(y[found.element]) for y in (one, two)
-    ]
-    assert sums[2] == bias
-    assert sums[3:] == [float(f"{total + bias:.9g}") for total in sums[:2]]
-
-
-def test_torch_is_called_by_its_dtype_and_library(capfd: Any) -> None:
-    from fpsim.analysis.studies.differences.by_torch import library_of
-
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        for m, k, n in ((16, 16, 16), (17, 16, 16), (3, 2048, 2), (1, 64, 64), (32, 64, 32)):
-            x, weight = torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype)
-            capfd.readouterr()
-            with torch.backends.mkldnn.verbose(1):
-                torch.nn.functional.linear(x, weight)
-            by_onednn = "exec,cpu,matmul" in capfd.readouterr().out
-            assert (library_of(dtype, m * k * n) == "oneDNN") == by_onednn, (dtype, m, k, n)
-    model, x = mlp().to(torch.bfloat16), rows().to(torch.bfloat16)
-    products, _ = watched(model, x, "torch")
-    assert {(each.place, each.dtype) for each in products} <= {("", "bfloat16"), ("(oneDNN)", "bfloat16")}
-    by_recipe, _ = watched(model, x, "FP32")  # multiplied in float32 and rounded
-    assert {(each.place, each.dtype, str(each.adds.out_fmt)) for each in by_recipe} == {("", "", "BF16")}
-    assert "FP32 multiplies by torch in float32, in an order" in str(diff(model, x, fp.Sequential("bf16"), "FP32"))
-    report = diff(model, x, "torch", fp.Sequential("bf16"))
-    assert "torch multiplies by torch in bfloat16" in str(report)
-
-
-def test_a_probed_model_is_an_arithmetic() -> None:
-    model, x = mlp(), rows()
-    unit = fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128), 256, a="e4m3")
-    how = FP8.fprop.replace(promote=None, out_fmt=None, schedule=fp.schedules.cutlass_2xacc(128))
-    alike = FP8.replace(fprop=how, dgrad=how, wgrad=how)
-    assert not diff(model, x, unit, alike)
-    assert diff(model, x, unit, "blackwell_e4m3_f32").cause == "arithmetic"
-    chain = fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd("fp32")), 64)
-    assert not diff(model, x, chain, "float32")
-    with pytest.raises(ValueError, match="first must be a model of a product that equals a unit or an accumulator"):
-        diff(model, x, fp.probe.sum(lambda x: x.sum(-1, dtype=np.float32), 8), "torch")
-
-
-def test_what_is_not_compared_is_named() -> None:
-    class Recurrent(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm, self.head = torch.nn.LSTM(32, 64), torch.nn.Linear(64, 8)
-
-        def forward(self, x: Any) -> Any:
-            return self.head(self.lstm(x)[0])
-
-    found = diff(Recurrent(), torch.randn(16, 32), "H100", "B200")
-    assert str(found).startswith(
-        "Only 2 % of the model's weights and 2 % of its multiplications are seen; not seen: ls"
-    )
-    assert found.coverage.weights == 64 * 8 / (64 * 8 + 4 * 64 * (32 + 64))

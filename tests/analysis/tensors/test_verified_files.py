@@ -1,0 +1,143 @@
+"""`fp.analysis.verify`: damaged files, notes, reports, and checkpoints without scales."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.analysis.tensors.tensor import TensorFileError
+from fpsim.analysis.tensors.verifying.report import LayoutReport
+from tests.analysis.tensors.test_layouts import ROWS, WEIGHT, file_of, safetensors
+from tests.analysis.tensors.verify_cases import copied, mapped
+
+
+@pytest.mark.parametrize("kind", range(14))
+def test_a_scale_of_gguf_that_is_not_finite_is_found(kind: int, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    path = copied("gguf", tmp_path)
+    data = bytearray(path.read_bytes())
+    [tensor] = [one for one in gguf.GGUFReader(path).tensors if one.name == f"blk.{kind}.ffn_up.weight"]
+    _, size = gguf.GGML_QUANT_SIZES[tensor.tensor_type]
+    name = tensor.tensor_type.name
+    start = int(tensor.data_offset) + 3 * size
+    at = {"Q6_K": size - 2, "Q2_K": 80, "Q3_K": 108}.get(name, 0)
+    if name in ("MXFP4", "NVFP4"):
+        if name == "NVFP4":
+            pytest.skip("UE4M3 has no Inf, and gguf reads its NaN as 0")
+        data[start] = 255
+        data[start + 1 : start + size] = bytes([0x77]) * (size - 1)
+        with np.errstate(over="ignore"):
+            decoded = gguf.quants.dequantize(np.frombuffer(data[start : start + size], np.uint8), tensor.tensor_type)
+        if np.isfinite(decoded).all():
+            pytest.skip("gguf reads the code of NaN as a power of two")
+    else:
+        data[start + at : start + at + 2] = struct.pack("<e", np.inf)
+    path.write_bytes(data)
+    report = fp.analysis.verify(path)
+    assert not report.ok
+    assert f"blk.{kind}.ffn_up.weight: values of its {name} blocks are not finite" in report.problems[0]
+
+
+@pytest.mark.parametrize("layout", ROWS)
+def test_a_file_cut_short_is_a_problem(layout: str, tmp_path: Path) -> None:
+    path = file_of(layout, tmp_path)
+    path.write_bytes(path.read_bytes()[:-200])
+    report = fp.analysis.verify(path)
+    assert (report.layout, report.weights, report.ok) == ("", 0, False)
+    assert "damaged" in report.problems[0]
+
+
+@pytest.mark.parametrize("layout", ["ct_nvfp4", "modelopt_nvfp4", "bnb_nf4", "ct_mxfp4"])
+def test_swapped_nibbles_need_a_reference(layout: str, tmp_path: Path) -> None:
+    """From the file alone they cannot be told, and the report says so."""
+    name = "weight_packed" if layout.startswith("ct") else "weight"
+    path = copied(layout, tmp_path, mapped(name, lambda codes: codes >> 4 | codes << 4))
+    report = fp.analysis.verify(path)
+    assert report.ok
+    assert any("swapped nibbles" in note for note in report.notes)
+    with np.load(Path(__file__).parents[2] / "data" / "layouts.npz") as files:
+        source = (files["source"].astype(np.uint32) << 16).view(np.float32)
+    report = fp.analysis.verify(path, reference={WEIGHT: source})
+    assert "with neighbours exchanged (nibbles swapped) it would be 0." in report.problems[0]
+    (tmp_path / "good").mkdir()
+    assert fp.analysis.verify(copied(layout, tmp_path / "good"), reference={WEIGHT: source}).ok
+
+
+def test_faults_of_readers_are_notes(tmp_path: Path) -> None:
+    notes = fp.analysis.verify(copied("gptq_v1_asym", tmp_path)).notes
+    assert any("readers that add 1 to each field read 5 of 256 wrongly" in note for note in notes)
+    (tmp_path / "b").mkdir()
+    notes = fp.analysis.verify(copied("modelopt_nvfp4", tmp_path / "b")).notes
+    assert any("711 of its codes are that of -0, which ModelOpt reads as 0" in note for note in notes)
+    codes = np.full((576, 128), 0x7E, np.uint8).view(ml_dtypes.float8_e4m3fn)
+    scales = np.full((5, 1), 0.001, np.float32)
+    config = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"}}
+    folder = tmp_path / "c"
+    folder.mkdir()
+    safetensors(folder / "m.safetensors", {"w.weight": codes, "w.weight_scale_inv": scales})
+    (folder / "config.json").write_text(json.dumps(config))
+    report = fp.analysis.verify(folder)
+    assert report.ok
+    assert any("576 rows are no whole number of 5 blocks" in note for note in report.notes)
+    assert any("5 of its 5 float32 scales are no powers of two" in note for note in report.notes)
+
+
+def test_equal_findings_are_folded_and_reports_are_saved(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {}
+    for i in range(3):
+        arrays[f"l.{i}.weight"] = np.ones((4, 8), np.int8)
+        arrays[f"l.{i}.weight_scale"] = np.full((4, 1), np.nan, np.float32)
+    report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
+    assert report.problems == [
+        "l.0.weight: 4 of its 4 scales in weight_scale are NaN, the first at 0; scales are positive. "
+        "The same holds for 2 further weights."
+    ]
+    assert len(report.to_frame()) == 4
+    assert "l.0.weight" in report._repr_html_()
+    report.save(tmp_path / "r.json")
+    assert LayoutReport.load(tmp_path / "r.json") == report
+    (tmp_path / "r.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"is no report that LayoutReport\.save wrote"):
+        LayoutReport.load(tmp_path / "r.json")
+
+
+def test_plain_checkpoints_pass_and_missing_files_are_refused(tmp_path: Path) -> None:
+    path = safetensors(tmp_path / "m.safetensors", {"a.weight": np.ones((4, 4), np.float32)})
+    report = fp.analysis.verify(path)
+    assert (report.layout, report.ok, report.notes) == ("plain", True, [])
+    with pytest.raises(TensorFileError, match="no such file"):
+        fp.analysis.verify(tmp_path / "n.safetensors")
+
+
+def test_fp8_without_scales_may_be_a_plain_cast(tmp_path: Path) -> None:
+    """As in checkpoints of image models, which have no configuration."""
+    codes = np.full((8, 8), 0x38, np.uint8).view(ml_dtypes.float8_e4m3fn)
+    arrays = {"a.weight": codes, "a.scales": np.ones(8, np.float32)}
+    report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
+    assert (report.layout, report.problems) == ("plain", [])
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    assert "a.weight holds codes of float8_e4m3fn" in fp.analysis.verify(tmp_path).problems[0]
+
+
+def test_fp8_of_one_scale_may_be_called_fp8(tmp_path: Path) -> None:
+    """As in checkpoints of vLLM's own method."""
+    codes = np.full((8, 8), 0x38, np.uint8).view(ml_dtypes.float8_e4m3fn)
+    scale = np.array([0.01], np.float32)
+    safetensors(tmp_path / "m.safetensors", {"a.weight": codes, "a.weight_scale": scale, "a.input_scale": scale})
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    assert fp.analysis.verify(tmp_path).ok
+
+
+def test_scales_without_codes_are_found(tmp_path: Path) -> None:
+    arrays = {"a.weight": np.ones((4, 4), np.float32), "b.weight_scale": np.ones((4, 1), np.float32)}
+    report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
+    assert report.problems == [
+        "b.weight: b.weight_scale is there, and its codes b.weight or b.weight_packed are missing."
+    ]  # fmt: skip
