@@ -102,7 +102,7 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
 
 def _settling(options: CastOptions) -> Array:
-    """Return a format as the loops in float64 round to it; the encoder does all that is not by value alone."""
+    """Return the bounds and masks by which float64 loops round to a format; a top of -1 leaves all to the encoder."""
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # without, ties go by the code
     least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)

@@ -1,4 +1,4 @@
-"""Activations of the reference models by formula: what waits for the backward pass, tensor by tensor."""
+"""Activations of the reference models by formula: the tensors kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDEX_BITS, MASK_BITS = 64, 8  # torch's int64 and bool
 
 @dataclass(frozen=True)
 class Activation:
-    """A tensor that waits for the backward pass.
+    """A tensor that is kept for the backward pass.
 
     Attributes:
       block: index of the transformer block that it belongs to; -1 outside of them.

@@ -32,7 +32,7 @@ class ModelActivations:
     """Rows of activations, the gradients at the peak of the backward pass, and the cost of recomputation.
 
     Attributes:
-      rows: a LedgerRow for each tensor that waits for the backward pass.
+      rows: a LedgerRow for each tensor that is kept for the backward pass.
       gradients: a LedgerRow for gradients of activations, or none.
       recomputed: number of blocks whose forward pass runs once more.
       cost: multiplications that run once more, over those of a step.
