@@ -79,10 +79,10 @@ def require_folder(path: str | Path) -> Path:
 
 
 def lock(file: IO[Any], refusal: str) -> bool:
-    """Keep an open file for this process, until it is closed or the process ends, however it does.
+    """Lock an open file for this process, until it is closed or the process ends in any way.
 
     Returns:
-      Whether it is locked; Windows and some file systems have no such locks.
+      True if it is locked; Windows and some file systems have no such locks.
     Raises:
       ValueError: another process has it; `refusal` is the sentence to say.
 

@@ -101,9 +101,9 @@ class Format:
         if not isinstance(self.negative_zero, (bool, np.bool_)):
             raise ValueError(f"{self.name}: negative_zero must be True or False; got {shown(self.negative_zero)}.")
         self._refuse_contradictions()
-        self._refuse_values_beyond_float64()
 
     def _refuse_contradictions(self) -> None:
+        """Raise a ValueError for fields that contradict each other, or for values beyond float64."""
         ieee = self.signed and self.nan == "ieee" and self.subnormals and self.bias == 2 ** (self.exponent_bits - 1) - 1
         known = WIDE_LAYOUTS.get((self.exponent_bits, self.mantissa_bits)) == self.name
         if self.bits > 16 and not (ieee and known):
@@ -129,10 +129,7 @@ class Format:
             raise ValueError(f"{self.name}: without -0 its code must be NaN: use nan='negative_zero'.")
         if self.max_code < 1:
             raise ValueError(f"{self.name}: {self.bits} bits leave no finite value besides zero.")
-
-    def _refuse_values_beyond_float64(self) -> None:
-        smallest = self.min_exponent - self.mantissa_bits
-        largest = self.max_exponent
+        smallest, largest = self.min_exponent - self.mantissa_bits, self.max_exponent
         if smallest < -1074 or largest > 1023:
             raise ValueError(
                 f"{self.name}: its values reach from 2**{smallest} to 2**{largest}, "
@@ -392,12 +389,8 @@ class Format:
         return spacing if spacing.ndim else float(spacing)
 
     def __repr__(self) -> str:
-        nan = {
-            "ieee": "NaN as in IEEE 754",
-            "top": f"NaN {self.top_magnitude:#x}",
-            "negative_zero": f"NaN {self.sign_bit:#x}",
-            "none": "no NaN",
-        }[self.nan]
+        codes = {"top": f"NaN {self.top_magnitude:#x}", "negative_zero": f"NaN {self.sign_bit:#x}", "none": "no NaN"}
+        nan = codes.get(self.nan, "NaN as in IEEE 754")
         parts = [f"{self.exponent_bits} exponent (bias {self.bias})", f"{self.mantissa_bits} mantissa"]
         if self.signed:
             parts.insert(0, "1 sign")

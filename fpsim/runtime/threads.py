@@ -121,7 +121,7 @@ def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
 def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:
     """Call work(start, stop) for spans that cover 0 .. size, at once where that pays; starts are aligned.
 
-    weight: how many elements of a cast one of these takes as long as.
+    weight: the time that one element takes, in elements of a cast.
     """
     workers = thread_count() if size * weight >= SMALLEST else 1
     # a worker that waited for the others of its own pool would wait for ever

@@ -81,7 +81,7 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
     """Return the arrays and the header of a file that `save` wrote, bit for bit.
 
     Returns:
-      The arrays by name, in memory of their own, and the header.
+      The arrays by name, in separate memory, and the header.
 
     Raises:
       FileNotFoundError: there is no such file.

@@ -84,7 +84,7 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
     """Make given scales NaN where the scaling says so, in place, and raise the counts of tiles.
 
-    tops: numbers that are 0 where a tile's finite elements are; specials: flags of NaN and Inf; all of one shape.
+    tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; all of one shape.
     """
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")

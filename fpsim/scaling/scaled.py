@@ -122,7 +122,7 @@ class Scaled(ScaledArrays[Array]):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Scaled:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
           FileNotFoundError: no such file.

@@ -88,7 +88,7 @@ def _no_codes(dtype: np.dtype[Any]) -> Array:
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
     """Yield rows and columns of a result whose operands are worked on at a time.
 
-    Whole rows where outputs draw random words, by their numbers in C order.
+    Rows are whole if outputs draw random words, which follow their numbers in C order.
     """
     side = max(BLOCK // max(terms, 1), COLUMNS) // COLUMNS * COLUMNS
     wide = shape[1] if accumulator.rounding is Rounding.STOCHASTIC else side
