@@ -1,4 +1,4 @@
-"""Every matrix unit, found by name: the rows of the tables of NVIDIA, AMD and x86."""
+"""Every matrix unit, found by name: the rows of the tables of NVIDIA, AMD, x86 and Arm."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import unknown
 from fpsim.formats.named import AMBIGUOUS, find_by_name
-from fpsim.matrix_units import amd, nvidia, x86
+from fpsim.matrix_units import amd, arm, nvidia, x86
 from fpsim.matrix_units.chips import BETWEEN, CHIPS, find, names_of, resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are named for a chip alone
-ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNITS, *x86.UNITS)}
+ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNITS, *x86.UNITS, *arm.UNITS)}
 
 
 def unit(name: str | MatrixUnit) -> MatrixUnit:
@@ -40,7 +40,7 @@ def named_unit(argument: str, name: str | MatrixUnit) -> MatrixUnit:
       >>> from fpsim.matrix_units.catalogue import named_unit
       >>> named_unit("accumulate", "hopper_bf16_f31")  # doctest: +ELLIPSIS
       Traceback (most recent call last):
-      ValueError: accumulate must be one of the 153 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, ...
+      ValueError: accumulate must be one of the 155 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, ...
     """
     if isinstance(name, MatrixUnit):
         return name

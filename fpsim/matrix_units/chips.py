@@ -22,7 +22,7 @@ class Chip:
 
     Args:
       name: the name under which it is sold.
-      vendor: "NVIDIA", "AMD" or "Intel".
+      vendor: "NVIDIA", "AMD", "Intel" or "Arm".
       arch: the architecture, as in the names of matrix units.
       sm: the compute target of NVIDIA's compilers, "sm_90"; "" where that is not known.
       capability: the compute capability.
@@ -54,6 +54,7 @@ LLM = "NVIDIA, TensorRT-LLM, supported hardware"  # L20: Ada Lovelace
 BRIEF = "NVIDIA, Blackwell Architecture Technical Brief"  # HGX B100 and HGX B200 have one GPU
 NVCC = "NVIDIA, nvcc, 5.2: GPU feature list"  # sm_100a, sm_103a
 ROCM = "rocm.docs.amd.com, AMD GPU specifications"  # architectures and LLVM targets
+NEOVERSE = "Arm, technical reference manuals of Neoverse V1 and V2: BFloat16 extension"
 XEON = "Intel SDM, AMX-BF16 and AVX512_BF16"  # processors that have both
 H800 = "DeepSeek-V3, arXiv:2412.19437, 3.1"
 
@@ -76,6 +77,7 @@ ROWS = (
     Chip("MI200", "AMD", "cdna2", source=f"{UNITS}; {ROCM}", others=("MI210", "MI250", "MI250X"), gfx="gfx90a"),
     Chip("MI300", "AMD", "cdna3", source=f"{UNITS}; {ROCM}", others=("MI300A", "MI300X", "MI325X"), gfx="gfx942"),
     Chip("Sapphire Rapids", "Intel", "x86", source=f"{UNITS}; {XEON}", others=("Emerald Rapids",)),
+    Chip("Neoverse V1", "Arm", "arm", source=f"{UNITS}; {NEOVERSE}", others=("Neoverse V2",)),
 )
 # Chips whose matrix units are not known here: what they are called, and what they are sold as (SOLD; ROCM).
 WITHOUT_UNITS = {

@@ -33,6 +33,7 @@ __all__ = ["ELEMENT", "ELEMENTS", "SCALES", "Element", "Evidence", "MatrixUnit",
 
 Evidence = Literal["hardware", "simulated", "inferred"]
 SCALES = {"ue8m0": E8M0, "ue4m3": E4M3}  # what block scales are called -> the format of their codes
+QUIET = (Rule.EXACT, Rule.FLUSHED_TREE, Rule.ODD_PAIR, Rule.FUSED_PAIR)  # whose NaN is the format's quiet one
 ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what errors ask for
 
 
@@ -170,7 +171,7 @@ class MatrixUnit:
         fmt = self.d.fmt
         if self.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
             return fmt.sign_bit | (fmt.infinity_code or 0) | (1 << fmt.mantissa_bits - 1)
-        canonical = fmt.nan_code if self.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else None
+        canonical = fmt.nan_code if self.rule in QUIET else None
         return fmt.top_magnitude if canonical is None else canonical
 
     @property
@@ -203,7 +204,7 @@ class MatrixUnit:
     def rounding(self) -> str:
         """The rounding of a step's sum to the result, a name of a mode of `fp.encode`."""
         cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.fmt == FP32
-        return "toward_zero" if cuts else "nearest_even"
+        return "toward_zero" if cuts else "odd" if self.rule is Rule.ODD_PAIR else "nearest_even"
 
     def __repr__(self) -> str:
         scaled = f", a {self.scale} scale per {self.block} terms" if self.scale else ""

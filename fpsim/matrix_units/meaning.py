@@ -142,6 +142,12 @@ def _flushed_chain(unit: Described) -> Iterator[str]:
             yield f"{name} multiplies in float32, which does not hold {element.name} operands"
 
 
+def _pair(unit: Described) -> Iterator[str]:
+    yield from _flushed_chain(unit)
+    if unit.terms != 2:
+        yield f"{unit.rule.name} adds pairs: terms must be 2; got {unit.terms}"
+
+
 def _separate(unit: Described) -> Iterator[str]:
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
@@ -151,5 +157,5 @@ def _separate(unit: Described) -> Iterator[str]:
 OF_RULE: dict[Rule, Check] = {
     Rule.FUSED: _cut, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes, Rule.EXACT: _uncut,
     Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
-    Rule.REVERSED_CHAIN: _flushed_chain, Rule.TWO_CHAINS: _flushed_chain,
+    Rule.REVERSED_CHAIN: _flushed_chain, Rule.TWO_CHAINS: _flushed_chain, Rule.ODD_PAIR: _pair, Rule.FUSED_PAIR: _pair,
 }  # fmt: skip

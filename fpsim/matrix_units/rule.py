@@ -21,3 +21,5 @@ class Rule(IntEnum):
     EVEN_ODD = 7  # SEPARATE, with even and odd terms cut apart first
     REVERSED_CHAIN = 8  # fused multiply-adds onto the accumulator, the last term of a step first, subnormals flushed
     TWO_CHAINS = 9  # fused multiply-adds of even and of odd terms, each from +0, then c + (even + odd); flushed
+    ODD_PAIR = 10  # two products and their sum, and then c, each rounded to odd; subnormals flushed
+    FUSED_PAIR = 11  # two products added and rounded once, then c

@@ -41,6 +41,7 @@ ALIGNMENT = {
     Rule.FUSED: "truncate", Rule.SCALED: "truncate", Rule.GROUPED: "truncate", Rule.TWO_PASSES: "truncate",
     Rule.EXACT: "exact", Rule.FLUSHED_TREE: "exact", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
     Rule.REVERSED_CHAIN: "exact", Rule.TWO_CHAINS: "exact",
+    Rule.ODD_PAIR: "exact", Rule.FUSED_PAIR: "exact",
 }  # fmt: skip
 
 
@@ -50,6 +51,8 @@ OWN_NODES = (
     "flushed_tree",
     "reversed_chain",
     "two_chains",
+    "odd_pair",
+    "fused_pair",
 )  # rules by which some of the products of a step are added first
 
 
@@ -322,6 +325,8 @@ def _step(total: Branch | None, step: StackOperation) -> Branch | None:
         for term in reversed(terms):
             total = _added([total, term])
         return total
+    if how.rule in ("odd_pair", "fused_pair"):
+        return _added([total, _added(terms)])
     if how.rule == "two_chains":
         return _added([total, _added([_chained(terms[::2]), _chained(terms[1::2])])])
     if how.rule == "ieee" and len(terms) > 1:

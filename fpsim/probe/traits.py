@@ -15,6 +15,7 @@ ALL_FLUSHES = ("inputs", "products", "sums")
 # of the units whose subnormals become zero; products of fused steps are not rounded
 FLUSHES = {
     Rule.FLUSHED_TREE: ALL_FLUSHES, Rule.REVERSED_CHAIN: ("inputs", "sums"), Rule.TWO_CHAINS: ("inputs", "sums"),
+    Rule.ODD_PAIR: ALL_FLUSHES,
 }  # fmt: skip
 
 

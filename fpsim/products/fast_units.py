@@ -140,8 +140,14 @@ def _flushed_chain(unit: MatrixUnit) -> bool:
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
 
 
+def _by_specification(_unit: MatrixUnit) -> bool:
+    """Return False: rules without a kernel."""
+    return False
+
+
 OF_RULE: dict[Rule, Callable[[MatrixUnit], bool]] = {
     Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
     Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
     Rule.REVERSED_CHAIN: _flushed_chain, Rule.TWO_CHAINS: _flushed_chain,
+    Rule.ODD_PAIR: _by_specification, Rule.FUSED_PAIR: _by_specification,
 }  # fmt: skip

@@ -29,6 +29,7 @@ RESULTS = [
     ELEMENTS["f32"], ELEMENTS["f16"], ELEMENTS["bf16"], ELEMENTS["e5m2"], ELEMENTS["f64"],
     Element("e6m5", fp.Format("e6m5", 6, 5), fp.Format("e6m5", 6, 5)),
 ]  # fmt: skip
+UNCUT = (Rule.EXACT, Rule.FLUSHED_TREE, Rule.REVERSED_CHAIN, Rule.TWO_CHAINS, Rule.ODD_PAIR, Rule.FUSED_PAIR)
 TERMS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 20, 24, 28, 31, 32, 33, 40, 48, 64)
 
 
@@ -54,6 +55,8 @@ def _any_unit(rng: Rng, rule: Rule) -> MatrixUnit:
         a, b = _one(rng, HELD_BY_FP16), _one(rng, HELD_BY_FP16)
     if rule is Rule.GROUPED:
         a = b = ELEMENTS["e2m1"]
+    if rule in (Rule.ODD_PAIR, Rule.FUSED_PAIR):
+        d = RESULTS[0]
     if rule is Rule.EXACT and rng.random() < 0.2:
         a = b = d = ELEMENTS["f64"]
     terms = int(_one(rng, TERMS)) if rng.random() < 0.8 else int(rng.integers(1, 65))
@@ -74,7 +77,7 @@ def _any_unit(rng: Rng, rule: Rule) -> MatrixUnit:
         if rule is Rule.GROUPED
         else terms * int(rng.integers(1, 3))
     )
-    uncut = rule in (Rule.EXACT, Rule.FLUSHED_TREE, Rule.REVERSED_CHAIN, Rule.TWO_CHAINS)
+    uncut = rule in UNCUT
     return MatrixUnit("mine", "", a, b, d, rule, terms, 0 if uncut else bits, floor, kept, scale, block)
 
 

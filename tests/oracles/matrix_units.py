@@ -114,7 +114,8 @@ def nan_code(unit: MatrixUnit) -> int:
     assert fmt.nan_code is not None
     if unit.rule in (Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
         return fmt.nan_code | fmt.sign_bit
-    return fmt.nan_code if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE) else fmt.top_magnitude
+    quiet = (Rule.EXACT, Rule.FLUSHED_TREE, Rule.ODD_PAIR, Rule.FUSED_PAIR)
+    return fmt.nan_code if unit.rule in quiet else fmt.top_magnitude
 
 
 # ---- exact numbers
@@ -372,6 +373,39 @@ def two_chains(step: Step) -> int:
     return finish(flushed_float32(special_sum(terms) or total(terms)), step.unit)
 
 
+def odd_float32(value: Number) -> Number:
+    """A zero of its sign below 2**-126, else cut to 24 bits, whose last is set where something was cut off."""
+    value = daz(value)
+    if value.kind != "finite" or value.integer == 0:
+        return value
+    shift = max(value.integer.bit_length() - 1 - FP32.mantissa_bits, 0)
+    kept, rest = divmod(value.integer, 1 << shift)
+    if kept.bit_length() + value.ulp + shift > FP32.max_exponent + 1:
+        return Number("infinity", value.negative)
+    return read(write(Number("finite", value.negative, kept | (rest > 0), value.ulp + shift), FP32), FP32)
+
+
+def pair_of_products(step: Step) -> list[tuple[Number, Number]]:
+    """The operands of both products; a missing term is a product of +0."""
+    padding = [PLUS_ZERO] * (2 - len(step.a))
+    return list(zip([*step.a, *padding], [*step.b, *padding], strict=True))
+
+
+def odd_pair(step: Step) -> int:
+    products = [odd_float32(multiply(daz(x), daz(y))) for x, y in pair_of_products(step)]
+    pair = odd_float32(special_sum(products) or total(products))
+    terms = [daz(step.c), pair]
+    return finish(odd_float32(special_sum(terms) or total(terms)), step.unit)
+
+
+def fused_pair(step: Step) -> int:
+    products = [multiply(x, y) for x, y in pair_of_products(step)]
+    exact_pair = special_sum(products) or total(products)
+    pair = exact_pair if exact_pair.kind != "finite" else read(write(exact_pair, FP32), FP32)
+    terms = [step.c, pair]
+    return finish(special_sum(terms) or total(terms), step.unit)
+
+
 RULES: dict[Rule, Callable[[Step], int]] = {
     Rule.FUSED: fused,
     Rule.SCALED: scaled,
@@ -383,6 +417,8 @@ RULES: dict[Rule, Callable[[Step], int]] = {
     Rule.EVEN_ODD: even_odd,
     Rule.REVERSED_CHAIN: reversed_chain,
     Rule.TWO_CHAINS: two_chains,
+    Rule.ODD_PAIR: odd_pair,
+    Rule.FUSED_PAIR: fused_pair,
 }
 
 

@@ -146,7 +146,14 @@ def matrix_unit_bounds(
     if isinstance(schedule.sums, Lanes):  # fused multiply-adds in float32; in any order at most one rounding a term
         path = Roundings(length, 2.0**-24, FP32.smallest_subnormal, length)
         return _path_bounds([path], sums, length, chance, None)
-    if unit.rule in (Rule.EXACT, Rule.FLUSHED_TREE, Rule.REVERSED_CHAIN, Rule.TWO_CHAINS):
+    if unit.rule in (
+        Rule.EXACT,
+        Rule.FLUSHED_TREE,
+        Rule.REVERSED_CHAIN,
+        Rule.TWO_CHAINS,
+        Rule.ODD_PAIR,
+        Rule.FUSED_PAIR,
+    ):
         return _rounding_unit_bounds(unit, plan, terms, length, chance)
     if unit.rule not in ALIGNING:
         nothing = np.full_like(sums, math.nan)
@@ -155,17 +162,18 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Return the bounds of a unit that rounds every addition to nearest even: those of a shorter path."""
-    flushes = unit.rule is not Rule.EXACT
+    """Return the bounds of a unit that adds without alignment: those of a path with a rounding per addition."""
+    flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
     joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
     count = joins + {
         Rule.FLUSHED_TREE: steps + 1 + math.ceil(math.log2(unit.terms)), Rule.REVERSED_CHAIN: steps * unit.terms,
-        Rule.TWO_CHAINS: steps + 1 + unit.terms // 2,
+        Rule.TWO_CHAINS: steps + 1 + unit.terms // 2, Rule.ODD_PAIR: steps + 2, Rule.FUSED_PAIR: steps + 1,
     }.get(unit.rule, steps)  # fmt: skip
     step = FP32.smallest_normal if flushes else unit.d.fmt.smallest_subnormal
     sums = terms.magnitude_sums(length)
-    path = Roundings(count, 2.0**-unit.d.fmt.precision, step, 3 * length)
+    precision = unit.d.fmt.precision - (unit.rounding == "odd")  # rounding to odd errs by up to a whole last place
+    path = Roundings(count, 2.0**-precision, step, 3 * length)
     bounds = _path_bounds([path], sums, length, chance, None)
     if not flushes:
         return bounds

@@ -10,6 +10,7 @@ import numpy as np
 
 from fpsim.core.sums.term import NO_SPECIAL
 from fpsim.core.units.amd import even_odd_step, exact_step, flushed_step, separate_step
+from fpsim.core.units.arm import fused_pair_step, odd_pair_step
 from fpsim.core.units.nvidia import fused_step, grouped_step, scaled_step, two_pass_step
 from fpsim.core.units.x86 import reversed_chain_step, two_chains_step
 from fpsim.matrix_units.matrix_unit import Rule
@@ -68,8 +69,19 @@ def steps_by_rule() -> dict[Rule, Step]:
     def _two_chains(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return two_chains_step(a, b, start, c, f, u)
 
+    @scalar
+    def _odd_pair(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+        return odd_pair_step(a, b, start, c, f, u)
+
+    @scalar
+    def _fused_pair(
+        a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any
+    ) -> Any:
+        return fused_pair_step(a, b, start, c, f, u)
+
     return {
         Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
         Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _even_odd,
         Rule.REVERSED_CHAIN: _reversed, Rule.TWO_CHAINS: _two_chains,
+        Rule.ODD_PAIR: _odd_pair, Rule.FUSED_PAIR: _fused_pair,
     }  # fmt: skip

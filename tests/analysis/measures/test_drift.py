@@ -14,6 +14,7 @@ import fpsim as fp
 from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
 from fpsim.matrix_units.matrix_unit import Rule
 from tests.kit.sweeps import case, in_turn, sweep
+from tests.kit.units import UNCUT
 
 Array = npt.NDArray[Any]
 
@@ -150,7 +151,7 @@ def check_bounds(unit: str) -> None:
 
 
 def test_every_unit_has_bounds() -> None:
-    rules = (*ALIGNING, Rule.EXACT, Rule.FLUSHED_TREE, Rule.REVERSED_CHAIN, Rule.TWO_CHAINS)
+    rules = (*ALIGNING, *UNCUT)
     units = [unit.name for unit in fp.units() if unit.rule in rules and isinstance(unit.a.fmt, fp.Format)]
     rows = drift("normal", "normal", accumulators=units, lengths=40, trials=2).rows
     assert len(rows) == len(fp.units())

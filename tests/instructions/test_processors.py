@@ -1,4 +1,4 @@
-"""Matrix instructions of x86: what processors gave, and the oracle where results are close to 2**-126."""
+"""Matrix instructions of x86 and Arm: what processors gave, and the oracle where results are close to 2**-126."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.oracles.matrix_units import Rows, dot_add_rows
 
 Array = npt.NDArray[Any]
 
-UNITS = fp.units("x86")
+UNITS = (*fp.units("x86"), *fp.units("arm"))
 every_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 BF16, TDP = fp.unit("x86_avx512_bf16_f32"), fp.unit("x86_amx_bf16_f32")
 NAN = 0xFFC00000  # what an invalid operation gives; the instructions keep the payload of a NaN that comes in
@@ -83,7 +83,7 @@ def test_results_near_the_smallest_normal_value_are_the_oracles(unit: MatrixUnit
     rows = near_tiny(unit, 400, k, seed=k)
     want = dot_add_rows(rows, unit)
     assert_bits_equal(fp.dot_add(rows.a, rows.b, rows.c, unit).view(np.uint32), want)
-    if unit.a.fmt == fp.BF16 and k <= 5:
+    if unit.a.fmt == fp.BF16 and k <= 5 and unit.name != "arm_ebf_bf16_f32":
         assert ((want & 0x7FFFFFFF) == 0).sum() > 5  # results are flushed
 
 
@@ -100,13 +100,31 @@ def test_products_near_the_smallest_normal_value_are_chains_of_dot_add(unit: Mat
     assert_bits_equal(np.ascontiguousarray(turned.T), want.view(np.float32))
 
 
+def test_arms_pair_of_products_is_rounded_to_odd_and_overflows_to_infinity() -> None:
+    unit = fp.unit("arm_bf16_f32")
+    one, tiny, large = (fp.encode(np.array([x]), fp.BF16)[0] for x in (1.0, 2.0**-30, 2.0**127))
+    zero = np.zeros(1, np.uint32)
+
+    def pair(a: Any, b: Any, c: Any = zero) -> int:
+        return int(fp.dot_add(np.array([a]), np.array([b]), c, unit).view(np.uint32)[0])
+
+    assert pair([one, tiny], [one, one]) == 0x3F800001  # 1 + 2**-30: inexact, so the last bit is set
+    assert pair([one, one], [one, one]) == 0x40000000
+    assert pair([large, large], [one, one]) == 0x7F800000
+    assert pair([large, 0], [large, 0]) == 0x7F800000
+    assert pair([large, large | 0x8000], [large, large]) == 0x7FC00000  # infinities of both signs
+    ebf = fp.dot_add(np.array([[one, tiny]]), np.array([[one, one]]), zero, "arm_ebf_bf16_f32")
+    assert ebf.view(np.uint32)[0] == 0x3F800000
+
+
 @every_unit
 def test_the_probe_names_a_unit_and_says_how_it_adds(unit: MatrixUnit) -> None:
     model = fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate=unit), 40, a=unit.a.fmt, b=unit.b.fmt)
     assert unit.name == model.unit
-    assert model.flushes == ("inputs", "sums")
-    terms = f"A step takes {unit.terms} terms; each of its additions rounds nearest even to float32"
-    assert f"{terms}; subnormal inputs and sums become zero." in str(model)
+    flushes = {"x86": "inputs and sums", "arm": "inputs, products and sums"}[unit.arch]
+    flush = "" if unit.name == "arm_ebf_bf16_f32" else f"; subnormal {flushes} become zero"
+    rounds = f"each of its additions rounds {unit.rounding.replace('_', ' ')} to float32"
+    assert f"A step takes {unit.terms} terms; {rounds}{flush}." in str(model)
 
 
 @every_unit
