@@ -39,9 +39,9 @@ SUM_FORMATS = (FP32, FP64, BF16, FP16, TF32)  # of accumulators that are tried
 SHAPES = ((16, 16, 1024), (1, 16, 1024))  # that libraries take, of products of matrices, and of a vector by one
 ALIGNMENT = {
     Rule.FUSED: "truncate", Rule.SCALED: "truncate", Rule.GROUPED: "truncate", Rule.TWO_PASSES: "truncate",
-    Rule.EXACT: "exact", Rule.FLUSHED_TREE: "exact", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
-    Rule.REVERSED_CHAIN: "exact", Rule.TWO_CHAINS: "exact",
-    Rule.ODD_PAIR: "exact", Rule.FUSED_PAIR: "exact",
+    Rule.EXACT: "exact", Rule.FLUSHED_TREE: "rounded", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
+    Rule.REVERSED_CHAIN: "rounded", Rule.TWO_CHAINS: "rounded",
+    Rule.ODD_PAIR: "rounded", Rule.FUSED_PAIR: "rounded",
 }  # fmt: skip
 
 

@@ -51,7 +51,8 @@ class Model:
       lost: terms that nobody adds.
       terms_per_step: products of one addition.
       fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
-      alignment: "truncate", "floor" or "nearest", or "exact": every sum is the exact one, rounded once.
+      alignment: "truncate", "floor" or "nearest", "exact": every sum is the exact one, rounded
+        once; "rounded": a step is several additions, each rounded.
       rounding: of a sum, as a word of `fp.encode`.
       accumulator: the format of sums; None where additions have formats of their own.
       factor: what the sum is multiplied by, such as 1/64 of a mean; 1 for a plain sum, None where nothing fits.

@@ -117,7 +117,7 @@ def _arithmetic(model: Described) -> Iterator[str]:
         towards = TOWARDS.get(traits.alignment or "")
         cut = "adds them exactly" if towards is None else f"cuts them at {traits.fraction_bits} fraction bits{towards}"
         takes = f"An addition takes {count} at once, {cut}, and"
-        if "sums" in (traits.flushes or ()):  # units whose step is a tree or chains of additions that round
+        if traits.alignment == "rounded":  # units whose step is several additions
             takes = f"A step takes {count}; each of its additions"
     flush = f"; subnormal {listed(traits.flushes)} become zero" if traits.flushes else ""
     flush += "; sums beyond the largest number stay there" if traits.saturates else ""

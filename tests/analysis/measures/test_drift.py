@@ -12,7 +12,6 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
-from fpsim.matrix_units.matrix_unit import Rule
 from tests.kit.sweeps import case, in_turn, sweep
 from tests.kit.units import UNCUT
 
