@@ -12,8 +12,8 @@ EBF = f"{A64} with FPCR.EBF = 1, RMode = 0, FZ = 0 and FIZ = 0"
 
 # fmt: off
 UNITS = (
-    #   name                  a b d            rule             L  F floor bits evidence   from  instruction
-    row("arm_bf16_f32",     "bf16 bf16 f32", Rule.ODD_PAIR,   2, 0,   0,  23, "inferred", A64, "BFDOT, BFMMLA"),
-    row("arm_ebf_bf16_f32", "bf16 bf16 f32", Rule.FUSED_PAIR, 2, 0,   0,  23, "inferred", EBF, "BFDOT, BFMMLA"),
+    #   name                  a b d            rule              L  F floor bits  evidence   from  instruction
+    row("arm_bf16_f32",     "bf16 bf16 f32", Rule.ODD_PAIR,   " 2  0    0 23", "inferred", A64, "BFDOT, BFMMLA"),
+    row("arm_ebf_bf16_f32", "bf16 bf16 f32", Rule.FUSED_PAIR, " 2  0    0 23", "inferred", EBF, "BFDOT, BFMMLA"),
 )
 # fmt: on
