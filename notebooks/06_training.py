@@ -52,7 +52,7 @@ lost.groupby("recipe", sort=False)[["underflow", "saturation", "sqnr_db"]].media
 # the transformer from those of float32? Here the weights are those that training begins with.
 
 # %%
-probed = fp.train.probe(ten, steps=0)
+probed = fp.train.gradient_probe(ten, steps=0)
 probed[probed.layer == "all"].set_index("recipe")[["relative_error", "cosine"]]
 
 # %% [markdown]
@@ -60,7 +60,7 @@ probed[probed.layer == "all"].set_index("recipe")[["relative_error", "cosine"]]
 # that of float32, nor with scales that follow the data, but makes gradients underflow in FP16.
 
 # %%
-smaller = fp.train.probe(["BF16", "FP16_DYNAMIC", "FP16_UNSCALED", "DEEPSEEK_V3"], steps=0, scenario="loss_2^-12")
+smaller = fp.train.gradient_probe(["BF16", "FP16_DYNAMIC", "FP16_UNSCALED", "DEEPSEEK_V3"], steps=0, scenario="loss_2^-12")
 smaller[smaller.layer == "all"].set_index("recipe")[["relative_error", "cosine"]]
 
 # %% [markdown]
@@ -69,7 +69,7 @@ smaller[smaller.layer == "all"].set_index("recipe")[["relative_error", "cosine"]
 # NVFP4 has 4 bits in all three products of a layer. Put one at a time back into BF16:
 
 # %%
-products = fp.train.probe(["NVFP4", *fp.train.with_one_product("NVFP4", "BF16")], steps=0)
+products = fp.train.gradient_probe(["NVFP4", *fp.train.with_one_product("NVFP4", "BF16")], steps=0)
 together = products[products.layer == "all"]
 fig, axes = plt.subplots(figsize=(6, 2), layout="constrained")
 bars = axes.barh(together.recipe, together.relative_error)

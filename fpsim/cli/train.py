@@ -41,7 +41,8 @@ def train(
         int | None,
         typer.Option(help="Sequences of a micro-batch.", show_default="8, or 128 vectors of the perceptron"),
     ] = None,
-    accumulate: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 1,
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 1,
+    accumulate: Annotated[int | None, typer.Option(hidden=True, help="The old name of --micro-batches.")] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +54,9 @@ def train(
     from fpsim.recipes.look_up import find as find_recipe
     from fpsim.train import Ranks, compare
 
+    if accumulate is not None:
+        typer.echo("--accumulate is now called --micro-batches; the next release removes the old name.", err=True)
+        micro_batches = accumulate
     with Ranks.from_environment() as ranks, _silent(ranks.rank), warnings.catch_warnings():
         refuse_bad_folder(out)
         words = [word for text in (*(recipes or []), more or "") for word in text.split(",") if word]
@@ -67,7 +71,7 @@ def train(
         with bar(lines=True, quiet=ranks.rank > 0) as progress:
             found = compare(
                 chosen, seeds=seeds, out=out, steps=steps, model=model, text=text, backend=backend, batch=batch,
-                accumulate=accumulate, baseline=baseline, ranks=ranks, progress=progress,
+                micro_batches=micro_batches, baseline=baseline, ranks=ranks, progress=progress,
             )  # fmt: skip
     if ranks.rank == 0:
         _print_comparison(Console(), found, out)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fpsim.train.activations.recomputation import Recompute as Recompute
     from fpsim.train.comparisons.comparison import Comparison as Comparison
     from fpsim.train.comparisons.comparison import compare as compare
+    from fpsim.train.comparisons.gradient_probe import gradient_probe as gradient_probe
     from fpsim.train.comparisons.gradient_probe import probe as probe
     from fpsim.train.comparisons.gradient_probe import with_one_product as with_one_product
     from fpsim.train.loop import Trainer as Trainer
@@ -32,7 +33,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "comparisons.comparison": ["Comparison", "compare"],
-        "comparisons.gradient_probe": ["probe", "with_one_product"],
+        "comparisons.gradient_probe": ["gradient_probe", "probe", "with_one_product"],
         "loop": ["Trainer"],
         "loss_scale": ["LossScaler"],
         "parallel": ["Ranks"],

@@ -98,7 +98,7 @@ class Trainer:
         refuse_slices(recipe, self.model, settings)
         apply_recompute(self.model, settings.recompute)
         self.traffic = apply_offload(self.model, settings.offload)
-        self._reduction = Reduction(recipe.reduction, count=self.ranks.world * settings.accumulate)
+        self._reduction = Reduction(recipe.reduction, count=self.ranks.world * settings.micro_batches)
         self._shared: Any = self.model
         if recipe.gradients is None:  # torch adds in float32; `_batch` adds in other formats
             self._shared = self.ranks.data_parallel(self.model, recipe.reduction, count=self._reduction.count)
@@ -168,7 +168,7 @@ class Trainer:
         All of them begin with the same delayed scales, and leave those that follow from the largest amax.
         """
         after: list[dict[str, Tensor]] = []
-        for micro in range(self.settings.accumulate):
+        for micro in range(self.settings.micro_batches):
             for name, before in scales.items():
                 self.layers[name].scales = before.clone()
             yield self._micro_batch(model, micro)
@@ -179,18 +179,18 @@ class Trainer:
     def _micro_batch(self, model: Any, micro: int) -> float:
         """The loss of one micro-batch, whose gradients, of the scaled loss, are left with the weights."""
         settings, ranks = self.settings, self.ranks
-        index = ranks.rank * settings.accumulate + micro  # micro-batches are dealt out rank by rank
+        index = ranks.rank * settings.micro_batches + micro  # micro-batches are dealt out rank by rank
         inputs, targets = self.data.batch(
             settings.seed, self.steps, index, batch=settings.batch, context=settings.context
         )
         for layer in self.layers.values():
             if layer.steps is not None:
-                layer.steps.fill_(self.steps * settings.accumulate * ranks.world + index)
+                layer.steps.fill_(self.steps * settings.micro_batches * ranks.world + index)
         self.model.train()
         together = model is not self.model  # with other processes
         if not together or micro == 0:
             self.model.zero_grad(set_to_none=True)
-        waits = together and micro < settings.accumulate - 1  # for the last one, with which all are sent
+        waits = together and micro < settings.micro_batches - 1  # for the last one, with which all are sent
         with model.no_sync() if waits else contextlib.nullcontext():
             loss = self._loss(model, inputs, targets)
             (loss * (self.recipe.loss_factor * self.scaler.scale)).backward()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame
 from fpsim.files import path_of
 from fpsim.recipes.look_up import find as find_recipe
@@ -132,9 +133,10 @@ def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
     return found
 
 
+@renamed_arguments(accumulate="micro_batches")
 def run(
     recipe: Any, *, steps: int = 250, seed: int = 0, model: str = "transformer", text: Any = None, out: Any = None,
-    backend: str = "emulated", batch: int | None = None, context: int = 64, accumulate: int = 1, measure: int = 25,
+    backend: str = "emulated", batch: int | None = None, context: int = 64, micro_batches: int = 1, measure: int = 25,
     recompute: Any = 0.0, offload: float = 0.0, progress: Progress | None = None, ranks: Ranks | None = None,
 ) -> Run:  # fmt: skip
     """Train a small model by a recipe.
@@ -155,7 +157,7 @@ def run(
       backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu"; "hardware".
       batch: sequences of a micro-batch, 8 (vectors of the perceptron, 128).
       context: tokens of a sequence.
-      accumulate: micro-batches of a step.
+      micro_batches: micro-batches of a step.
       measure: steps from one measurement of every product to the next; 0 for none.
       recompute: share of the transformer's blocks whose activations are computed again, or an `fp.train.Recompute`;
         it changes no bit, slices of K aside.
@@ -178,7 +180,10 @@ def run(
       (3, True, '')
     """
     chosen = find_recipe(recipe)
-    settings = settings_of(steps, seed, model, text, backend, batch, context, accumulate, measure, recompute, offload)
+    settings = settings_of(
+        steps=steps, seed=seed, model=model, text=text, backend=backend, batch=batch, context=context,
+        micro_batches=micro_batches, measure=measure, recompute=recompute, offload=offload,
+    )  # fmt: skip
     trainer = Trainer(chosen, settings, ranks)
     if out is None:
         return _finished(trainer, None, progress)
@@ -190,15 +195,11 @@ def run(
         return _finished(trainer, kept, progress)
 
 
-def settings_of(
-    steps: int = 250, seed: int = 0, model: str = "transformer", text: Any = None, backend: str = "emulated",
-    batch: int | None = None, context: int = 64, accumulate: int = 1, measure: int = 25, recompute: Any = 0.0,
-    offload: float = 0.0,
-) -> Settings:  # fmt: skip
-    """The settings of a run; `batch` is 8 where it is None, and 128 for the perceptron."""
+def settings_of(*, model: str = "transformer", batch: int | None = None, **fields: Any) -> Settings:
+    """Return the settings of a run; `batch` is 8 where it is None, and 128 for the perceptron."""
     if batch is None:
         batch = 128 if model == "perceptron" else 8
-    return Settings(steps, seed, model, text, backend, batch, context, accumulate, measure, recompute, offload)
+    return Settings(model=model, batch=batch, **fields)
 
 
 def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None) -> Run:
@@ -258,7 +259,7 @@ def _resume(trainer: Trainer, folder: Path) -> None:
         raise ValueError(
             f"out must be a new folder or that of a run; got {folder}, whose checkpoint is of something else."
         )
-    theirs, mine = dict(fields["identity"]), identity(trainer)
+    theirs, mine = _with_new_names(fields["identity"]), identity(trainer)
     if theirs.get("recipe") != mine["recipe"]:
         other = Recipe.from_plain(theirs["recipe"])
         lines = other.differences(trainer.recipe) or ["its name or source"]
@@ -269,3 +270,14 @@ def _resume(trainer: Trainer, folder: Path) -> None:
         )
     checkpoint.require_same(theirs, mine, "run")
     trainer.load(found.arrays, fields["state"])
+
+
+def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity in a checkpoint with the names of today: micro_batches was once called accumulate."""
+    settings = identity.get("settings")
+    if not isinstance(settings, Mapping) or "accumulate" not in settings:
+        return dict(identity)
+    return {
+        **identity,
+        "settings": {{"accumulate": "micro_batches"}.get(name, name): settings[name] for name in settings},
+    }

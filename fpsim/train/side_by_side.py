@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.divergence.divergence import Divergence, equal, first_divergence, weight_divergence
 from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
@@ -46,9 +47,10 @@ class RunSide(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
+@renamed_arguments(accumulate="micro_batches")
 def lockstep(
     recipe: Any, backends: Sequence[str] | str = "emulated", *, steps: int = 10, seed: int = 0,
-    model: str = "transformer", text: Any = None, batch: int | None = None, context: int = 64, accumulate: int = 1,
+    model: str = "transformer", text: Any = None, batch: int | None = None, context: int = 64, micro_batches: int = 1,
     progress: Callable[[float, str], None] | None = None,
 ) -> Divergence | None:  # fmt: skip
     """Train twice side by side until a bit differs, and say where and why.
@@ -64,7 +66,7 @@ def lockstep(
         emulated. A product by another chip's unit moves to the unit for the same operands, in the order of the library
         where one is named, else without a schedule that is for another chip.
       steps: at most; of the optimizer.
-      seed, model, text, batch, context, accumulate: as of `fp.train.run`, for both.
+      seed, model, text, batch, context, micro_batches: as of `fp.train.run`, for both.
       progress: called with the share done and a text.
 
     Returns:
@@ -87,7 +89,7 @@ def lockstep(
     names = _names(words, recipes)
     if batch is None:
         batch = 8 if model == "transformer" else 128
-    settings = Settings(steps, seed, model, text, "emulated", batch, context, accumulate, 0)
+    settings = Settings(steps, seed, model, text, "emulated", batch, context, micro_batches, 0)
     first, second = (_side(*each, settings) for each in zip(names, recipes, words, strict=True))
     for step in range(steps):
         if first.trainer.stopped or second.trainer.stopped:

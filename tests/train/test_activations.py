@@ -34,7 +34,7 @@ STEPS = 2
 
 def trained(recipe: Recipe, recompute: Any, **settings: Any) -> tuple[dict[str, Any], list[Any]]:
     """All that a trainer keeps after some steps, and what it measured."""
-    fields: dict[str, Any] = {"steps": STEPS, "batch": 8, "context": 16, "accumulate": 2, "measure": 1, **settings}
+    fields: dict[str, Any] = {"steps": STEPS, "batch": 8, "context": 16, "micro_batches": 2, "measure": 1, **settings}
     trainer = Trainer(recipe, Settings(**fields, recompute=recompute))
     losses = [trainer.step()["loss"] for _ in range(STEPS)]
     return {**trainer.state()[0], "losses": np.array(losses)}, trainer.measured

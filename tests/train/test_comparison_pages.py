@@ -137,7 +137,7 @@ def test_the_probe_of_a_comparison_has_every_seed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(gradient_probe, "SEQUENCES", 4)  # 256 tokens
     options: dict[str, Any] = {"steps": 1, "batch": 2, "context": 32, "measure": 0}
     found = fp.train.compare(["BF16", "FP8_RAW"], seeds=2, out=tmp_path, **options)
-    wanted = fp.train.probe(["BF16", "FP8_RAW"], steps=1, seeds=2)
+    wanted = fp.train.gradient_probe(["BF16", "FP8_RAW"], steps=1, seeds=2)
     pd.testing.assert_frame_equal(pd.DataFrame(found.probed), wanted)
     assert set(wanted.seeds) == {2}
     of_all = wanted[wanted.layer == "all"]

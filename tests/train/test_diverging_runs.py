@@ -97,7 +97,7 @@ def test_a_step_that_is_applied_starts_the_count_of_lost_steps_anew() -> None:
 
 def test_a_step_that_failed_is_looked_at_with_its_own_scales_and_draws() -> None:
     drawn = fp.torch.TE_DELAYED.replace(grad_rounding="stochastic")
-    run = trainer(Recipe(linear=drawn, optimizer=OptimizerRecipe(lr=0.0)), accumulate=2)
+    run = trainer(Recipe(linear=drawn, optimizer=OptimizerRecipe(lr=0.0)), micro_batches=2)
     run.step()
     calls: list[Any] = []
     again: list[Any] = []

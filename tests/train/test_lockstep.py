@@ -52,7 +52,7 @@ def test_progress_is_told_after_every_step() -> None:
 
 
 def test_a_recipe_on_its_own_chip_is_what_is_emulated() -> None:
-    assert lockstep("FP8_RAW", ("H100", "emulated"), accumulate=2, **SMALL) is None
+    assert lockstep("FP8_RAW", ("H100", "emulated"), micro_batches=2, **SMALL) is None
 
 
 def test_halves_on_hopper_and_blackwell_are_equal_whose_trees_are() -> None:

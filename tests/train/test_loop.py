@@ -205,7 +205,7 @@ def test_bits_do_not_depend_on_the_threads_of_torch() -> None:
 
 def test_micro_batches_are_averaged_as_processes_would() -> None:
     recipe = recipes.BF16.replace(reduction="bf16", optimizer=OptimizerRecipe(clip_norm=None))
-    run = trainer(recipe, batch=64, accumulate=2)
+    run = trainer(recipe, batch=64, micro_batches=2)
     weights = {name: weight.detach().clone() for name, weight in run.weights.items()}
     run.validation_loss()  # after which the layers follow their recipes
     parts = []
@@ -323,7 +323,7 @@ def test_delayed_scales_follow_the_steps_before() -> None:
 
 
 def test_delayed_scales_move_once_a_step_by_the_largest_amax_of_its_micro_batches() -> None:
-    run = Trainer(recipes.FP8_DELAYED, Settings(steps=3, model="perceptron", batch=64, accumulate=3, measure=0))
+    run = Trainer(recipes.FP8_DELAYED, Settings(steps=3, model="perceptron", batch=64, micro_batches=3, measure=0))
     states = [fp.DelayedScaling(fmt, history=16) for fmt in ("e4m3", "e5m2")]
     for _ in range(3):
         calls = calls_of(run, "second")

@@ -30,13 +30,13 @@ def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def errors(names: Any, scenario: str = "plain", **options: Any) -> dict[str, float]:
     """The relative error of all layers, by recipe."""
-    found = fp.train.probe(names, scenario=scenario, **{"steps": 0, **options})
+    found = fp.train.gradient_probe(names, scenario=scenario, **{"steps": 0, **options})
     found = found[found.layer == "all"]
     return dict(zip(found.recipe, found.relative_error, strict=True))
 
 
 def test_a_probe_has_a_row_for_each_layer_and_one_for_all() -> None:
-    found = fp.train.probe(["FP32", "BF16"], steps=0)
+    found = fp.train.gradient_probe(["FP32", "BF16"], steps=0)
     assert found.columns.tolist() == [
         "recipe", "scenario", "layer", "relative_error", "relative_error_low", "relative_error_high", "cosine", "seeds"
     ]  # fmt: skip
@@ -51,8 +51,8 @@ def test_a_probe_has_a_row_for_each_layer_and_one_for_all() -> None:
 def test_several_seeds_have_their_mean_and_its_interval(few_tokens: None) -> None:
     shares: list[float] = []
     names = ["BF16", "FP8_TENSOR"]
-    found = fp.train.probe(names, steps=0, seed=4, seeds=3, progress=lambda share, text: shares.append(share))
-    single = [fp.train.probe(names, steps=0, seed=seed) for seed in (4, 5, 6)]
+    found = fp.train.gradient_probe(names, steps=0, seed=4, seeds=3, progress=lambda share, text: shares.append(share))
+    single = [fp.train.gradient_probe(names, steps=0, seed=seed) for seed in (4, 5, 6)]
     assert found.layer.tolist() == single[0].layer.tolist()
     for row in range(len(found)):
         errors = [float(frame.relative_error[row]) for frame in single]
@@ -67,9 +67,9 @@ def test_several_seeds_have_their_mean_and_its_interval(few_tokens: None) -> Non
     assert (shares == sorted(shares), shares[0], shares[-1]) == (True, 0.0, 1.0)
     for name, error in (("seeds", 0), ("seeds", -1), ("seed", -1)):
         with pytest.raises(ValueError, match=rf"{name} must be an integer >= \d; got {error}"):
-            fp.train.probe("BF16", **{name: error})  # type: ignore[arg-type]
+            fp.train.gradient_probe("BF16", **{name: error})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"seeds must be an integer; got 2\.5"):
-        fp.train.probe("BF16", seeds=2.5)  # type: ignore[arg-type]
+        fp.train.gradient_probe("BF16", seeds=2.5)  # type: ignore[arg-type]
 
 
 def test_all_is_every_layer_but_the_head() -> None:
@@ -175,7 +175,7 @@ def test_one_product_at_a_time_can_be_exchanged() -> None:
 )
 def test_bad_input_is_refused(arguments: tuple[Any, ...], options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        fp.train.probe(*arguments, **options)
+        fp.train.gradient_probe(*arguments, **options)
 
 
 def test_operands_only_leaves_results_heads_and_stored_activations_as_they_are() -> None:

@@ -177,7 +177,7 @@ def test_a_run_that_diverged_is_kept_and_not_trained_again(tmp_path: Path, monke
         ({"steps": 3}, "settings.steps 2 instead of 3"),
         ({"steps": 1}, "settings.steps 2 instead of 1"),
         ({"batch": 64}, "settings.batch 128 instead of 64"),
-        ({"accumulate": 2}, "settings.accumulate 1 instead of 2"),
+        ({"micro_batches": 2}, "settings.micro_batches 1 instead of 2"),
         ({"backend": "float32"}, "settings.backend 'emulated' instead of 'float32'"),
         ({"model": "transformer", "batch": 2}, "settings.model 'perceptron' instead of 'transformer'"),
     ],

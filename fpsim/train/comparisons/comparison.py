@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame, load
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.files import path_of, require_folder
@@ -37,7 +38,7 @@ class Comparison:
     Attributes:
       runs: of each recipe, one for each seed.
       baseline: the recipe that the others are compared with.
-      probed: rows of the gradient probe, as of `fpsim.train.probe` with these seeds; none where it was left out.
+      probed: rows of `fpsim.train.gradient_probe` with these seeds; empty where it was left out.
       memory: recipe -> bytes that it keeps.
     """
 
@@ -218,10 +219,11 @@ class Comparison:
         return self.answer
 
 
+@renamed_arguments(accumulate="micro_batches")
 def compare(
     recipes: Any, *, seeds: int = 3, out: Any = None, steps: int = 250, baseline: str | None = None,
     model: str = "transformer", text: Any = None, backend: str = "emulated", batch: int | None = None,
-    context: int = 64, accumulate: int = 1, measure: int = 25, gradients: bool = True,
+    context: int = 64, micro_batches: int = 1, measure: int = 25, gradients: bool = True,
     progress: Progress | None = None, ranks: Ranks | None = None,
 ) -> Comparison:  # fmt: skip
     """Train with several recipes and seeds, and say which of them differ.
@@ -234,7 +236,7 @@ def compare(
       recipes: a recipe or several, as of `fpsim.train.run`, each with a name of its own.
       seeds: how many: 0, 1, 2, ...; fewer than 3 tell no recipe from another.
       out: a folder; None keeps nothing.
-      steps, model, text, backend, batch, context, accumulate, measure, ranks: as of `fpsim.train.run`.
+      steps, model, text, backend, batch, context, micro_batches, measure, ranks: as of `fpsim.train.run`.
       baseline: the name of the recipe that the others are compared with; None takes BF16, else FP32, else the first.
       gradients: whether the gradient probe is made too, of the transformer with every seed, after 120 steps or `steps`
         if fewer.
@@ -267,7 +269,7 @@ def compare(
         require_folder(path_of(out, "out"))
     settings: dict[str, Any] = {
         "steps": steps, "model": model, "text": text, "backend": backend, "batch": batch, "context": context,
-        "accumulate": accumulate, "measure": measure,
+        "micro_batches": micro_batches, "measure": measure,
     }  # fmt: skip
     # which refuses what cannot be trained, before the first run
     memory = {each.name: memory_of(each, settings_of(**settings)) for each in chosen}

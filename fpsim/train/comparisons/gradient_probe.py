@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.recipes.linear import linear_recipe
@@ -46,7 +47,7 @@ class Batch(NamedTuple):
     weights: Tensor | None
 
 
-def probe(
+def gradient_probe(
     recipes: Any, *, steps: int = 120, scenario: str = "plain", seed: int = 0, seeds: int = 1, text: Any = None,
     backend: str = "emulated", progress: Progress | None = None,
 ) -> Any:  # fmt: skip
@@ -81,7 +82,7 @@ def probe(
       TypeError: steps, seed or seeds are no integers.
 
     Example:
-      >>> found = fp.train.probe(["BF16", "DEEPSEEK_V3"], steps=0)
+      >>> found = fp.train.gradient_probe(["BF16", "DEEPSEEK_V3"], steps=0)
       >>> found[found.layer == "all"].relative_error.gt(1e-3).tolist()
       [True, True]
     """
@@ -94,11 +95,17 @@ def probe(
     return frame(rows)
 
 
+def probe(*args: Any, **keywords: Any) -> Any:
+    """Call `gradient_probe` by its old name, with a warning."""
+    warn_renamed("fp.train.probe", "fp.train.gradient_probe")
+    return gradient_probe(*args, **keywords)
+
+
 def rows_over_seeds(
     recipes: Any, seeds: range, *, steps: int, scenario: str = "plain", text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `probe`: the means of some seeds, and intervals."""
+    """Return the rows of `gradient_probe`: the means of some seeds, and intervals."""
     samples = []
     for index, seed in enumerate(seeds):
 
@@ -124,7 +131,7 @@ def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `probe` for one seed."""
+    """Return the rows of `gradient_probe` for one seed."""
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
     require_integer("seed", seed, 0)

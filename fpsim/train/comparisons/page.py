@@ -124,7 +124,7 @@ def words(found: Compared, row: dict[str, Any]) -> list[str]:
 def _lead(found: Compared) -> str:
     """What was trained, in a line."""
     settings = found.runs[0].settings
-    tokens = settings.batch * settings.accumulate
+    tokens = settings.batch * settings.micro_batches
     size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"
     where = "" if settings.backend == "emulated" else f", backend {settings.backend}"
     text = "" if settings.text is None else f" on {settings.text}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fpsim.deprecation import renamed_arguments, warn_renamed
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.torch.plan import BACKENDS
@@ -25,7 +26,7 @@ class Settings:
       text: a file of text for the transformer; None for Python's help topics.
       backend: what multiplies: "emulated" on the CPU, "float32" (torch in place of every unit), "gpu", "hardware".
       batch, context: sequences of a micro-batch (vectors, for the perceptron), and tokens of a sequence.
-      accumulate: micro-batches of a step, of each process; `Recipe.gradients` is the format in which they are added.
+      micro_batches: micro-batches of a step, of each process; `Recipe.gradients` is the format in which they are added.
       measure: steps from one measurement of every product to the next; 0 for none.
       recompute: share of the blocks whose activations are computed again in the backward pass, or a `Recompute`.
       offload: share of the blocks whose activations wait for the backward pass in temporary files.
@@ -41,17 +42,17 @@ class Settings:
     backend: str = "emulated"
     batch: int = 8
     context: int = 64
-    accumulate: int = 1
+    micro_batches: int = 1
     measure: int = 25
     recompute: Any = NOTHING
     offload: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "context", "accumulate"):
+        for name in ("steps", "batch", "context", "micro_batches"):
             require_integer(name, getattr(self, name), 1)
         for name in ("seed", "measure"):
             require_integer(name, getattr(self, name), 0)
-        for name in ("steps", "seed", "batch", "context", "accumulate", "measure"):
+        for name in ("steps", "seed", "batch", "context", "micro_batches", "measure"):
             object.__setattr__(self, name, int(getattr(self, name)))  # NumPy's integers too, which JSON has none of
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
@@ -62,7 +63,21 @@ class Settings:
         if self.text is not None and self.model != "transformer":
             raise ValueError(f"text is for the transformer; got it for the {self.model}. Leave it out.")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled object, also one from before micro_batches had its name."""
+        names = {"accumulate": "micro_batches"}
+        self.__dict__.update({names.get(name, name): value for name, value in state.items()})
+
+    @property
+    def accumulate(self) -> int:
+        """The old name of `micro_batches`."""
+        warn_renamed("Settings.accumulate", "Settings.micro_batches")
+        return self.micro_batches
+
     @property
     def tokens(self) -> int:
         """Rows that a linear layer reads in a micro-batch."""
         return self.batch * (self.context if self.model == "transformer" else 1)
+
+
+setattr(Settings, "__init__", renamed_arguments(accumulate="micro_batches")(Settings.__init__))  # noqa: B010

@@ -66,7 +66,7 @@ def main(folder: Path, recipes: list[str]) -> None:
         amax = np.array([ranks.rank, -ranks.rank, np.nan if ranks.rank else 1], np.float32)
         largest = ranks.all_reduce_max({"amax": amax, "empty": amax[:0], "one": np.array(ranks.rank)})
         for recipe in recipes:
-            left = trained(recipe, ranks, accumulate=1, recompute=1.0 if recipe == AGAIN else 0.0)
+            left = trained(recipe, ranks, micro_batches=1, recompute=1.0 if recipe == AGAIN else 0.0)
             found |= {f"{recipe}/{name}": x for name, x in left.items()}
         np.savez(folder / f"{ranks.rank}.npz", **(found | largest))
 

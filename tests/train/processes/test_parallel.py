@@ -113,7 +113,7 @@ def test_two_processes_have_the_bits_of_one_whatever_the_format_sum_and_buckets(
 def check_training(recipe: str, ranks: list[dict[str, Any]], **changes: Any) -> None:
     """That both have the bits of one process that takes their micro-batches one after another."""
     with one_thread():
-        single = trained(recipe, Ranks.from_environment(), accumulate=2, **changes)
+        single = trained(recipe, Ranks.from_environment(), micro_batches=2, **changes)
     for each in ranks:
         assert {name for name in each if name.startswith(f"{recipe}/")} == {f"{recipe}/{name}" for name in single}
         for name, want in single.items():
@@ -246,9 +246,9 @@ def test_a_sum_of_gradients_has_the_bits_of_torch_in_that_dtype(dtype: torch.dty
     assert_bits_equal(kept(dtype, x), weight.grad.float().numpy())
 
 
-@in_turn("accumulate", [1, 3])
-def test_the_trainer_adds_micro_batches_in_the_format_of_its_gradients(accumulate: int) -> None:
-    settings = fp.train.Settings(steps=1, model="perceptron", batch=32, accumulate=accumulate, measure=0)
+@in_turn("micro_batches", [1, 3])
+def test_the_trainer_adds_micro_batches_in_the_format_of_its_gradients(micro_batches: int) -> None:
+    settings = fp.train.Settings(steps=1, model="perceptron", batch=32, micro_batches=micro_batches, measure=0)
     plain, small = (
         fp.train.Trainer(fp.train.recipes.FP32.replace(gradients=fmt), settings) for fmt in (None, "bf16")
     )  # fmt: skip
@@ -259,7 +259,7 @@ def test_the_trainer_adds_micro_batches_in_the_format_of_its_gradients(accumulat
     assert list(found) == list(parts[0])
     for name, gradient in found.items():
         total = kept("bf16", np.stack([part[name].numpy() for part in parts]))
-        assert_bits_equal(gradient.numpy(), total / np.float32(accumulate))
+        assert_bits_equal(gradient.numpy(), total / np.float32(micro_batches))
         assert np.any(gradient.numpy() != reduce(parts)[name].numpy())
 
 

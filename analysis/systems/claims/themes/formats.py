@@ -25,8 +25,8 @@ from fpsim.matrix_units.chips import CHIPS
 
 A100 = "NVIDIA's A100 datasheet"
 PROBE = (
-    "fp.train.probe: weight gradients of a 0.33 M transformer for one batch of 1024 tokens after 120 steps in float32, "
-    "against float32"
+    "fp.train.gradient_probe: weight gradients of a 0.33 M transformer for one batch of 1024 tokens after 120 "
+    "steps in float32, against float32"
 )
 
 

@@ -216,7 +216,8 @@ CLAIMS = (
     ),
     Claim(
         "39", "no-loss-scaling-in-v3", "DeepSeek uses dynamic loss scaling.", "S4",
-        "fp.train.probe of the recipe DEEPSEEK_V3, which has no loss scale, with the loss times 2^-12 and 2^12", WRONG,
+        "fp.train.gradient_probe of the recipe DEEPSEEK_V3, which has no loss scale, with the loss times 2^-12 and "
+        "2^12", WRONG,
         "V3 (arXiv:2412.19437) describes none. BF16's range and scales of tiles replace it: its gradients have the "
         "same error whatever the loss is multiplied by, where unscaled FP16 loses all.",
         experiment=loss_factor,

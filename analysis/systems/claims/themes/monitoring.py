@@ -136,7 +136,7 @@ CLAIMS = (
     ),
     Claim(
         "82", "error-monitors", "Quantisation errors and gradient norms must be watched.", "S2",
-        "fp.train.probe: a recipe that works and one that fails", RIGHT,
+        "fp.train.gradient_probe: a recipe that works and one that fails", RIGHT,
         "The error of gradients tells them apart before the loss does.", experiment=error_monitors,
         expected={
             "gradient error, BF16": (2e-3, 6e-3), "gradient error, FP16 unscaled, loss x 2^-12": (0.9, 1.1),

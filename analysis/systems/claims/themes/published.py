@@ -225,7 +225,7 @@ CLAIMS = (
     ),
     Claim(
         "P13", "nvfp4-forward", "The forward product in BF16 takes NVFP4's loss error from 1.5 to 0.5 %.",
-        "NVIDIA, arXiv:2509.25149", "fp.train.probe of the recipe NVFP4, and with its forward product in BF16",
+        "NVIDIA, arXiv:2509.25149", "fp.train.gradient_probe of the recipe NVFP4, and with its forward product in BF16",
         UNSETTLED, "It needs a long training. The direction shows in gradients, whose error nearly halves.",
         experiment=nvfp4_forward,
         expected={"gradient error, NVFP4": (0.15, 0.3), "gradient error, fprop in BF16": (0.09, 0.16)},

@@ -266,7 +266,7 @@ CLAIMS = (
     Claim(
         "45", "kept-layers",
         "Linear layers and convolutions go to low precision first; norms and softmax stay in FP32.",
-        "S0", "fp.train.probe with one E4M3 scale a tensor: the output head in BF16 or FP8", RIGHT,
+        "S0", "fp.train.gradient_probe with one E4M3 scale a tensor: the output head in BF16 or FP8", RIGHT,
         f"Of FP16 too. {V3}, keeps embedding, output head, gating, norms and attention high as well: the head alone in "
         "FP8 raises the error of all gradients.",
         experiment=kept_layers, expected={"head kept high": (0.03, 0.045), "head in FP8 too": (0.045, 0.07)},
@@ -297,7 +297,7 @@ CLAIMS = (
     ),
     Claim(
         "48", "backward-precision", "Forward in FP8, backward in FP16 or FP32.", "S2, S4",
-        "fp.train.probe: FP8 tiles in all products, or in the forward product alone with BF16 behind", WRONG,
+        "fp.train.gradient_probe: FP8 tiles in all products, or in the forward product alone with BF16 behind", WRONG,
         "In V3 all three products read FP8. It is an option of other libraries (torchao's ROWWISE_WITH_GW_HP, "
         "Transformer Engine's backward_override), and its gradients are more accurate.",
         experiment=backward_precision,

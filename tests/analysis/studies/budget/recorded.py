@@ -60,7 +60,7 @@ def normal(*shape: int, seed: int = 0) -> Any:
 def transformer(steps: int, change: Any = None, recipe: Any = None, seed: int = 0) -> fp.analysis.Recording:
     """The built-in transformer after some steps of float32, changed and quantised, and one batch of 1,024 tokens.
 
-    The batch is that of `fp.train.probe`.
+    The batch is that of `fp.train.gradient_probe`.
     """
     from fpsim.train import Settings, Trainer, recipes
     from fpsim.train.comparisons.gradient_probe import _batch, _trained

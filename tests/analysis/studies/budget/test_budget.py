@@ -278,7 +278,7 @@ def _each_alone(model: Any, x: Any) -> Any:
 
 
 def test_what_a_layer_inherits_and_what_it_adds_are_the_error_of_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The total of all weight gradients is what `fp.train.probe` finds, by other ways."""
+    """The total of all weight gradients is what `fp.train.gradient_probe` finds, by other ways."""
     from fpsim.train import recipes
     from fpsim.train.comparisons import gradient_probe
 
@@ -286,7 +286,7 @@ def test_what_a_layer_inherits_and_what_it_adds_are_the_error_of_the_probe(monke
 
     plain, low = transformer(0), transformer(0, recipe=recipes.DEEPSEEK_V3)
     found = fp.analysis.budget(plain, recipe=recipes.DEEPSEEK_V3, arriving=low)
-    probe = fp.train.probe("DEEPSEEK_V3", steps=0)
+    probe = fp.train.gradient_probe("DEEPSEEK_V3", steps=0)
     want = dict(zip(probe.layer, probe.relative_error, strict=True))
     for layer in found.layers:
         assert found.row(layer, "wgrad").total == pytest.approx(want[layer], rel=1e-6)
