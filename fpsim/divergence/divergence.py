@@ -260,7 +260,7 @@ def _largest(x: Array, y: Array) -> float:
 
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
     """Return a divergence where the two products have different names or shapes, else None."""
-    descriptions = [_said(each) for each in (x, y)]
+    descriptions = [_said(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
     there = x or y

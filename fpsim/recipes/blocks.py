@@ -1,4 +1,4 @@
-"""The terms of a product that belong together: those that share a scale, and those that are mixed."""
+"""The block of a product: terms of K that share a scale or that a Hadamard transform mixes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STRICT = "fp.train and Transformer Engine"
 
 
 def block_of(linear: LinearRecipe, product: str) -> int:
-    """The terms of a product that share a scale or are mixed, 1 for none.
+    """Return the number of successive terms of a product that share a scale or that a transform mixes; 1 for none.
 
     Example:
       >>> from fpsim.recipes.blocks import block_of
@@ -30,10 +30,10 @@ def block_of(linear: LinearRecipe, product: str) -> int:
 
 
 def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """The scaling of the product that reads the other axis."""
-    found: Any = getattr(linear, f"{operand}_scaling_backward")
+    """Return the scaling of an operand in the product that sums over its other axis."""
+    scaling: Any = getattr(linear, f"{operand}_scaling_backward")
     same: Scaling | None = getattr(linear, f"{operand}_scaling")
-    if isinstance(found, str):
+    if isinstance(scaling, str):
         return same
-    assert found is None or isinstance(found, Scaling)
-    return found
+    assert scaling is None or isinstance(scaling, Scaling)
+    return scaling

@@ -30,7 +30,7 @@ class Spec(NamedTuple):
     random_bits: int
 
     def keywords(self, seed: int | None) -> dict[str, Any]:
-        """The keywords of the cast."""
+        """Return the keywords of the cast."""
         words: dict[str, Any] = {
             "rounding": self.rounding, "subnormals": self.subnormals, "seed": seed, "random_bits": self.random_bits,
         }  # fmt: skip
@@ -40,7 +40,7 @@ class Spec(NamedTuple):
 def spec_text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """A cast as JSON, checked as far as that goes without data.
+    """Return a cast as JSON, after all checks that need no data.
 
     Raises:
       ValueError: an unknown format or word, or a combination that is not possible.
@@ -83,7 +83,7 @@ _kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # True equals 1, and is
 
 @lru_cache(maxsize=1024)
 def spec_from(text: str) -> Spec:
-    """What `spec_text` described."""
+    """Return the cast that a text of `spec_text` describes."""
     fields = json.loads(text)
     scaling = fields["scaling"]
     if scaling is not None:

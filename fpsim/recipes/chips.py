@@ -7,12 +7,13 @@ from typing import NamedTuple
 from fpsim.formats.element import element_format
 from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product, unit_for
+from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product
+from fpsim.recipes.units import unit_for
 from fpsim.schedules.schedule import Schedule
 
 
 class Moved(NamedTuple):
-    """A recipe on another chip.
+    """A recipe on another chip, with what changed.
 
     Attributes:
       recipe: of the chip.
@@ -26,7 +27,7 @@ class Moved(NamedTuple):
 
 
 def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
-    """A recipe whose matrix units are those of a chip, for the same operands.
+    """Return a recipe whose matrix units are those of a chip, for the same operands.
 
     Products of torch and of accumulators stay as they are, and so do promotions, formats and scalings. A schedule for
     another chip is left out: sums are one chain then, promoted where scales change along K.
@@ -50,7 +51,7 @@ def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
 
 
 def moved(recipe: LinearRecipe, chip: str) -> Moved:
-    """As `on_chip`, and what became of every product.
+    """Return what `on_chip` returns, with the unit of every product and the schedules that were left out.
 
     Example:
       >>> from fpsim.recipes.chips import moved
@@ -78,7 +79,7 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
 
 
 def _same_operands(recipe: LinearRecipe, name: str, unit: MatrixUnit, arch: str, chip: str) -> MatrixUnit:
-    """The unit of an architecture that takes the operands of a product, with sums in the same format."""
+    """Return the unit of an architecture that takes a product's operands, with sums in the same format."""
     fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
     wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
     return unit_for(arch, wanted, getattr(recipe, SCALED_BY[name]), f"{name} on {chip}", result=unit.d.name)

@@ -11,7 +11,8 @@ from fpsim.matrix_units.chips import NamedChip, resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.chips import moved
 from fpsim.recipes.libraries import library_schedule
-from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product, unit_for
+from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product
+from fpsim.recipes.units import unit_for
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
@@ -20,14 +21,14 @@ Note = tuple[str, str]  # what is not as one might expect, and of which product
 
 
 class Placed(NamedTuple):
-    """A recipe on hardware, and what is not as one might expect."""
+    """A recipe on hardware, with notes on products that are not added as one might expect."""
 
     recipe: LinearRecipe
     notes: tuple[Note, ...] = ()
 
 
 def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
-    """A recipe whose products are added by some hardware, for the same operands.
+    """Return a recipe whose products are added by some hardware, for the same operands.
 
     Args:
       recipe: of a linear layer.
@@ -57,18 +58,20 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
         filled, notes = _filled(recipe, hardware.arch) if hardware.arch else Placed(recipe)
         return Placed(_with_products(filled, lambda name, product: _scheduled(product, hardware)), notes)
     filled, notes = _filled(recipe, hardware.chip.arch, hardware.name)
-    found = moved(filled, hardware.name)
+    on_chip = moved(filled, hardware.name)
     notes += tuple(
         (f"Without {schedule}, which is not for {hardware.name}", name)
-        for name, schedule in found.left_out.items() if not hardware.library
+        for name, schedule in on_chip.left_out.items() if not hardware.library
     )  # fmt: skip
     if not hardware.library:
-        return Placed(found.recipe, notes)
-    return Placed(_with_products(found.recipe, lambda name, product: _by_library(found.recipe, name, hardware)), notes)
+        return Placed(on_chip.recipe, notes)
+    return Placed(
+        _with_products(on_chip.recipe, lambda name, product: _by_library(on_chip.recipe, name, hardware)), notes
+    )
 
 
 def _read(hardware: Any) -> Any:
-    """What a word means: a NamedChip, a unit, a schedule or an accumulator; the objects and None stay."""
+    """Return the chip, unit, schedule or accumulator of a name; return objects and None as they are."""
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
@@ -84,14 +87,14 @@ def _read(hardware: Any) -> Any:
 
 
 def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
-    """The recipe with its products changed by a function of name and product."""
+    """Return the recipe with each product changed by a function of its name and the product."""
     products = {name: change(name, getattr(recipe, name)) for name in PRODUCTS}
     changed = {name: product for name, product in products.items() if product != getattr(recipe, name)}
     return recipe.replace(**changed) if changed else recipe
 
 
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
-    """Units of an architecture for products that torch adds, where both operands are floats of a format."""
+    """Give products that torch adds a unit of an architecture, where both operands are floats of a format."""
     notes: list[Note] = []
 
     def fill(name: str, product: Product) -> Product:
@@ -109,14 +112,14 @@ def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
 
 
 def _scheduled(product: Product, schedule: Schedule) -> Product:
-    """A product of a unit by another schedule."""
+    """Return the product in another schedule, if a unit adds it."""
     if not isinstance(product.accumulate, (str, MatrixUnit)):
         return product
     return product.replace(schedule=schedule, promote=None)
 
 
 def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product:
-    """A product as a library adds it."""
+    """Return the product in a library's schedule, if a unit adds it."""
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
     if not isinstance(unit, MatrixUnit):

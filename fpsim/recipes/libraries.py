@@ -44,7 +44,9 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
 
 def scales_of(recipe: Any, name: str) -> str:
-    """What shares a scale in a product, as `fpsim.schedules.hardware` calls it: the finer of its operands' kinds.
+    """Return the elements of a product that share a scale, by a name of `fpsim.schedules.hardware`.
+
+    It is that of the operand with the smaller blocks along K.
 
     Example:
       >>> from fpsim.recipes.libraries import scales_of
@@ -57,18 +59,18 @@ def scales_of(recipe: Any, name: str) -> str:
 
 
 def _scaling(recipe: Any, field: str) -> Scaling | None:
-    """A scaling of a recipe; that of the other direction where it is the same."""
+    """Return the scaling that a field of a recipe names; "same" stands for that of the forward product."""
     if recipe.delayed is not None:
         return ONE_SCALE
-    found: Any = getattr(recipe, field)
-    if isinstance(found, str):  # "same"
-        found = getattr(recipe, field.removesuffix("_backward"))
-    scaling: Scaling | None = found
+    field_value: Any = getattr(recipe, field)
+    if isinstance(field_value, str):  # "same"
+        field_value = getattr(recipe, field.removesuffix("_backward"))
+    scaling: Scaling | None = field_value
     return scaling
 
 
 def _kind(scaling: Scaling | None, axis: int) -> str:
-    """What one operand's scaling is called, whose axis `axis` is summed."""
+    """Return the name of an operand's scaling, where axis `axis` is summed."""
     if scaling is None:
         return TENSOR
     missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))

@@ -15,13 +15,13 @@ LINEAR: dict[str, LinearRecipe] = {}
 
 
 def _row(name: str, *first: Any, **fields: Any) -> LinearRecipe:
-    """A row: input_fmt, weight_fmt, grad_fmt, their scalings, and other fields by name."""
+    """Add a row: input_fmt, weight_fmt, grad_fmt, their scalings, and other fields by name."""
     LINEAR[name] = dataclasses.replace(LinearRecipe(*first, **fields), name=name)
     return LINEAR[name]
 
 
 def _products(accumulate: str, forward: dict[str, Any], backward: dict[str, Any]) -> dict[str, Product]:
-    """The three products of a family of chips: BF16 forwards and for dx, float32 for dw."""
+    """Return the three products on a family of chips: results in BF16 for y and dx, in float32 for dw."""
     return {
         "fprop": Product(accumulate, out_fmt=BF16, **forward),
         "dgrad": Product(accumulate, out_fmt=BF16, **backward),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 
 from fpsim.errors import require_integer, require_kind, shown, unknown
-from fpsim.formats.element import Element, element_format
+from fpsim.formats.element import element_format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.matrix_units.catalogue import ROWS as UNITS
@@ -21,6 +19,7 @@ from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.cast_text import spec_text
 from fpsim.recipes.libraries import library_schedule
+from fpsim.recipes.units import unit_for
 from fpsim.reload import reloadable
 from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.scaling import Scaling
@@ -89,11 +88,11 @@ class Product:
         how = self.accumulate
         if isinstance(how, MatrixUnit) and UNITS.get(how.name) != how:
             raise ValueError(f"accumulate must be a unit of fp.units(); got {how.name!r} with other fields.")
-        for each in (self.schedule, how if isinstance(how, Accumulator) else None):
-            if each is not None and not _readable(each):
+        for written in (self.schedule, how if isinstance(how, Accumulator) else None):
+            if written is not None and not _readable(written):
                 raise ValueError(
                     "recipes are written down, so a schedule must be one that a function of fp.schedules makes, and an "
-                    f"accumulator have a named format; got {each!r}."
+                    f"accumulator have a named format; got {written!r}."
                 )
         for name in ("schedule", "promote"):
             if getattr(self, name) is not None and not isinstance(self.accumulate, (str, MatrixUnit)):
@@ -102,7 +101,7 @@ class Product:
             object.__setattr__(self, "out_fmt", find_format(self.out_fmt))
 
     def replace(self, **changes: Any) -> Product:
-        """The same product with other fields."""
+        """Return the product with other values of some fields."""
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -113,7 +112,7 @@ class Product:
 
 
 def _readable(how: Schedule | Accumulator) -> bool:
-    """Whether the text that shows it is read back as the same."""
+    """Return whether the repr of a schedule or accumulator is read back as an equal one."""
     try:
         return parsed(repr(how)) == how
     except ValueError:
@@ -123,7 +122,7 @@ def _readable(how: Schedule | Accumulator) -> bool:
 @reloadable
 @dataclass(frozen=True)
 class Delayed:
-    """Scales from the amax of earlier steps, one per tensor: options of `fp.DelayedScaling`.
+    """Options of delayed scales: one scale per tensor, from the amax of earlier steps, as of `fp.DelayedScaling`.
 
     Args:
       history: steps that are remembered.
@@ -147,7 +146,7 @@ class Delayed:
 @reloadable
 @dataclass(frozen=True)
 class LinearRecipe:
-    """Formats, scalings and arithmetic of the three matrix products of a linear layer, y = x w^T.
+    """The formats, scalings and arithmetic of the three matrix products of a linear layer, y = x w^T.
 
     Each product has two operands; a format of None leaves an operand as it is, a scaling of None casts it without
     scales. x and dy are matrices of (tokens, features), whatever batch axes there are.
@@ -251,18 +250,18 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """The text of an operand's cast ("" for none), and whether it is the forward product's own again."""
+        """Return an operand's cast as text ("" for none), and whether it repeats the forward product's."""
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
         same = isinstance(other, str) and other == "same"
         rounding = rounding_mode(self.grad_rounding if operand == "grad" else self.rounding)
         if fmt is None:
             return "", same
-        found = other if backward and not same else scaling
-        return spec_text(fmt, TENSOR if self.delayed else found, rounding, self.overflow, "keep", 32), same
+        used = other if backward and not same else scaling
+        return spec_text(fmt, TENSOR if self.delayed else used, rounding, self.overflow, "keep", 32), same
 
     def operands(self, product: str) -> tuple[Any, Any]:
-        """The formats of a product's operands, left and right; None where one stays as it is."""
+        """Return the formats of a product's left and right operand; None for an operand that is not cast."""
         return {
             "fprop": (self.input_fmt, self.weight_fmt),
             "dgrad": (self.grad_fmt, self.weight_fmt),
@@ -270,7 +269,7 @@ class LinearRecipe:
         }[product]
 
     def accumulator(self, product: str) -> MatrixUnit | Accumulator | None:
-        """What adds a product: its unit or accumulator, or None where torch multiplies.
+        """Return the unit or accumulator that adds a product, or None where torch multiplies.
 
         Raises:
           ValueError: the unit does not take the operands' formats, or the chips have none that does.
@@ -285,12 +284,12 @@ class LinearRecipe:
         fmts = [None if fmt is None else element_format(fmt) for fmt in self.operands(product)]
         if isinstance(how, str):
             return unit_for(how, fmts, getattr(self, SCALED_BY[product]), product)
-        for side, found in zip("ab", fmts, strict=True):
+        for side, fmt in zip("ab", fmts, strict=True):
             element = getattr(how, side)
-            if found not in (element.fmt, element.carrier) and not (found is None and element.carrier.bits == 32):
+            if fmt not in (element.fmt, element.carrier) and not (fmt is None and element.carrier.bits == 32):
                 raise ValueError(
                     f"the unit of {product} must take the recipe's operands; got {how.name}, which takes "
-                    f"{element.name} as {side}, where the recipe has {found}. Take another of fp.units()."
+                    f"{element.name} as {side}, where the recipe has {fmt}. Take another of fp.units()."
                 )
         return how
 
@@ -308,7 +307,7 @@ class LinearRecipe:
             object.__setattr__(self, product, arithmetic.replace(schedule=schedule))
 
     def _refuse_scales_beside_delayed(self) -> None:
-        """A ValueError where scales of earlier steps would meet scales of their own."""
+        """Raise a ValueError if a recipe with delayed scales has other scalings too."""
         if self.delayed is None:
             return
         for operand in OPERANDS:
@@ -317,7 +316,7 @@ class LinearRecipe:
                     raise ValueError(f"delayed scales are one per tensor; got {field} besides. Leave it out.")
 
     def operands_only(self) -> LinearRecipe:
-        """The same recipe, of which nothing but the operands is rounded, each once, and results are float32.
+        """Return a recipe that casts each operand once and rounds nothing else; results are float32.
 
         So products read what other products return as it is, and the weight gradient reads x rather than what the
         forward product made of it: emulators that cast in front of every product do this.
@@ -328,11 +327,11 @@ class LinearRecipe:
           (None, False)
         """
         results = {product: getattr(self, product).replace(out_fmt=None) for product in PRODUCTS}
-        found = self.replace(requantize_input=False, stash_fmt=None, stash_scaling=None, **results)
-        return self if found == self else found
+        recipe = self.replace(requantize_input=False, stash_fmt=None, stash_scaling=None, **results)
+        return self if recipe == self else recipe
 
     def replace(self, **changes: Any) -> LinearRecipe:
-        """The same recipe with other fields, and without its name."""
+        """Return the recipe with other values of some fields, and without its name."""
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def __repr__(self) -> str:
@@ -344,64 +343,13 @@ class LinearRecipe:
 
 
 def _short(value: Any) -> str:
+    """Return a value as it is written in the repr of a recipe."""
     if isinstance(value, MatrixUnit):
         return repr(value.name)
     return repr(value) if isinstance(value, (str, Scaling, int, Product, Delayed, Accumulator)) else str(value)
 
 
 def key_of(seed: int, name: str, role: str) -> int:
-    """62 bits, so that the steps that are added never overflow an int64."""
+    """Return the key of an operand's draws: 62 bits, so that adding the steps never overflows an int64."""
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2
-
-
-def unit_for(
-    arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
-) -> MatrixUnit:
-    """The matrix unit of a family of chips for operands of these formats, with sums in float32 or another result.
-
-    One that takes block scales where the scaling has them, of as many terms and in their format.
-
-    Raises:
-      ValueError: the chips have no such unit.
-
-    Example:
-      >>> from fpsim.recipes.linear_recipe import unit_for
-      >>> unit_for("hopper", (fp.E5M2, fp.E4M3), None).name, unit_for("cdna3", (fp.BF16, fp.BF16), None).name
-      ('hopper_e5m2xe4m3_f32', 'cdna3_bf16_f32')
-    """
-    block_scales = (scaling.scale_format, max(scaling.block)) if isinstance(scaling, Scaling) else None
-    found = _found_unit(arch, result, tuple(fmts), block_scales)
-    if found is not None:
-        return found
-    words = " x ".join(str(fmt) for fmt in fmts)
-    raise ValueError(
-        f"{subject} needs a matrix unit for {words} with scales by {_short(scaling)}; {arch} has "
-        f"none{_as_wide(arch, fmts, result)}. Take other formats, other chips, or a unit of fp.units() by name."
-    )
-
-
-@cache  # every product of every step of training asks
-def _found_unit(
-    arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
-) -> MatrixUnit | None:
-    """The unit of these operands, whose scales have a format and a length; None where there is none."""
-    found = [
-        unit for unit in UNITS.values()
-        if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
-        and (unit.scale is None or (unit.scale_format, unit.block) == block_scales)
-    ]  # fmt: skip
-    # emulated and other variants have longer names
-    return min(found, key=lambda unit: (unit.scale is None, len(unit.name)), default=None)
-
-
-def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Which operands of the same sizes the chips' units without scales take, as the end of a clause; "" for none."""
-    bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
-    others = [
-        f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()
-        if (unit.arch, unit.d.name) == (arch, result) and unit.scale is None
-        and None not in (unit.a.fmt, unit.b.fmt) and (unit.a.fmt.bits, unit.b.fmt.bits) == bits
-        and (unit.a.fmt, unit.b.fmt) != tuple(fmts)
-    ]  # fmt: skip
-    return f", but for {listed}" if (listed := ", ".join(dict.fromkeys(others))) else ""

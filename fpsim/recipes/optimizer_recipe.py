@@ -1,4 +1,4 @@
-"""How weights are updated, as data: AdamW, its schedule and clipping, and the formats of what it keeps."""
+"""The optimizer as data: AdamW, its learning-rate schedule and clipping, and the formats of its state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UPDATES = ("nearest_even", "stochastic", "kahan")
 @reloadable
 @dataclass(frozen=True)
 class OptimizerRecipe:
-    """How weights are updated, as plain values.
+    """The settings of the optimizer, AdamW, as plain values.
 
     Attributes:
       lr: the learning rate at its highest.
@@ -103,7 +103,7 @@ class OptimizerRecipe:
             object.__setattr__(self, name, self.format_of(name))
 
     def lr_at(self, step: int, steps_total: int) -> float:
-        """The learning rate of a step, counted from 0, in a run of so many.
+        """Return the learning rate of a step, counted from 0, in a run of `steps_total` steps.
 
         Grows as (step + 1) / warmup, then falls along half a cosine that ends behind the last step, if it falls.
         """
@@ -115,7 +115,7 @@ class OptimizerRecipe:
         return self.lr * (self.final_lr_share + (1 - self.final_lr_share) * (1 + math.cos(math.pi * done)) / 2)
 
     def format_of(self, kind: str) -> Format | None:
-        """The format of "weights", "first_moment" or "second_moment"; None for float32."""
+        """Return the format of "weights", "first_moment" or "second_moment"; None for float32."""
         return kept_format(kind, getattr(self, kind))
 
 
@@ -123,7 +123,7 @@ class OptimizerRecipe:
 
 
 def require_number(name: str, value: object, *, highest: float = math.inf, positive: bool = False) -> None:
-    """A TypeError or ValueError unless a value is a finite number, of at least 0."""
+    """Raise a TypeError or ValueError unless a value is a finite number of at least 0 (`positive`: above 0)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number; got {shown(value)}.")
     if not (value > 0 or (value == 0 and not positive)) or not (value <= highest and value < math.inf):
@@ -132,7 +132,7 @@ def require_number(name: str, value: object, *, highest: float = math.inf, posit
 
 
 def _checked_betas(betas: Any) -> tuple[float, float]:
-    """Two numbers of 0 .. 1, 1 excluded; a list of them is what JSON and TOML hold."""
+    """Return the betas as two floats, each in 0 .. 1 with 1 excluded; JSON and TOML hold them as a list."""
     pair = tuple(betas) if isinstance(betas, (list, tuple)) else ()
     numbers = [x for x in pair if isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < 1]
     if len(pair) != 2 or len(numbers) != 2:
@@ -141,7 +141,7 @@ def _checked_betas(betas: Any) -> tuple[float, float]:
 
 
 def kept_format(name: str, word: FormatLike | None) -> Format | None:
-    """Return the format in which a field says that numbers are kept from step to step; None for float32.
+    """Return the format in which numbers are kept from step to step; None for float32.
 
     Raises:
       ValueError: none of that name, or one that cannot hold such numbers.

@@ -30,7 +30,7 @@ WATCHED = tuple(LIMITS)
 @reloadable
 @dataclass(frozen=True)
 class Override:
-    """Products of some layers that follow another recipe for some of the steps.
+    """A recipe that some layers and products follow instead of the main one, for a share of the steps.
 
     Args:
       layers: a shell pattern of layers' names, such as "blocks.*.mlp.*".
@@ -67,13 +67,13 @@ class Override:
         object.__setattr__(self, "linear", linear_recipe(self.linear))
 
     def holds(self, layer: str, step: int, steps: int) -> bool:
-        """Whether it holds for a layer at a step, counted from 0, of so many."""
+        """Return whether the override applies to a layer at a step, counted from 0, of `steps` steps."""
         return fnmatchcase(layer, self.layers) and self.start * steps <= step < self.stop * steps
 
 
 @dataclass(frozen=True)
 class Controller:
-    """Precision that follows a figure, per layer, with hysteresis.
+    """A rule that moves each layer to more or less exact recipes by a measured quantity, with hysteresis.
 
     Where the figure of a layer lies above `high` for `patience` steps in a row it moves one level up, where that of the
     level below would lie under `low` for as many steps, one level down. Level 0 is the recipe's own, the levels above
@@ -118,11 +118,11 @@ class Controller:
         require_kind("layers", self.layers, str, "a shell pattern such as 'blocks.*.mlp.*'")
         if not isinstance(self.levels, (list, tuple)) or not self.levels:
             raise ValueError(f"levels must be one recipe of linear layers or several; got {shown(self.levels)}.")
-        object.__setattr__(self, "levels", tuple(linear_recipe(each) for each in self.levels))
+        object.__setattr__(self, "levels", tuple(linear_recipe(level) for level in self.levels))
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The figures above which a layer moves up and below which it moves down."""
+        """The limits of the watched quantity, (high, low): a layer moves up above high and down below low."""
         high, low = LIMITS[self.watch]
         return (high if self.high is None else self.high, low if self.low is None else self.low)
 
@@ -155,7 +155,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Numerics:
-    """Formats of what is no matrix product; None for torch's own float32.
+    """Formats of the operations that are no matrix product; None for torch's own float32.
 
     Args:
       softmax: of attention.
@@ -180,7 +180,7 @@ class Numerics:
 
 
 def words_of(name: str, value: Sequence[str] | str) -> tuple[str, ...]:
-    """A word or several as a tuple."""
+    """Return one text or several as a tuple."""
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise TypeError(f"{name} must be a text or several; got {shown(value)}.")

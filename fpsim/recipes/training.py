@@ -17,12 +17,13 @@ TRAINING: dict[str, Recipe] = {}
 
 
 def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recipe:
+    """Add a row."""
     TRAINING[name] = Recipe(name, of, source=source, **fields)
     return TRAINING[name]
 
 
 def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
-    """A row of 16 bits, whose head follows it too, as under torch.autocast; FP8 recipes leave it high."""
+    """Add a row of 16 bits whose head is cast too, as under torch.autocast; FP8 recipes keep the head in float32."""
     return _row(name, source, of, keep=(), **fields)
 
 
@@ -98,6 +99,7 @@ BF16_MOMENTS = _autocast("BF16_MOMENTS", f"{V3}, 3.3.3: both moments of AdamW in
 
 
 def _without_masters(update_rounding: str) -> OptimizerRecipe:
+    """Return the optimizer that keeps BF16 weights without float32 masters."""
     return OptimizerRecipe(weights="bf16", masters=False, update_rounding=update_rounding)
 
 

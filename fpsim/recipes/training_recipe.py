@@ -1,4 +1,4 @@
-"""A recipe for training as data: formats, scalings and arithmetic of everything that is kept or multiplied."""
+"""Recipes of training as data: formats, scalings and arithmetic of everything that is kept or multiplied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARAMETRISATIONS = ("standard", "unit")
 @reloadable
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained, as plain values.
+    """Everything that decides how a model is trained, as plain values.
 
     Args:
       name: what it is called.
@@ -91,7 +91,7 @@ class Recipe:
         require_word("parametrisation", self.parametrisation, PARAMETRISATIONS)
 
     def replace(self, **changes: Any) -> Recipe:
-        """The same recipe with other fields.
+        """Return the recipe with other values of some fields.
 
         Raises:
           ValueError: an unknown field.
@@ -102,7 +102,7 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
     def operands_only(self) -> Recipe:
-        """The same recipe, of which nothing but the operands of products is rounded; the head stays in float32.
+        """Return a recipe that rounds the operands of products and nothing else, with the head in float32.
 
         Results of products are float32, each operand is rounded once from the original, and activations wait for the
         backward pass as they came. Figures of emulators that cast in front of every product compare with this one. The
@@ -129,16 +129,16 @@ class Recipe:
         )  # fmt: skip
 
     def linear_of(self, layer: str, product: str, step: int, steps: int) -> LinearRecipe:
-        """What a product of a layer follows at a step, the controller aside."""
-        found = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear
+        """Return the recipe that a product of a layer follows at a step, before the controller moves it."""
+        linear = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear
         for override in self.overrides:
             if product in override.products and override.holds(layer, step, steps):
-                found = override.linear
-        assert isinstance(found, LinearRecipe)
-        return found
+                linear = override.linear
+        assert isinstance(linear, LinearRecipe)
+        return linear
 
     def to_toml(self, path: Any = None) -> str:
-        """The recipe as TOML, also written to a file where a path is given.
+        """Return the recipe as TOML, and write it to a file if a path is given.
 
         Example:
           >>> from fpsim.train import recipes
@@ -153,7 +153,7 @@ class Recipe:
 
     @classmethod
     def from_toml(cls, path: Any) -> Recipe:
-        """The recipe of a TOML file, or of a text of TOML with a line break.
+        """Return the recipe in a TOML file, or in a text of TOML that has a line break.
 
         Raises:
           TypeError, ValueError: it is no recipe; the sentence names the field.
@@ -162,12 +162,12 @@ class Recipe:
         return cls.from_plain(written.read(path))
 
     def to_plain(self) -> dict[str, Any]:
-        """The recipe as plain values: only the fields that differ from their defaults."""
+        """Return the fields that differ from their defaults, as plain values."""
         return written.plain(self)
 
     @classmethod
     def from_plain(cls, table: Any) -> Recipe:
-        """The recipe of plain values.
+        """Return the recipe that plain values, as of `to_plain`, describe.
 
         Raises:
           TypeError, ValueError: a field that there is none of, or a value that it cannot have.
@@ -175,7 +175,7 @@ class Recipe:
         return written.structured(table, cls)
 
     def differences(self, other: Recipe) -> list[str]:
-        """What is different from another recipe, one line for each field; names and sources aside."""
+        """Return a line for each field that differs from another recipe, other than name and source."""
         require_kind("other", other, Recipe, "a Recipe")
         return written.differences(self.replace(name="", source=""), other.replace(name="", source=""))
 

@@ -1,4 +1,4 @@
-"""Recipes, dataclasses of dataclasses, as TOML, both ways, and what is different between two."""
+"""Recipes to and from TOML, and the differences between two recipes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCALED = (
 
 
 def write(recipe: Any, path: Any = None) -> str:
-    """A dataclass of these as TOML."""
+    """Return a recipe as TOML, and write it to a file if a path is given."""
     toml = load("tomli_w", "writing a recipe")
     text = str(toml.dumps(plain(recipe)))
     if path is not None:
@@ -53,7 +53,7 @@ def write(recipe: Any, path: Any = None) -> str:
 
 
 def read(source: Any) -> dict[str, Any]:
-    """The tables of a file, or of a text that has a line break."""
+    """Return the tables of a TOML file, or of a text of TOML that has a line break."""
     if isinstance(source, str) and "\n" in source:
         text, where = source, "the text"
     else:
@@ -71,28 +71,28 @@ def read(source: Any) -> dict[str, Any]:
 
 
 def structured(table: Any, cls: type[Made]) -> Made:
-    """An object of a dataclass from plain values.
+    """Return an object of a dataclass that plain values describe.
 
     Raises:
       TypeError, ValueError: a field that there is none of, or a value that it cannot have.
     """
-    found: Made = _structure(cls)(table, cls)
-    return found
+    made: Made = _structure(cls)(table, cls)
+    return made
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """A dataclass as plain values: only the fields that differ from their defaults."""
-    found: dict[str, Any] = _unstructure(type(value))(value)
-    return found
+    """Return the fields of a dataclass that differ from their defaults, as plain values."""
+    fields: dict[str, Any] = _unstructure(type(value))(value)
+    return fields
 
 
 def differences(one: Any, other: Any) -> list[str]:
-    """What is different between two objects of a dataclass, one line for each field."""
+    """Return a line for each field in which two objects of a dataclass differ."""
     return [f"{path}: {_word(first)} instead of {_word(second)}" for path, first, second in _fields(one, other, "")]
 
 
 def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """The fields that differ, each with its path and both values."""
+    """Yield the path and both values of each field that differs."""
     if first == second:
         return
     rows = isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second)
@@ -106,18 +106,19 @@ def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path and both values of each field of two objects that differs, if the field is compared."""
     for field in dataclasses.fields(first):
         if field.compare:
             yield from _unlike(getattr(first, field.name), getattr(second, field.name), f"{path}{field.name}")
 
 
 def _named(*values: Any) -> bool:
-    """Whether they are policies that names say all of."""
+    """Return whether the values are loss-scaling policies that equal the rows of their names."""
     return all(isinstance(value, LossScalingPolicy) and POLICIES.get(value.name) == value for value in values)
 
 
 def _word(value: Any) -> str:
-    """A value in a line."""
+    """Return a value as a line of `differences` shows it."""
     if isinstance(value, LossScalingPolicy):
         return str(_policy_words(value))
     if isinstance(value, LinearRecipe):
@@ -129,7 +130,7 @@ def _word(value: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """A value as TOML holds it."""
+    """Return a single value as TOML holds it."""
     if value is None:
         return NONE
     if isinstance(value, Scaling):
@@ -152,6 +153,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _format_from(word: Any, _: Any) -> Any:
+    """Return the format that a name or a table stands for."""
     if word == NONE:
         return None
     if not isinstance(word, dict):
@@ -166,6 +168,7 @@ def _format_from(word: Any, _: Any) -> Any:
 
 
 def _scaling_from(word: Any, _: Any) -> Any:
+    """Return the scaling that a name or a table stands for."""
     if word == NONE or word == "same":
         return None if word == NONE else word
     if isinstance(word, dict):
@@ -175,12 +178,12 @@ def _scaling_from(word: Any, _: Any) -> Any:
 
 
 def _adds_from(word: Any, _: Any) -> Any:
-    """An accumulator as it is written, or the name of a unit or of a family of chips."""
+    """Return the accumulator that a text describes, or the name of a unit or architecture as it is."""
     return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
 
 
 def _parsed_from(word: Any, _: Any) -> Any:
-    """A schedule or an accumulator as it is written."""
+    """Return the schedule or accumulator that a text describes."""
     return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word, _)
 
 
@@ -205,8 +208,8 @@ def _linear_from(word: Any, _: Any) -> Any:
 
 
 def _linear_words(linear: Any) -> Any:
-    row = next((name for name, each in LINEAR.items() if each == linear), None)
-    return row if row is not None else _converter().unstructure(linear)
+    name = next((name for name, row in LINEAR.items() if row == linear), None)
+    return name if name is not None else _converter().unstructure(linear)
 
 
 def _linears_from(words: Any, kind: Any) -> Any:
@@ -214,7 +217,7 @@ def _linears_from(words: Any, kind: Any) -> Any:
 
 
 def _many(cls: type) -> Any:
-    """What reads a list of tables."""
+    """Return a reader of lists of tables, each of them an object of a class."""
 
     def read_list(words: Any, _: Any) -> Any:
         if not isinstance(words, list):
@@ -225,7 +228,7 @@ def _many(cls: type) -> Any:
 
 
 def _one(cls: type) -> Any:
-    """What reads a table, or nothing."""
+    """Return a reader of a table, an object of a class, or of "none"."""
     return lambda word, _: None if word == NONE else _converter().structure(word, cls)
 
 
@@ -246,7 +249,7 @@ WRITERS: dict[str, Any] = {
 
 @cache
 def _converter() -> Any:
-    """cattrs, with a reader and a writer for every field."""
+    """Return the cattrs converter, with a reader and a writer for every field."""
     cattrs = load("cattrs", "recipes in TOML")
     converter = cattrs.Converter()
     for cls in CLASSES:
@@ -256,7 +259,7 @@ def _converter() -> Any:
 
 
 def _structure(cls: type) -> Any:
-    """A table of plain values -> an object of a class; a field that there is none of is refused."""
+    """Return a function that makes an object of a class from a table, and refuses unknown fields."""
     names = [field.name for field in dataclasses.fields(cls)]
     needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
 
@@ -276,14 +279,14 @@ def _structure(cls: type) -> Any:
 
 
 def _unstructure(cls: type) -> Any:
-    """An object of a class -> its fields that differ from their defaults, as plain values."""
+    """Return a function that lists the fields of an object that differ from their defaults, as plain values."""
 
     def unstructure(value: Any) -> dict[str, Any]:
-        found = {}
+        fields = {}
         for field in dataclasses.fields(cls):
             held = getattr(value, field.name)
             if held != field.default and not (field.name == "name" and cls is LinearRecipe):
-                found[field.name] = WRITERS.get(field.name, _leaf)(held)
-        return found
+                fields[field.name] = WRITERS.get(field.name, _leaf)(held)
+        return fields
 
     return unstructure

@@ -1,0 +1,64 @@
+"""The matrix unit of a family of chips that takes the operands of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from fpsim.formats.element import Element
+from fpsim.matrix_units.catalogue import ROWS as UNITS
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.scaling.scaling import Scaling
+
+
+def unit_for(
+    arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
+) -> MatrixUnit:
+    """Return the matrix unit of an architecture for operands of these formats, with sums in float32 or `result`.
+
+    One that takes block scales where the scaling has them, of as many terms and in their format.
+
+    Raises:
+      ValueError: the chips have no such unit.
+
+    Example:
+      >>> from fpsim.recipes.units import unit_for
+      >>> unit_for("hopper", (fp.E5M2, fp.E4M3), None).name, unit_for("cdna3", (fp.BF16, fp.BF16), None).name
+      ('hopper_e5m2xe4m3_f32', 'cdna3_bf16_f32')
+    """
+    block_scales = (scaling.scale_format, max(scaling.block)) if isinstance(scaling, Scaling) else None
+    unit = _found_unit(arch, result, tuple(fmts), block_scales)
+    if unit is not None:
+        return unit
+    words = " x ".join(str(fmt) for fmt in fmts)
+    raise ValueError(
+        f"{subject} needs a matrix unit for {words} with scales by {scaling!r}; {arch} has "
+        f"none{_as_wide(arch, fmts, result)}. Take other formats, other chips, or a unit of fp.units() by name."
+    )
+
+
+@cache  # every product of every step of training asks
+def _found_unit(
+    arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
+) -> MatrixUnit | None:
+    """Return the unit for operands whose scales have a format and a block length; None where there is none."""
+    units = [
+        unit for unit in UNITS.values()
+        if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
+        and (unit.scale is None or (unit.scale_format, unit.block) == block_scales)
+    ]  # fmt: skip
+    # emulated and other variants have longer names
+    return min(units, key=lambda unit: (unit.scale is None, len(unit.name)), default=None)
+
+
+def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
+    """Return a clause that lists operands of the same sizes that the architecture's plain units take; "" for none."""
+    bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
+    others = [
+        f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()
+        if (unit.arch, unit.d.name) == (arch, result) and unit.scale is None
+        and None not in (unit.a.fmt, unit.b.fmt) and (unit.a.fmt.bits, unit.b.fmt.bits) == bits
+        and (unit.a.fmt, unit.b.fmt) != tuple(fmts)
+    ]  # fmt: skip
+    return f", but for {listed}" if (listed := ", ".join(dict.fromkeys(others))) else ""
