@@ -38,7 +38,7 @@ SHOWN = 3  # differences that a message names
 
 
 class Checkpoint(NamedTuple):
-    """What was saved.
+    """A saved step of training.
 
     Attributes:
       step: after how many steps.
@@ -134,12 +134,12 @@ class Checkpoints:
         return target
 
     def _free_name(self, step: int) -> Path:
-        """A name for a step that no folder has."""
+        """Return the path of a folder for a step, under a name that is not taken."""
         last = max((_rank(path)[1] for at, path in _found(self.folder) if at == step), default=0)
         return self.folder / (f"step-{step:06d}-{last + 1}" if last else f"step-{step:06d}")
 
     def _clear(self) -> None:
-        """Remove what killed processes left."""
+        """Remove drafts that killed processes left."""
         if not self._alone:
             sweep(self.folder, f"{DRAFTS}*")
             return
@@ -164,7 +164,7 @@ def save(
 
 
 def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint of a folder; others may write to it meanwhile.
+    """Return the newest whole checkpoint of a folder; other processes may write to it meanwhile.
 
     A damaged one is passed over, with a warning that names it.
 
@@ -181,7 +181,7 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
     if step is not None:
         require_integer("step", step, 0)
     while True:
-        there = [found for at, found in _found(path) if step is None or at == step]
+        there = [folder_of_step for at, folder_of_step in _found(path) if step is None or at == step]
         checkpoint, gone = _newest(there)
         if not gone:
             break
@@ -194,12 +194,12 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
 
 
 def steps(folder: str | Path) -> list[int]:
-    """The steps of a folder's checkpoints, in ascending order; `load` checks what they hold."""
+    """Return the steps of a folder's checkpoints in ascending order; only `load` checks what they hold."""
     return sorted({step for step, _ in _found(path_of(folder, "folder"))})
 
 
 def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str = "recipe") -> None:
-    """A ValueError unless fields of a checkpoint are the wanted ones, bit for bit.
+    """Raise a ValueError unless fields of a checkpoint equal the wanted ones, bit for bit.
 
     Args:
       fields, wanted: dicts, and dicts in them, of what `save` takes.
@@ -228,18 +228,18 @@ def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str
 
 
 def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Fields of nested dicts under dotted names, as JSON, which tells all bits."""
-    found: dict[str, str] = {}
+    """Return the fields of nested dicts under dotted names, as JSON, which shows all bits."""
+    flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{before}{name}.")
+            flat |= _flat(value, f"{before}{name}.")
         else:
-            found[f"{before}{name}"] = json.dumps(to_json(value, f"{before}{name}"))
-    return found
+            flat[f"{before}{name}"] = json.dumps(to_json(value, f"{before}{name}"))
+    return flat
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """A field in a message."""
+    """Return a field as the message shows it."""
     if name not in fields:
         return f"no {name}" if named else "none"
     value = shown(from_json(json.loads(fields[name])))
@@ -250,13 +250,13 @@ def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
 
 
 def _rank(path: Path) -> tuple[int, int]:
-    """The step of a checkpoint's folder, and how often it had been saved."""
-    found = NAMES.fullmatch(path.name)
-    return (int(found[1]), int(found[2] or 1)) if found else (-1, 0)
+    """Return the step of a checkpoint's folder, and how often the step had been saved; (-1, 0) for other names."""
+    match = NAMES.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
 
 def _found(folder: Path) -> list[tuple[int, Path]]:
-    """Steps and folders of the checkpoints, the oldest first."""
+    """Return the steps and folders of the checkpoints, the oldest first."""
     if not folder.is_dir():
         return []
     paths = sorted((path for path in folder.iterdir() if NAMES.fullmatch(path.name)), key=_rank)
@@ -264,7 +264,7 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
-    """The last whole checkpoint, and whether another process removed one that was to be read."""
+    """Return the last whole checkpoint, and whether another process removed one before it was read."""
     for path in reversed(paths):
         try:
             return _read(path), False
@@ -279,7 +279,7 @@ def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
 
 
 class _Damaged(Exception):
-    """What is wrong with a checkpoint."""
+    """The reason why a checkpoint cannot be loaded."""
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -289,13 +289,13 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _envelope(state: dict[str, Any]) -> str:
-    """A state as a text that carries its own checksum."""
+    """Return a state as a text that holds its own checksum."""
     text = json.dumps(state)
     return json.dumps({"version": VERSION, "sha256": hashlib.sha256(text.encode()).hexdigest(), "state": state})
 
 
 def _read(path: Path) -> Checkpoint:
-    """The checkpoint in a folder.
+    """Return the checkpoint in a folder.
 
     Raises:
       _Damaged: a file is missing or differs from its checksum.
@@ -314,7 +314,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """What the file of a checkpoint's state holds."""
+    """Return the content of a checkpoint's state file."""
     try:
         envelope = json.loads((path / STATE).read_bytes())
         version, digest, state = envelope["version"], envelope["sha256"], envelope["state"]
@@ -329,12 +329,12 @@ def _state(path: Path) -> dict[str, Any]:
         )
     if hashlib.sha256(json.dumps(state).encode()).hexdigest() != digest:
         raise _Damaged(f"{STATE} differs from its checksum")
-    found: dict[str, Any] = state
-    return found
+    fields: dict[str, Any] = state
+    return fields
 
 
 def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Arrays as a safetensors file, and their dtypes; those that not every safetensors has are stored as codes."""
+    """Return arrays as a safetensors file, and their dtypes; dtypes that safetensors may lack are stored as codes."""
     stored, dtypes = {}, {}
     for name, x in arrays.items():
         if not isinstance(name, str) or name == "__metadata__":
@@ -355,7 +355,7 @@ def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
 
 
 def _unpacked(content: bytes, dtypes: Mapping[str, str]) -> dict[str, Array]:
-    """What `_packed` was given."""
+    """Return the arrays that `_packed` stored."""
     import ml_dtypes
 
     stored = _safetensors().load(content)

@@ -1,4 +1,4 @@
-"""Carries out a `Controller`: the level of every layer, step by step, and the log of its changes."""
+"""The levels of layers under a `Controller`, step by step, and the log of their changes."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class Levels:
         self._norms: dict[str, float] = {}
 
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
-        """What a layer follows now, or so many levels below."""
+        """Return the recipe of a layer at its level, or `down` levels below."""
         level = max(self.levels.get(layer, 0) - down, 0)
-        found = self.controller.levels[level - 1] if level else own_recipe
-        assert isinstance(found, LinearRecipe)
-        return found
+        recipe = self.controller.levels[level - 1] if level else own_recipe
+        assert isinstance(recipe, LinearRecipe)
+        return recipe
 
     def see(
         self, step: int, figures: Mapping[str, float], below: Mapping[str, float] | None = None
     ) -> list[LevelChange]:
-        """Take the figures of a step, and return the changes that hold from the next one on.
+        """Take the measured values of a step, and return the changes that hold from the next step on.
 
         Args:
           step: its number.
@@ -74,7 +74,7 @@ class Levels:
         return changes
 
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
-        """The change of a layer after a figure; one that is no number counts as too high."""
+        """Return the change of a layer after a value; NaN counts as too high."""
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits
         if not figure <= high:
@@ -90,7 +90,7 @@ class Levels:
         return None if after == level else LevelChange(step, layer, controller.watch, seen, level, after)
 
     def _relative(self, layer: str, norm: float) -> float:
-        """A norm over the average of those before it."""
+        """Return a norm divided by the running average of the norms before it."""
         average = self._norms.get(layer, norm)
         if math.isfinite(norm):
             self._norms[layer] = DECAY * average + (1 - DECAY) * norm
@@ -98,18 +98,18 @@ class Levels:
 
     @property
     def raised(self) -> float:
-        """The share of the layers above level 0."""
+        """Share of the layers above level 0."""
         return sum(level > 0 for level in self.levels.values()) / len(self.levels) if self.levels else 0.0
 
     def state(self) -> dict[str, Any]:
-        """All that later steps depend on, and the log."""
+        """Return all that later steps depend on, and the log."""
         return {
             "levels": dict(self.levels), "above": dict(self._above), "norms": dict(self._norms),
             "log": [list(change) for change in self.log],
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was called."""
+        """Continue from what `state` returned."""
         self.levels, self._above = dict(state["levels"]), dict(state["above"])
         self._norms = dict(state["norms"])
         self.log = [LevelChange(*change) for change in state["log"]]

@@ -1,4 +1,4 @@
-"""What models are trained on: a text, digits, or a synthetic set; a batch is a function of seed, step and number."""
+"""Data to train on: a text, digits, or a synthetic set; a batch is a function of seed, step and number."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ BATCHES, PERMUTATION, TEACHER, INPUTS = range(4)  # streams of random words
 
 
 class Data(Protocol):
-    """What a training loop asks of its data."""
+    """The attributes and methods of data that a training loop uses."""
 
     @property
     def kind(self) -> str:
-        """Its name: "text", "digits" or "teacher_student"."""
+        """Name of the data: "text", "digits" or "teacher_student"."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, so that a run is not resumed with other data."""
+        """SHA-256 of all the data, so that a run is not resumed with other data."""
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
-        """Inputs and targets to train with."""
+        """Return inputs and targets to train with."""
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
-        """Batches to measure with, the same each time."""
+        """Return batches to validate with, the same each time."""
 
 
 # ---- texts
@@ -78,7 +78,7 @@ class Corpus:
     held_out: Integers = field(repr=False)
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> tuple[Integers, Integers]:
-        """Passages of the text at random places, which may overlap.
+        """Return passages of the text from random places, which may overlap.
 
         The places are a function of the arguments: those of `indices`.
 
@@ -95,7 +95,7 @@ class Corpus:
         return _passages(self.train, places, context)
 
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
-        """The same passages each time, at places of the last tenth that are as far apart as possible.
+        """Return the same passages each time, from places of the last tenth as far apart as possible.
 
         Args:
           batches, batch, context: how many batches, passages in each, and tokens in each passage.
@@ -110,7 +110,7 @@ class Corpus:
         return [_passages(self.held_out, some, context) for some in places.reshape(batches, batch)]
 
     def _require(self, context: int, passages: int) -> None:
-        """A ValueError unless the last tenth has so many different passages; the rest has them then too."""
+        """Raise a ValueError unless the last tenth has enough different passages; the rest then has them too."""
         require_integer("context", context, 1)
         if len(self.held_out) < context + passages:
             raise ValueError(
@@ -121,7 +121,7 @@ class Corpus:
 
 
 def corpus(text: object = None) -> Corpus:
-    """The characters of a text file.
+    """Return the characters of a text file as numbers.
 
     Args:
       text: path of a file in UTF-8, whose characters are taken as they are; None for the help topics that come with
@@ -139,16 +139,17 @@ def corpus(text: object = None) -> Corpus:
     """
     characters = _help_topics() if text is None else _read(text)
     codes = np.frombuffer(characters.encode("utf-32-le"), np.uint32)
-    found = np.flatnonzero(np.bincount(codes))  # sorting half a million characters takes ten times as long
-    token_of = np.zeros(found[-1] + 1, np.int64)
-    token_of[found] = np.arange(len(found))
+    characters_used = np.flatnonzero(np.bincount(codes))  # sorting half a million characters takes ten times as long
+    token_of = np.zeros(characters_used[-1] + 1, np.int64)
+    token_of[characters_used] = np.arange(len(characters_used))
     tokens = token_of[codes]
     first = len(tokens) - len(tokens) // VALIDATION
     digest = hashlib.sha256(characters.encode()).hexdigest()
-    return Corpus("text", digest, "".join(map(chr, found)), _fixed(tokens[:first]), _fixed(tokens[first:]))
+    return Corpus("text", digest, "".join(map(chr, characters_used)), _fixed(tokens[:first]), _fixed(tokens[first:]))
 
 
 def _help_topics() -> str:
+    """Return Python's help topics as one text."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -159,7 +160,7 @@ def _help_topics() -> str:
 
 
 def _read(text: object) -> str:
-    """The characters of a file."""
+    """Return the characters of a file."""
     path = path_of(text, "text")
     where = shown(str(path))
     try:
@@ -179,9 +180,9 @@ def _read(text: object) -> str:
 
 
 def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integers, Integers]:
-    """Tokens from each place on, and those that follow them."""
-    found = tokens[places[:, None] + np.arange(context + 1)]  # (batch, context + 1)
-    return found[:, :-1].copy(), found[:, 1:].copy()
+    """Return the tokens from each place on, and those that follow them."""
+    passages = tokens[places[:, None] + np.arange(context + 1)]  # (batch, context + 1)
+    return passages[:, :-1].copy(), passages[:, 1:].copy()
 
 
 # ---- vectors with a class
@@ -206,7 +207,7 @@ class Examples:
     held_out_classes: Integers = field(repr=False)
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int = 0) -> tuple[Floats, Integers]:
-        """Examples drawn at random, any of them several times: a function of the arguments.
+        """Return examples drawn at random, possibly several times, as a function of the arguments.
 
         Args:
           seed, step, micro: as of `Corpus.batch`.
@@ -227,7 +228,7 @@ class Examples:
         return self.train[places], self.train_classes[places]
 
     def validation(self, batches: int, batch: int, context: int = 0) -> list[tuple[Floats, Integers]]:
-        """The same examples each time, evenly spread over those that are not trained with.
+        """Return the same examples each time, evenly spread over those that are not trained with.
 
         Returns:
           A list of pairs as `batch` gives.
@@ -245,7 +246,7 @@ class Examples:
 
 
 def examples(seed: int = 0) -> Examples:
-    """`digits`, or `teacher_student` where scikit-learn is not installed; `kind` says which.
+    """Return `digits`, or `teacher_student` where scikit-learn is not installed; `kind` says which.
 
     Example:
       >>> from fpsim.train.data import examples
@@ -259,7 +260,7 @@ def examples(seed: int = 0) -> Examples:
 
 
 def digits(seed: int = 0) -> Examples:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
+    """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
 
     The seed permutes them, and the last tenth is for validation. Each pixel is standardised by the mean and the
     standard deviation that it has in the part to train with, found in whole numbers, so that no order of summing and no
@@ -283,7 +284,7 @@ def digits(seed: int = 0) -> Examples:
 
 @cache
 def _table_of_digits() -> Integers:
-    """A digit a row: 64 pixels and the class.
+    """Return a table with a row for each digit: 64 pixels and the class.
 
     The file is read where scikit-learn keeps it, since to import scikit-learn takes a second, with SciPy's statistics
     and pandas; a version that keeps it elsewhere is imported.
@@ -294,12 +295,12 @@ def _table_of_digits() -> Integers:
         if file.is_file():
             with gzip.open(file, "rt", encoding="ascii") as rows:
                 return np.loadtxt(rows, np.int64, delimiter=",")
-    found = load("sklearn.datasets", "the data set of digits").load_digits()
-    return np.column_stack([found.data, found.target]).astype(np.int64)
+    loaded = load("sklearn.datasets", "the data set of digits").load_digits()
+    return np.column_stack([loaded.data, loaded.target]).astype(np.int64)
 
 
 def teacher_student(seed: int = 0) -> Examples:
-    """8,192 random vectors, and the class that a random network of 128-64-10 units (ReLU) gives each.
+    """Return 8,192 random vectors and the class that a random network of 128-64-10 units (ReLU) gives each.
 
     A number is (how many of 64 random bits are set - 32) / 4: nearly normal, with a deviation of 1. The teacher counts
     its weights so too and works in whole numbers, less the mean of each of its ten outputs; the largest one is the
@@ -323,13 +324,13 @@ def teacher_student(seed: int = 0) -> Examples:
 
 
 def _counts(generator: np.random.Philox, *shape: int) -> Integers:
-    """How many of 64 bits are set, less 32."""
+    """Return random integers: the number of set bits among 64, minus 32."""
     words = generator.random_raw(int(np.prod(shape)))
     return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
 
 
 def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
-    """Examples, of which the last tenth is for validation."""
+    """Return examples of which the last tenth is for validation."""
     digest = hashlib.sha256(inputs.astype("<f4").tobytes() + classes.astype("<i8").tobytes()).hexdigest()
     first = len(inputs) - len(inputs) // VALIDATION
     inputs.flags.writeable = False
@@ -341,7 +342,7 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 
 
 def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
-    """Random integers in 0 .. below - 1, a function of the arguments alone.
+    """Return random integers in 0 .. below - 1 that depend on the arguments alone.
 
     Integer i is (w // 2**32) * below // 2**32, where w is word i of NumPy's generator Philox(key=[seed, 0],
     counter=[0, 0, micro, step]). NumPy promises these words for ever, which it does not of its distributions. Each
@@ -366,7 +367,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 
 
 def _words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
-    """The generator of a stream's random words for a step and its micro-batch."""
+    """Return the generator of a stream's random words for a step and its micro-batch."""
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)
         if value >= WORD:
@@ -376,19 +377,19 @@ def _words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
 
 
 def _product(batches: int, batch: int) -> int:
-    """How many places some batches have, checked."""
+    """Return the number of places for some batches, after checking both factors."""
     require_integer("batches", batches, 1)
     require_integer("batch", batch, 1)
     return batches * batch
 
 
 def _spread(count: int, places: int) -> Integers:
-    """`count` different ones of 0 .. places - 1 >= count - 1, the first and the last among them, evenly spread."""
+    """Return `count` different integers, evenly spread over 0 .. places - 1 with both ends; places must suffice."""
     return np.arange(count) * (places - 1) // max(1, count - 1)
 
 
 def _fixed(tokens: npt.NDArray[np.integer]) -> Integers:
-    """The same as int64, which nobody changes."""
-    found = tokens.astype(np.int64)
-    found.flags.writeable = False
-    return found
+    """Return the tokens as a read-only int64 array."""
+    fixed = tokens.astype(np.int64)
+    fixed.flags.writeable = False
+    return fixed

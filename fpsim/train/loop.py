@@ -51,7 +51,7 @@ FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch work on one thread, since the order of its sums, and so their bits, follow the number of threads.
+    """Let torch work on one thread, since the bits of its sums depend on the number of threads.
 
     Emulated products, which have the same bits on any number, keep theirs.
     """
@@ -117,7 +117,7 @@ class Trainer:
 
     @one_thread()
     def step(self) -> dict[str, Any]:
-        """One step of the optimizer, and its row.
+        """Take one step of the optimizer, and return its row.
 
         Raises:
           RuntimeError: training has stopped.
@@ -163,7 +163,7 @@ class Trainer:
         return reduce(parts, self.recipe.reduction), losses
 
     def _micro_batches(self, model: Any, scales: Mapping[str, Tensor]) -> Iterator[float]:
-        """The loss of each micro-batch of a step.
+        """Yield the loss of each micro-batch of a step.
 
         All of them begin with the same delayed scales, and leave those that follow from the largest amax.
         """
@@ -174,10 +174,10 @@ class Trainer:
             yield self._micro_batch(model, micro)
             after.append(self._scales())
         for name in scales:
-            self.layers[name].scales = tensor_of(with_largest_amax([array_of(each[name]) for each in after]))
+            self.layers[name].scales = tensor_of(with_largest_amax([array_of(kept[name]) for kept in after]))
 
     def _micro_batch(self, model: Any, micro: int) -> float:
-        """The loss of one micro-batch, whose gradients, of the scaled loss, are left with the weights."""
+        """Return the loss of one micro-batch, after adding the gradients of the scaled loss to the weights'."""
         settings, ranks = self.settings, self.ranks
         index = ranks.rank * settings.micro_batches + micro  # micro-batches are dealt out rank by rank
         inputs, targets = self.data.batch(
@@ -197,15 +197,17 @@ class Trainer:
         return float(loss.item())
 
     def _loss(self, model: Any, inputs: Array, targets: Array) -> Any:
+        """Return the loss of a batch."""
         return loss_of(model, torch.from_numpy(inputs), torch.from_numpy(targets), self.recipe.numerics)
 
     def _gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of all weights that have one."""
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def _mean(self, losses: list[float]) -> float:
-        """The mean loss of the micro-batches of all processes."""
+        """Return the mean loss of the micro-batches of all processes."""
         all_losses = self.ranks.gathered(np.array(losses))
-        return math.fsum(float(loss) for each in all_losses for loss in each) / (len(losses) * self.ranks.world)
+        return math.fsum(float(loss) for of_rank in all_losses for loss in of_rank) / (len(losses) * self.ranks.world)
 
     def _share_scales(self) -> None:
         """Give all processes the largest amax of each step, and so the same scales from the next step on."""
@@ -216,7 +218,7 @@ class Trainer:
                 layer.scales = tensor_of(with_largest_amax(self.ranks.gathered(array_of(layer.scales))))
 
     def _update(self, gradients: dict[str, Tensor], skipped: bool) -> dict[str, Any]:
-        """Change the weights, unless the step is left out."""
+        """Update the weights, unless the step is skipped, and return these columns of its row."""
         if skipped:
             return dict.fromkeys(("lr", "gradient_norm", "clip_factor", "lost_updates", "update_ratio"), math.nan)
         error = weight_error(self.layers) if self.recipe.optimizer.lr_follows_error else None
@@ -236,14 +238,14 @@ class Trainer:
                 self._followed[name] = wanted
 
     def _linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
-        """What a product of a layer follows at a step, or so many levels below."""
+        """Return the recipe of a product of a layer at a step, at its level or `down` levels below."""
         own_recipe = self.recipe.linear_of(layer, product, step, self.settings.steps)
         return own_recipe if self.levels is None else self.levels.recipe(layer, own_recipe, down)
 
     # ---- looking at a step
 
     def _watching(self) -> StepWatch:
-        """What looks at the products of this step, if anything does."""
+        """Return the watcher of this step's products, which may watch nothing."""
         measures = bool(self.settings.measure) and self.steps % self.settings.measure == 0
         if self.levels is None or self.levels.controller.watch == "gradient_norm":
             return StepWatch(self.steps, measures)
@@ -254,7 +256,7 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.controller.watch, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Keep what was measured, and let the controller see its figures."""
+        """Keep what was measured, and pass the watched values to the controller."""
         self.measured += watch.rows
         if self.levels is None:
             return
@@ -269,13 +271,13 @@ class Trainer:
         self.levels.see(self.steps, dict(zip(names, high, strict=True)), dict(zip(names, low, strict=True)))
 
     def _scales(self) -> dict[str, Tensor]:
-        """Copies of the delayed scales."""
+        """Return copies of the delayed scales."""
         return {name: layer.scales.clone() for name, layer in self.layers.items() if layer.scales is not None}
 
     def _diverged(
         self, loss: float, overflowed: bool, gradients: Mapping[str, Tensor], scales: Mapping[str, Tensor]
     ) -> str:
-        """Why training has to stop in this step, before its gradients reach the weights; "" where it goes on."""
+        """Return why training must stop before this step changes the weights; "" if it continues."""
         if not math.isfinite(loss):
             reason = f"the loss of step {self.steps} is {loss}"
         elif (overflowed or self.recipe.loss_factor < 1) and not self._skips() and not _all_finite(gradients):
@@ -290,12 +292,12 @@ class Trainer:
         return f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _skips(self) -> bool:
-        """Whether this step is left out, and loss scaling gives the next one other gradients."""
+        """Return whether this step is skipped and loss scaling gives the next one other gradients."""
         policy = self.scaler.policy
         return self.scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)
 
     def _lost_steps(self) -> int:
-        """How many steps in a row were left out, with this one, which is."""
+        """Return how many steps in a row were skipped, up to and with this one."""
         lost = 1
         for row in reversed(self.scaler.trace):
             if not row.skipped:
@@ -304,10 +306,11 @@ class Trainer:
         return lost
 
     def _patience(self) -> int:
+        """Return the number of skipped steps in a row after which training stops."""
         return FRUITLESS_FIXED if self.scaler.policy.rule == "fixed" else FRUITLESS
 
     def _first_overflow(self, scales: Mapping[str, Tensor]) -> str:
-        """The first product or module with an Inf or NaN, from the same step once more."""
+        """Run the step once more, and name the first product or module with an Inf or NaN."""
         with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
             for _ in self._micro_batches(self.model, scales):
                 pass
@@ -315,7 +318,7 @@ class Trainer:
 
     @one_thread()
     def validation_loss(self) -> float:
-        """The mean loss of the validation batches, by the recipe's forward pass."""
+        """Return the mean loss of the validation batches, by the recipe's forward pass."""
         self._follow()
         self.model.eval()
         with torch.no_grad():
@@ -325,19 +328,19 @@ class Trainer:
     # ---- checkpoints
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Everything that later steps depend on, and the rows so far: arrays, and fields that JSON holds."""
+        """Return all that later steps depend on and the rows so far, as arrays and as fields for JSON."""
         arrays, optimizer = self.optimizer.state()
-        found = {f"optimizer/{name}": array for name, array in arrays.items()}
-        found |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}
+        model_arrays = {f"optimizer/{name}": array for name, array in arrays.items()}
+        model_arrays |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}
         fields = {
             "steps": self.steps, "optimizer": optimizer, "scaler": self.scaler.state(), "rows": self.rows,
             "levels": None if self.levels is None else self.levels.state(), "measured": self.measured,
             "stopped": self.stopped,
         }  # fmt: skip
-        return found, fields
+        return model_arrays, fields
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Go on where `state` was called; every later bit is as if nothing had happened in between."""
+        """Continue from what `state` returned, with the same bits as without the interruption."""
         self.steps = facts["steps"]
         if self.levels is not None:
             self.levels.load(facts["levels"])
@@ -361,11 +364,12 @@ class Trainer:
 
 
 def _validation(data: Any, settings: Settings) -> Any:
-    """The batches to measure with; of few examples, as many as there are."""
+    """Return the validation batches; if there are few examples, smaller ones."""
     if settings.model == "transformer":
         return data.validation(VALIDATION, settings.batch, settings.context)
     return data.validation(VALIDATION, min(settings.batch, len(data.held_out) // VALIDATION))
 
 
 def _all_finite(gradients: Mapping[str, Tensor]) -> bool:
+    """Return whether all elements of all gradients are finite."""
     return all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values())

@@ -27,7 +27,7 @@ class TraceRow(NamedTuple):
 
 
 class LossScaler:
-    """What scales the loss and unscales the gradients of a training run, by a policy.
+    """The loss scale of a training run: it unscales gradients, and follows a policy from step to step.
 
     Each step: multiply the loss by `scale`, run the backward pass, `unscale` the gradients, update the weights unless
     `skipped`, and call `update`. Under "dynamic" all of it has the bits of torch.amp.GradScaler. A faulty policy does
@@ -65,12 +65,12 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """What the loss of this step is multiplied by, a value of float32."""
+        """Factor of this step's loss, a value of float32."""
         return float(np.float32(self._state.scale))
 
     @property
     def skipped(self) -> bool:
-        """Whether this step, whose gradients were unscaled, must leave the weights as they are.
+        """True if this step, whose gradients were unscaled, must not change the weights.
 
         Raises:
           RuntimeError: no gradients yet.
@@ -79,7 +79,7 @@ class LossScaler:
 
     @torch.no_grad()
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients by the scale, in place, and see whether they overflowed.
+        """Divide gradients by the scale, in place, and return whether they overflowed.
 
         They are multiplied by its inverse, which is computed in float64 and rounded to float32.
 
@@ -98,8 +98,8 @@ class LossScaler:
         require_kind("gradients", gradients, Mapping, "a dict of tensors by name")
         for name, gradient in gradients.items():
             if not isinstance(gradient, Tensor) or gradient.dtype != torch.float32 or gradient.device.type != "cpu":
-                got = gradient.dtype if isinstance(gradient, Tensor) else shown(gradient)
-                raise TypeError(f"gradients[{name!r}] must be a float32 tensor on the CPU; got {got}.")
+                description = gradient.dtype if isinstance(gradient, Tensor) else shown(gradient)
+                raise TypeError(f"gradients[{name!r}] must be a float32 tensor on the CPU; got {description}.")
         self._seen = _look(gradients, self.fmt.max)
         if self.policy.clamps and not self.skipped:
             for gradient in gradients.values():
@@ -112,7 +112,7 @@ class LossScaler:
         return self._seen.overflowed
 
     def update(self) -> None:
-        """End the step: find the next scale, and add a row to the trace.
+        """End the step: choose the next scale, and add a row to the trace.
 
         Raises:
           RuntimeError: no gradients were unscaled in this step.
@@ -122,12 +122,13 @@ class LossScaler:
         self.trace.append(TraceRow(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
 
     def _seen_now(self, call: str) -> Seen:
+        """Return the summary of this step's gradients, or raise a RuntimeError if there is none yet."""
         if self._seen is None:
             raise RuntimeError(f"{call} needs the gradients of this step; call unscale first.")
         return self._seen
 
     def state(self) -> dict[str, Any]:
-        """All that later steps depend on, and the trace, as fields that JSON holds; between steps only.
+        """Return all that later steps depend on and the trace, as fields for JSON; between steps only.
 
         Raises:
           RuntimeError: inside a step, between unscale and update.
@@ -139,7 +140,7 @@ class LossScaler:
         return {"policy": self.policy.name, "fmt": str(self.fmt), **fields, "trace": [list(row) for row in self.trace]}
 
     def load(self, facts: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned.
+        """Continue from what `state` returned.
 
         Raises:
           ValueError: the state of another policy or format, or none at all.
@@ -157,7 +158,7 @@ class LossScaler:
 
 
 def _look(gradients: Mapping[str, Tensor], largest: float) -> Seen:
-    """What a policy sees of scaled gradients; sums in float64, so that no square overflows."""
+    """Return the summary of scaled gradients for a policy; squares are summed in float64, where none overflows."""
     amax, squares = 0.0, 0.0
     for gradient in gradients.values():
         array = array_of(gradient)

@@ -60,7 +60,7 @@ class Config:
 
 
 class RMSNorm(nn.Module):  # type: ignore[misc]
-    """x / rms(x) * weight over the last axis."""
+    """A norm: x / rms(x) * weight over the last axis."""
 
     def __init__(self, width: int, numerics: Numerics) -> None:
         super().__init__()
@@ -68,8 +68,8 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
         self.numerics = numerics
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = torch_rms_norm(x, self.weight, self.numerics.norm, self.numerics.sums)
-        return found
+        normed: Tensor = torch_rms_norm(x, self.weight, self.numerics.norm, self.numerics.sums)
+        return normed
 
 
 class Core(nn.Module):  # type: ignore[misc]
@@ -89,7 +89,7 @@ class Core(nn.Module):  # type: ignore[misc]
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]
-    """silu(gate) * up of the two halves of the last axis; only the input waits for the backward pass.
+    """The function silu(gate) * up of the two halves of the last axis; only its input waits for the backward pass.
 
     Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
     """
@@ -99,8 +99,8 @@ class SwiGLU(nn.Module):  # type: ignore[misc]
         self.stash: Stash | None = None
 
     def forward(self, x: Tensor, again: SlicedHidden | None = None) -> Tensor:
-        found: Tensor = _SwiGLU.apply(x, self.stash, again)
-        return found
+        product: Tensor = _SwiGLU.apply(x, self.stash, again)
+        return product
 
 
 class _SwiGLU(Function):  # type: ignore[misc]
@@ -145,12 +145,12 @@ class UnitLinear(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         inputs, outputs = self.linear.in_features, self.linear.out_features
-        found: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, outputs**-0.5)), inputs**-0.5, 1.0)
-        return found
+        scaled: Tensor = _Factors.apply(self.linear(_Factors.apply(x, 1.0, outputs**-0.5)), inputs**-0.5, 1.0)
+        return scaled
 
 
 class _Factors(Function):  # type: ignore[misc]
-    """Multiply by one number forwards and by another one backwards."""
+    """Multiplication by one factor forwards and by another one backwards."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forwards: float, backwards: float) -> Tensor:
@@ -163,7 +163,7 @@ class _Factors(Function):  # type: ignore[misc]
 
 
 def _unmixed(length: int) -> float:
-    """What gives means of values by causal attention over a length the variance of the values, at the start.
+    """Return the factor that gives the result of causal attention the variance of its values, at the start.
 
     Scores of variance 1 over t tokens have shares p with a sum of p^2 of about e / (t + e - 1).
     """
@@ -171,11 +171,12 @@ def _unmixed(length: int) -> float:
 
 
 def _linear(inputs: int, outputs: int, unit: bool) -> Any:
+    """Return a linear layer, of unit scaling if `unit`."""
     return UnitLinear(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Queries, keys and values from one layer, attention, and the layer behind it."""
+    """Queries, keys and values from one layer, then attention, then a projection."""
 
     def __init__(self, config: Config, numerics: Numerics) -> None:
         super().__init__()
@@ -186,13 +187,13 @@ class Attention(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        each = width // self.heads
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, each).permute(2, 0, 3, 1, 4)
-        mixed = self.core(q, k, v, each**-0.5)  # (batch, head, length, width / heads)
+        head_width = width // self.heads
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, head_width).permute(2, 0, 3, 1, 4)
+        mixed = self.core(q, k, v, head_width**-0.5)  # (batch, head, length, width / heads)
         if self.unit:
             mixed = mixed * _unmixed(length)
-        found: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
-        return found
+        projected: Tensor = self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return projected
 
 
 class MLP(nn.Module):  # type: ignore[misc]
@@ -211,12 +212,12 @@ class MLP(nn.Module):  # type: ignore[misc]
         if self.recompute is not None and torch.is_grad_enabled():
             again = sliced_hidden(self.gate_up, x, self.recompute)
         hidden = self.act(self.gate_up(x), again)
-        found: Tensor = self.down(hidden * SILU**-0.5 if self.unit else hidden)
-        return found
+        result: Tensor = self.down(hidden * SILU**-0.5 if self.unit else hidden)
+        return result
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention and SwiGLU, each behind a norm and beside a residual.
+    """Attention and SwiGLU, each after a norm and added to its residual.
 
     In unit scaling the n-th branch is added as (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all weigh the same.
     Within a branch gradients have a variance of 1; where it began they are multiplied by what makes them the gradients
@@ -241,16 +242,16 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
-    """The n-th branch of unit scaling beside x; `owed`: sqrt(outputs / inputs) of all its layers, multiplied."""
+    """Add the n-th branch of unit scaling to x; `owed`: product of sqrt(outputs / inputs) over its layers."""
     keep, share = math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))
     back = share * owed
     x = _Factors.apply(x, 1.0, (keep**2 + back**2) ** -0.5)
-    found: Tensor = x * keep + _Factors.apply(branch(_Factors.apply(x, 1.0, back)), share, 1.0)
-    return found
+    result: Tensor = x * keep + _Factors.apply(branch(_Factors.apply(x, 1.0, back)), share, 1.0)
+    return result
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
-    """Characters to logits of the next character."""
+    """A model from characters to logits of the next character."""
 
     def __init__(self, config: Config, seed: int, numerics: Numerics = NUMERICS) -> None:
         super().__init__()
@@ -269,14 +270,14 @@ class Transformer(nn.Module):  # type: ignore[misc]
             x = x * 0.5**0.5
         for block in self.blocks:
             x = block(x)
-        found: Tensor = self.head(self.norm(x))  # (batch, length, vocabulary)
+        logits: Tensor = self.head(self.norm(x))  # (batch, length, vocabulary)
         if self.unit:  # the mean cross entropy has gradients of a variance of about 1 / vocabulary / tokens^2
-            found = _Factors.apply(found, 1.0, codes.numel() * self.config.vocabulary**0.5)
-        return found
+            logits = _Factors.apply(logits, 1.0, codes.numel() * self.config.vocabulary**0.5)
+        return logits
 
 
 class Perceptron(nn.Module):  # type: ignore[misc]
-    """Vectors of 128 numbers to logits of 10 classes, through two layers of 256."""
+    """A model from vectors of 128 numbers to logits of 10 classes, through two layers of 256."""
 
     def __init__(self, seed: int, numerics: Numerics = NUMERICS) -> None:
         super().__init__()
@@ -287,12 +288,12 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         relu = torch.nn.functional.relu
-        found: Tensor = self.head(relu(self.second(relu(self.first(x)))))
-        return found
+        logits: Tensor = self.head(relu(self.second(relu(self.first(x)))))
+        return logits
 
 
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
-    """Normal weights from a seed, as GPT-2 has them; of deviation 1 for unit scaling.
+    """Draw normal weights from a seed, with GPT-2's deviations, or of deviation 1 for unit scaling.
 
     GPT-2: 0.02, and 0.02 / sqrt(residuals) in front of one (openai/gpt-2; nanoGPT, model.py).
     """
@@ -313,16 +314,16 @@ def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
 
 
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, numerics: Numerics) -> Tensor:
-    """The mean cross entropy of a batch, in nats."""
+    """Return the mean cross entropy of a batch, in nats."""
     logits = model(inputs)
-    found: Tensor = torch_cross_entropy(
+    loss: Tensor = torch_cross_entropy(
         logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), numerics.loss, numerics.sums
     )
-    return found
+    return loss
 
 
 def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The same of a pair of inputs and targets, as `fp.analysis.diagnose` and its kin take a loss."""
+    """Return the mean cross entropy of a pair of inputs and targets, in the form that `fp.analysis.diagnose` calls."""
     return loss_of(model, *batch, NUMERICS)
 
 
@@ -345,5 +346,5 @@ def store(module: Any, stash: Stash) -> None:
 
 
 def quantizer(spec: str) -> Stash:
-    """What quantises a tensor by the text of a cast, over its last two axes."""
+    """Return a function that quantises a tensor over its last two axes, by the text of a cast."""
     return lambda x: quantize_op(x.detach(), spec, None, None).to(x.dtype)

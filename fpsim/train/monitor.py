@@ -1,4 +1,4 @@
-"""Figures of every operand as it was multiplied in training: underflow, saturation, codes at the maximum, SQNR."""
+"""Measures of every operand as training multiplies it: underflow, saturation, codes at the maximum, SQNR."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPERANDS = {"fprop": ("input", "weight"), "dgrad": ("output_gradient", "weight")
 
 
 class CastFigures(NamedTuple):
-    """What a cast did to an operand.
+    """The losses of an operand in its cast.
 
     Attributes:
       underflow: share of its non-zero values that became zero.
@@ -49,7 +49,7 @@ EXACT = CastFigures(0.0, 0.0, 0.0, math.inf)
 
 
 def figures(operand: CastOperand) -> CastFigures:
-    """The figures of an operand of a product.
+    """Return the losses of an operand of a product in its cast.
 
     Example:
       >>> from fpsim.torch.products import CastOperand
@@ -100,15 +100,15 @@ def _at_maximum(operand: CastOperand) -> float:
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
-    """A row for each operand of a product."""
+    """Return a row for each operand of a product."""
     return [
-        {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(each)._asdict()}
-        for name, each in zip(OPERANDS[call.product], (call.a, call.b), strict=True)
+        {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(cast_operand)._asdict()}
+        for name, cast_operand in zip(OPERANDS[call.product], (call.a, call.b), strict=True)
     ]
 
 
 class StepWatch:
-    """Looks at the products of a step, for measurements and for the controller.
+    """A watcher of the products of a step, for measurements and for the controller.
 
     Attributes:
       rows: of every operand, where it measures.
@@ -150,13 +150,13 @@ class StepWatch:
 
 
 def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
-    """The output gradient of a product for a weight gradient as another recipe casts it; scales of its own step."""
+    """Return a weight gradient's left operand as another recipe casts it, with scales of this step."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
 
 
 class Overflows:
-    """Finds the first Inf or NaN of a step: of a quantised product, or of any other module.
+    """A search for the first Inf or NaN of a step, in a quantised product or any other module.
 
     Args:
       modules: by name.

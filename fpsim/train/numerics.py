@@ -34,7 +34,7 @@ LEAST, MOST = 2.0**-1000, 2.0**1000  # beyond every format, for results that flo
 def softmax(
     x: npt.ArrayLike, fmt: FormatLike, *, sums: Accumulator | None = None, rounding: str | Rounding = "nearest_even"
 ) -> Array:
-    """exp(x - max) / sum(exp(x - max)) along the last axis, each step rounded.
+    """Compute exp(x - max) / sum(exp(x - max)) along the last axis, with each step rounded.
 
     x is rounded into the format, then x - max, exp of that, and the quotient by their sum.
 
@@ -59,14 +59,14 @@ def softmax(
       np.float32(2.0)
     """
     steps = steps_of(fmt, sums, rounding)
-    found = _powers(steps, x)
-    return steps.values(steps.quotient(found.powers, found.total))
+    parts = _powers(steps, x)
+    return steps.values(steps.quotient(parts.powers, parts.total))
 
 
 def log_softmax(
     x: npt.ArrayLike, fmt: FormatLike, *, sums: Accumulator | None = None, rounding: str | Rounding = "nearest_even"
 ) -> Array:
-    """x - max - log(sum(exp(x - max))) along the last axis, each step rounded.
+    """Compute x - max - log(sum(exp(x - max))) along the last axis, with each step rounded.
 
     Args, Returns, Raises: as for `softmax`. The logarithm is rounded into the format before it is subtracted.
 
@@ -90,7 +90,7 @@ def cross_entropy(
     logits: npt.ArrayLike, targets: npt.ArrayLike, fmt: FormatLike, *, sums: Accumulator | None = None,
     mean_over: str = "tokens", scale: float = 1.0, rounding: str | Rounding = "nearest_even",
 ) -> Loss:  # fmt: skip
-    """The mean cross-entropy of logits, and the gradient of scale times it, each step rounded.
+    """Compute the mean cross-entropy of logits and the gradient of scale times it, with each step rounded.
 
     The loss is the sum of -log_softmax of the targets, divided by their number, rounded. The gradient is (p - 1 at the
     targets), rounded, times scale / number, rounded, and rounded: p as by `softmax`.
@@ -124,12 +124,12 @@ def cross_entropy(
     classes = array.shape[-1]
     chosen = _checked_targets(targets, array.shape[:-1], classes)[..., None]
     number = float(chosen.size * (classes if mean_over == "elements" else 1))
-    found = _powers(steps, array)
-    log_p = np.take_along_axis(_log_softmax(steps, found), chosen, -1)  # (..., 1)
+    parts = _powers(steps, array)
+    log_p = np.take_along_axis(_log_softmax(steps, parts), chosen, -1)  # (..., 1)
     total = steps.wide_values(steps.sum(log_p.reshape(1, -1)))
     loss = steps.encoded((0 - total) / number)
     factor = steps.encoded(np.full(1, scale / number))
-    p = steps.quotient(found.powers, found.total)
+    p = steps.quotient(parts.powers, parts.total)
     at_targets = np.take_along_axis(p, chosen, -1)
     np.put_along_axis(p, chosen, steps.minus(at_targets, steps.encoded(np.ones(1))), -1)
     return Loss(steps.values(loss).reshape(-1)[0], steps.values(steps.times(p, factor)))
@@ -139,7 +139,7 @@ def rms_norm(
     x: npt.ArrayLike, weight: npt.ArrayLike | None, fmt: FormatLike, *, sums: Accumulator | None = None,
     eps: float = 1e-6, rounding: str | Rounding = "nearest_even",
 ) -> Array:  # fmt: skip
-    """x / sqrt(mean(x^2) + eps) * weight along the last axis, each step rounded.
+    """Compute x / sqrt(mean(x^2) + eps) * weight along the last axis, with each step rounded.
 
     The squares are products of the accumulator, the mean and mean + eps are rounded into its format; r = 1 / sqrt of
     that, x * r and x * r * weight into `fmt`.
@@ -170,7 +170,7 @@ def layer_norm(
     x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, fmt: FormatLike, *,
     sums: Accumulator | None = None, eps: float = 1e-5, rounding: str | Rounding = "nearest_even",
 ) -> Array:  # fmt: skip
-    """(x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias along the last axis, each step rounded.
+    """Compute (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias over the last axis, each step rounded.
 
     The mean is rounded into the accumulator's format, x - mean into `fmt`; then as `rms_norm`, and bias is added.
 
@@ -198,7 +198,7 @@ class KernelSteps:
 
     @property
     def wide(self) -> Format:
-        """The format of sums."""
+        """Format of the sums."""
         return self.sums.result_format
 
     def encoded(self, x: Array) -> Array:
@@ -208,7 +208,7 @@ class KernelSteps:
         return decode(codes, self.fmt)
 
     def wide_values(self, codes: Array) -> Array:
-        """float64."""
+        """Return the values of sums, as float64."""
         return decode(codes, self.wide, np.float64)
 
     def minus(self, a: Array, b: Array) -> Array:
@@ -225,30 +225,30 @@ class KernelSteps:
         return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def quotient(self, a: Array, b: Array) -> Array:
-        """By a sum."""
+        """Divide codes by sums."""
         pair = (self.fmt, self.wide)
         return np.asarray(divide(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
 
     def function(self, name: str, values: Array) -> Array:
-        """exp, log or rsqrt of float64 values."""
+        """Compute exp, log or rsqrt of float64 values."""
         with np.errstate(all="ignore"):
             return self.encoded(FUNCTIONS[name](values))
 
     def sum(self, terms: Array, factors: Array | None = None) -> Array:
-        """Of terms along the last axis, or of their products; (..., 1) codes of the accumulator's format."""
+        """Sum terms, or products of terms and factors, along the last axis: (..., 1) codes of the sums' format."""
         from fpsim.sums.lines import Lines, line_sums
 
         lines = Lines(factors, terms, (None if factors is None else self.fmt, self.fmt))
         return line_sums(self.sums, lines).reshape(*terms.shape[:-1], 1)
 
     def mean(self, terms: Array, factors: Array | None = None) -> Array:
-        """The sum divided by the number of terms, in the accumulator's format; float64 divides well enough for that."""
+        """Divide the sum by the number of terms, in the sums' format; float64 divides exactly enough for it."""
         total = self.wide_values(self.sum(terms, factors))
         return encode(total / terms.shape[-1], self.wide, rounding=self.rounding)
 
 
 def _exp(x: Array) -> Array:
-    """exp, never equal to 1, 0 or Inf where it is not: a directed rounding must see on which side it lies."""
+    """Compute exp, but never 1, 0 or Inf for results that are only near: directed rounding must see on which side."""
     y = np.exp(x)
     y = np.where((y == 1) & (x != 0), np.nextafter(1.0, 1 + np.sign(x)), y)
     return np.where(np.isfinite(x), np.clip(y, LEAST, MOST), y)
@@ -258,28 +258,28 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {"exp": _exp, "log": np.log, "r
 
 
 def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding) -> KernelSteps:
-    """Checked.
+    """Return the operations in a format with an accumulator and a rounding mode, after checking all three.
 
     Raises:
       TypeError, ValueError: no such format, accumulator or rounding, or one that is too wide or draws.
     """
-    found, mode = find_format(fmt), rounding_mode(rounding)
-    refuse_unless_held(found, FP32, "take one of up to 16 bits")
-    if found.precision > PRECISION or not found.has_zero or not found.signed:
+    chosen, mode = find_format(fmt), rounding_mode(rounding)
+    refuse_unless_held(chosen, FP32, "take one of up to 16 bits")
+    if chosen.precision > PRECISION or not chosen.has_zero or not chosen.signed:
         raise ValueError(
-            f"fmt must be a signed format with a zero and up to {PRECISION} bits of precision; got {found}."
+            f"fmt must be a signed format with a zero and up to {PRECISION} bits of precision; got {chosen}."
         )
     if mode is Rounding.STOCHASTIC:
         raise ValueError("rounding must be a mode that draws nothing; got 'stochastic'. Use 'nearest_even', say.")
     if sums is None:
-        return KernelSteps(found, WIDE, mode)
+        return KernelSteps(chosen, WIDE, mode)
     require_kind("sums", sums, Accumulator, "an accumulator such as fp.Sequential(fp.FP16), or None for float32")
     refuse_unless_held(sums.result_format, FP32, "take an accumulator in FP32")
-    return KernelSteps(found, sums, mode)
+    return KernelSteps(chosen, sums, mode)
 
 
 def _last_axis(x: npt.ArrayLike) -> Array:
-    """An array of floats with a last axis of at least one element."""
+    """Return an array of floats, after checking that its last axis has an element."""
     array, _ = float_array(x)
     if not array.shape or not array.shape[-1]:
         raise ValueError(f"x must have a last axis of at least one element; got shape {array.shape}.")
@@ -287,7 +287,7 @@ def _last_axis(x: npt.ArrayLike) -> Array:
 
 
 class _Powers(NamedTuple):
-    """What a softmax is made of, as codes."""
+    """The parts of a softmax, as codes."""
 
     shifted: Array  # x - max
     powers: Array  # exp of it
@@ -295,6 +295,7 @@ class _Powers(NamedTuple):
 
 
 def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
+    """Return the parts of the softmax of x."""
     codes = steps.encoded(_last_axis(x))
     largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
     shifted = steps.minus(codes, largest)
@@ -302,25 +303,25 @@ def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
     return _Powers(shifted, powers, steps.sum(powers))
 
 
-def _log_softmax(steps: KernelSteps, found: _Powers) -> Array:
-    """As codes."""
-    return steps.minus(found.shifted, steps.function("log", steps.wide_values(found.total)))
+def _log_softmax(steps: KernelSteps, parts: _Powers) -> Array:
+    """Return log_softmax as codes."""
+    return steps.minus(parts.shifted, steps.function("log", steps.wide_values(parts.total)))
 
 
 def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: int) -> Array:
-    """Targets as integers of a shape, each one of the classes."""
-    found = np.asarray(targets)
-    if found.dtype.kind not in "iu":
+    """Return targets as integers of a shape, after checking that each is one of the classes."""
+    array = np.asarray(targets)
+    if array.dtype.kind not in "iu":
         raise TypeError(f"targets must be integers; got {shown(targets)}.")
-    if found.shape != shape or not found.size:
-        raise ValueError(f"targets must have the shape {shape} of the logits' tokens, one at least; got {found.shape}.")
-    if int(found.min()) < 0 or int(found.max()) >= classes:
-        raise ValueError(f"targets must be classes in 0 .. {classes - 1}; got {found.min()} .. {found.max()}.")
-    return found.astype(np.int64)
+    if array.shape != shape or not array.size:
+        raise ValueError(f"targets must have the shape {shape} of the logits' tokens, one at least; got {array.shape}.")
+    if int(array.min()) < 0 or int(array.max()) >= classes:
+        raise ValueError(f"targets must be classes in 0 .. {classes - 1}; got {array.min()} .. {array.max()}.")
+    return array.astype(np.int64)
 
 
 class Normalised(NamedTuple):
-    """What a norm came to, as codes."""
+    """The results of a norm, as codes."""
 
     result: Array
     ratios: Array  # x * r, before weight and bias
@@ -332,7 +333,7 @@ def normalised(
     steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, eps: float, *,
     centred: bool,
 ) -> Normalised:  # fmt: skip
-    """A norm with all that its gradient needs."""
+    """Return the result of a norm with all that its gradient needs."""
     codes = steps.encoded(_last_axis(x))
     if centred:
         codes = steps.minus_wide(codes, steps.mean(codes))
@@ -356,7 +357,7 @@ def _checked_eps(eps: Any) -> float:
 
 
 def _checked_vector(name: str, x: npt.ArrayLike, codes: Array) -> Array:
-    """A weight or bias: one number for each element of the last axis."""
+    """Return a weight or bias, after checking that it has one number for each element of the last axis."""
     array, _ = float_array(x, name)
     if array.shape != codes.shape[-1:]:
         raise ValueError(f"{name} must have shape {codes.shape[-1:]}, the last axis of x; got {array.shape}.")

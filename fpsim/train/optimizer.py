@@ -25,7 +25,7 @@ EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did.
+    """The effect of one step of the optimizer.
 
     An update is what AdamW asks for: the step of the moments and the decay together, in float32. Kept weights are
     the masters, or the weights themselves where there are none.
@@ -64,7 +64,7 @@ class StepReport:
 
     @property
     def update_ratio(self) -> float:
-        """The power of two below the median of abs(update) / abs(kept weight); NaN without any."""
+        """Power of two below the median of abs(update) / abs(kept weight); NaN without any."""
         counted, half = 0, sum(self.ratios.values()) / 2
         for exponent in sorted(self.ratios):
             counted += self.ratios[exponent]
@@ -123,7 +123,7 @@ class AdamW:
     def step(
         self, gradients: Mapping[str, Tensor], *, steps_total: int, weight_error: float | None = None
     ) -> StepReport:
-        """Update the weights.
+        """Update the weights, and return a report.
 
         Args:
           gradients: name -> float32 tensor of the weight's shape, for every weight; clipped in place.
@@ -138,12 +138,12 @@ class AdamW:
         lr = self._learning_rate(steps_total, weight_error)
         clipping = _clip(list(gradients.values()), self.recipe)
         counts = [self._update(name, gradients[name], lr) for name in self._seen]
-        ratios = sum((each.ratios for each in counts), np.zeros(254, np.int64))
+        ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
         report = StepReport(
             self.steps, lr, *clipping,
-            updates=sum(each.updates for each in counts),
-            unchanged=sum(each.unchanged for each in counts),
-            lost=sum(each.lost for each in counts),
+            updates=sum(count.updates for count in counts),
+            unchanged=sum(count.unchanged for count in counts),
+            lost=sum(count.lost for count in counts),
             ratios={int(i) - 126: int(ratios[i]) for i in np.flatnonzero(ratios)},
             nonfinite=tuple(name for name, tensor in self._tensors() if not _is_finite(tensor)),
         )  # fmt: skip
@@ -151,6 +151,7 @@ class AdamW:
         return report
 
     def _learning_rate(self, steps_total: int, weight_error: float | None) -> float:
+        """Return the learning rate of this step."""
         lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
         if not follows:
             return lr
@@ -191,6 +192,7 @@ class AdamW:
         return _count(before, update, weight, lost)
 
     def _round_moment(self, kind: str, name: str) -> None:
+        """Round a moment into its format."""
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
@@ -206,12 +208,12 @@ class AdamW:
     # ---- what later steps depend on
 
     def _tensors(self) -> list[tuple[str, Tensor]]:
-        """All that is kept, by the names of `state`."""
+        """Return all that is kept from step to step, by the names of `state`."""
         groups = zip(KEPT, (self._kept, *self._moments.values(), self._compensation), strict=True)
         return [(f"{kind}/{name}", tensor) for kind, group in groups for name, tensor in group.items()]
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """All that later steps depend on, the weights included.
+        """Return all that later steps depend on, with the weights.
 
         Returns:
           Copies as float32 arrays by name, such as "weights/NAME" (the masters where there are any),
@@ -220,12 +222,13 @@ class AdamW:
         return {name: array_of(tensor).copy() for name, tensor in self._tensors()}, self._fields()
 
     def _fields(self) -> dict[str, Any]:
+        """Return the step and the settings that a state belongs to."""
         formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; the weights are set too.
+        """Continue from what `state` returned; the weights are set too.
 
         Raises:
           ValueError: a state of other weights or of a recipe that keeps other things; nothing is changed then.
@@ -233,8 +236,8 @@ class AdamW:
         own_fields = self._fields()
         for key, value in own_fields.items():
             if key not in facts or (key != "step" and facts[key] != value):
-                got = shown(facts.get(key))
-                raise ValueError(f"facts[{key!r}] must be {shown(value)}, as in this optimizer's recipe; got {got}.")
+                theirs = shown(facts.get(key))
+                raise ValueError(f"facts[{key!r}] must be {shown(value)}, as in this optimizer's recipe; got {theirs}.")
         require_integer("facts['step']", facts["step"], 0)
         tensors = dict(self._tensors())
         _require_same("arrays", arrays, {name: tensor.shape for name, tensor in tensors.items()})
@@ -254,7 +257,7 @@ class _Counts(NamedTuple):
 
 
 def _count(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> _Counts:
-    """What became of the updates of one weight; without a mask, those that left it as it is are lost."""
+    """Count what became of the updates of one weight; without a mask, unchanged ones are lost."""
     moves = update != 0
     same = moves & (weight == before)
     number = int(torch.count_nonzero(same))
@@ -269,7 +272,7 @@ def _count(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) 
 
 
 def _is_finite(x: Tensor) -> bool:
-    """Whether all elements are finite: 0 times another one is NaN, and so is every sum with it."""
+    """Return whether all elements are finite: 0 times any other number is NaN, and so is a sum with it."""
     return float((x * 0).sum()) == 0
 
 
@@ -301,7 +304,7 @@ def _clip(gradients: list[Tensor], recipe: OptimizerRecipe) -> _Clipping:
 
 
 def _require_tensor(name: str, tensor: object) -> None:
-    """A TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU."""
+    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU."""
     require_kind(name, tensor, Tensor, "a torch tensor")
     assert isinstance(tensor, Tensor)
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
@@ -312,7 +315,7 @@ def _require_tensor(name: str, tensor: object) -> None:
 
 
 def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """A TypeError or ValueError unless a mapping has these names, with float32 of these shapes."""
+    """Raise a TypeError or ValueError unless a mapping has these names, with float32 of these shapes."""
     require_kind(argument, got, Mapping, "a dict by name")
     missing, extra = sorted(set(shapes) - set(got)), sorted(set(got) - set(shapes))
     if missing or extra:

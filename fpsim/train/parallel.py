@@ -50,7 +50,7 @@ BUCKET = 25.0  # MiB, as in torch
 
 
 class LostRankError(ConnectionError):
-    """Another rank ended while this one waited for it.
+    """The error of a rank that waited for another one, which has ended.
 
     Example:
       >>> from fpsim.train.parallel import LostRankError
@@ -67,7 +67,7 @@ class LostRankError(ConnectionError):
 
 
 class Reduction:
-    """How gradients of several processes or micro-batches become one.
+    """The way in which gradients of several processes or micro-batches become one.
 
     Args:
       fmt: the format that they are rounded to, by name, dtype or object; None leaves them in float32.
@@ -91,14 +91,14 @@ class Reduction:
             require_integer("count", count, 1)
 
     def sent(self, gradient: Tensor) -> Array:
-        """What a gradient is sent as: codes of the format, or float32, of its shape."""
+        """Return what a rank sends of a gradient: codes of the format, or float32, of its shape."""
         if gradient.dtype != torch.float32:
             raise TypeError(f"gradients must be float32; got {gradient.dtype}. Keep the parameters in float32.")
         values = array_of(gradient)
         return values if self.fmt is None else encode(values, self.fmt)
 
     def average(self, sent: Sequence[Array]) -> Tensor:
-        """The sum of what was sent, in this order, divided by their number: float32 of their shape."""
+        """Return the sum of what was sent, in this order, divided by the count: float32 of the same shape."""
         terms = np.stack(sent)  # (ranks, ...)
         values = terms if self.fmt is None else decode(terms, self.fmt)
         total = np.asarray(sum_of(values, accumulate=self.accumulate, axis=0))
@@ -113,7 +113,7 @@ def reduce(
     gradients: Sequence[Mapping[str, Tensor]], fmt: Any = None, accumulate: Accumulator | None = None,
     count: int | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The mean of gradients of one model, with the bits that as many processes get.
+    """Return the mean of several gradients of one model, with the bits that as many processes compute.
 
     Args:
       gradients: for each rank, or each micro-batch, name -> float32 tensor on the CPU, of the same names and shapes.
@@ -132,15 +132,15 @@ def reduce(
     reduction = Reduction(fmt, accumulate, count)
     if not gradients:
         raise ValueError("there must be gradients to reduce; got none.")
-    shapes = [{name: tuple(x.shape) for name, x in each.items()} for each in gradients]
-    for i, found in enumerate(shapes):
-        if found != shapes[0]:
-            other = next(name for name in {**shapes[0], **found} if found.get(name) != shapes[0].get(name))
+    shapes = [{name: tuple(x.shape) for name, x in part.items()} for part in gradients]
+    for i, here in enumerate(shapes):
+        if here != shapes[0]:
+            name = next(name for name in {**shapes[0], **here} if here.get(name) != shapes[0].get(name))
             raise ValueError(
-                f"gradients must have the same names and shapes; got {other!r} of {shown(found.get(other))} in number "
-                f"{i} and of {shown(shapes[0].get(other))} in number 0."
+                f"gradients must have the same names and shapes; got {name!r} of {shown(here.get(name))} in number "
+                f"{i} and of {shown(shapes[0].get(name))} in number 0."
             )
-    return {name: reduction.average([reduction.sent(each[name]) for each in gradients]) for name in gradients[0]}
+    return {name: reduction.average([reduction.sent(part[name]) for part in gradients]) for name in gradients[0]}
 
 
 class GradientSum:
@@ -198,12 +198,12 @@ class Ranks:
 
     @classmethod
     def single(cls) -> Ranks:
-        """This process alone."""
+        """Return this process alone."""
         return cls(0, 1)
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """The processes that torchrun started, connected by gloo on their CPUs; this one alone where it did not.
+        """Connect the processes that torchrun started, by gloo on their CPUs; without torchrun, return this one alone.
 
         Use it in a `with` statement, which ends the connection however it is left: a process that waits for one that
         failed, or was interrupted, fails then too, and torchrun ends it.
@@ -244,7 +244,7 @@ class Ranks:
         self, model: torch.nn.Module, fmt: Any = None, accumulate: Accumulator | None = None, *,
         count: int | None = None, bucket: float = BUCKET,
     ) -> torch.nn.Module:  # fmt: skip
-        """The model, whose gradients are those of all ranks after each backward pass.
+        """Return the model with gradients that are those of all ranks after each backward pass.
 
         Every rank begins with the parameters of rank 0; buffers stay its own (`all_reduce_max`). Gradients of several
         micro-batches in a row are added by torch, in float32, under the result's `no_sync()`; pass a count of
@@ -271,7 +271,7 @@ class Ranks:
         return shared
 
     def _averaged(self, reduction: Reduction, bucket: Any) -> Any:
-        """The gradients of a bucket, of all ranks."""
+        """Return the average of a bucket's gradients over all ranks."""
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(reduction.average(self.gathered(reduction.sent(bucket.buffer()))))
         return done
@@ -286,7 +286,7 @@ class Ranks:
         return {name: reduction.average(self.gathered(reduction.sent(x))) for name, x in gradients.items()}
 
     def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The largest of each element over all ranks, such as an amax; a NaN on any rank is NaN.
+        """Return the largest of each element over all ranks, such as an amax; a NaN on any rank gives NaN.
 
         Args:
           arrays: name -> array, of the same names, shapes and dtypes on all ranks.
@@ -301,7 +301,7 @@ class Ranks:
         return {name: np.maximum.reduce(np.stack(self.gathered(x))) for name, x in sorted(arrays.items())}
 
     def gathered(self, array: Array) -> list[Array]:
-        """An array of each rank, in their order."""
+        """Return the arrays of all ranks, in their order."""
         mine = np.asarray(array, order="C")
         if self.world == 1 or not mine.size:
             return [mine] * self.world
@@ -316,7 +316,7 @@ class Ranks:
                     work.wait()
             except RuntimeError as reason:  # what torch raises where the connection is gone
                 raise LostRankError(rank, self.world) from reason
-        return [each.numpy().view(mine.dtype).reshape(mine.shape) for each in received]
+        return [tensor.numpy().view(mine.dtype).reshape(mine.shape) for tensor in received]
 
     def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
         """Return the sends to the other ranks and the receives from them, as (rank, work), which have begun."""

@@ -1,4 +1,4 @@
-"""A training run: its curves, what its products lost, and where it is kept."""
+"""A training run: its losses, what its products lost, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of `fpsim.train.run` came to.
+    """The result of a training run, from `fpsim.train.run`.
 
     Attributes:
       recipe, settings: what was trained.
@@ -58,13 +58,13 @@ class Run:
 
     @property
     def final_loss(self) -> float:
-        """The mean loss of the last 20 steps."""
+        """Mean loss of the last 20 steps, in nats."""
         last = self.losses[-20:]
         return math.fsum(last) / len(last) if last else math.nan
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss of a step was above 10 times that of the first one, wherever it went afterwards."""
+        """True if the loss of any step was above 10 times that of the first one."""
         return bool(self.losses) and self.highest_loss > DIVERGED * self.losses[0]
 
     @property
@@ -74,19 +74,19 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """Whether the run was stopped or diverged, so that its final loss says nothing about a recipe's precision."""
+        """True if the run was stopped or diverged, so that its final loss says nothing about a recipe's precision."""
         return bool(self.stopped) or self.diverged
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row a step."""
+        """Return a pandas frame with a row for each step."""
         return frame(self.rows)
 
     def measurements(self) -> Any:
-        """A pandas frame of what was measured: a row for each operand of each product, every few steps."""
+        """Return a pandas frame of measurements: a row for each operand of each product, every few steps."""
         return frame(self.measured)
 
     def plot(self, ax: Any = None) -> Any:
-        """The loss over the steps, as a running mean of 0.9 over the single values.
+        """Draw the loss over the steps, as a running mean of 0.9 over the single values.
 
         Args:
           ax: matplotlib axes to draw on; None makes a figure.
@@ -119,18 +119,18 @@ class Run:
 
 
 def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
-    """The running mean m = keep * m + (1 - keep) * loss, corrected for its start.
+    """Return the running mean m = keep * m + (1 - keep) * loss, corrected for its start.
 
     Example:
       >>> from fpsim.train.runs import smoothed
       >>> [round(x, 3) for x in smoothed([1.0, 1.0, 2.0])]
       [1.0, 1.0, 1.369]
     """
-    mean, weight, found = 0.0, 0.0, []
+    mean, weight, means = 0.0, 0.0, []
     for loss in losses:
         mean, weight = keep * mean + (1 - keep) * loss, keep * weight + (1 - keep)
-        found.append(mean / weight)
-    return found
+        means.append(mean / weight)
+    return means
 
 
 @renamed_arguments(accumulate="micro_batches")
@@ -228,7 +228,7 @@ def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: P
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
-    """What a checkpoint must have been trained with, as plain values."""
+    """Return everything that a checkpoint must share with a run that resumes it, as plain values."""
     settings = dataclasses.asdict(trainer.settings)
     del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:
@@ -241,35 +241,36 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
+    """Save the trainer's state as a checkpoint."""
     arrays, fields = trainer.state()
     kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": fields})
 
 
 def _resume(trainer: Trainer, folder: Path) -> None:
-    """Go on from the newest checkpoint of a folder, if there is one.
+    """Continue from the newest checkpoint of a folder, if there is one.
 
     Raises:
       ValueError: it is of another run.
     """
-    found = checkpoint.load(folder)
-    if found is None:
+    saved = checkpoint.load(folder)
+    if saved is None:
         return
-    fields = found.facts
+    fields = saved.facts
     if not isinstance(fields.get("identity"), Mapping) or "state" not in fields:
         raise ValueError(
             f"out must be a new folder or that of a run; got {folder}, whose checkpoint is of something else."
         )
     theirs, mine = _with_new_names(fields["identity"]), identity(trainer)
     if theirs.get("recipe") != mine["recipe"]:
-        other = Recipe.from_plain(theirs["recipe"])
-        lines = other.differences(trainer.recipe) or ["its name or source"]
+        older = Recipe.from_plain(theirs["recipe"])
+        lines = older.differences(trainer.recipe) or ["its name or source"]
         raise ValueError(
             f"out must be a folder of a run with recipe {trainer.recipe.name!r}; got {folder}, whose recipe "
-            f"{other.name!r} has {'; '.join(lines[:3])}{f' and {len(lines) - 3} more' if len(lines) > 3 else ''}. Name "
+            f"{older.name!r} has {'; '.join(lines[:3])}{f' and {len(lines) - 3} more' if len(lines) > 3 else ''}. Name "
             "another folder."
         )
     checkpoint.require_same(theirs, mine, "run")
-    trainer.load(found.arrays, fields["state"])
+    trainer.load(saved.arrays, fields["state"])
 
 
 def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:

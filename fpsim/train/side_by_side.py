@@ -84,27 +84,27 @@ def lockstep(
       >>> fp.train.lockstep("FP8_RAW", ("H100", "emulated"), model="perceptron", steps=2) is None
       True
     """
-    recipes = [find_recipe(each) for each in _pair("recipe", recipe)]
+    recipes = [find_recipe(spec) for spec in _pair("recipe", recipe)]
     words = _pair("backends", backends)
     names = _names(words, recipes)
     if batch is None:
         batch = 8 if model == "transformer" else 128
     settings = Settings(steps, seed, model, text, "emulated", batch, context, micro_batches, 0)
-    first, second = (_side(*each, settings) for each in zip(names, recipes, words, strict=True))
+    first, second = (_side(*side, settings) for side in zip(names, recipes, words, strict=True))
     for step in range(steps):
         if first.trainer.stopped or second.trainer.stopped:
             return None
-        found = _step(first, second, names, step)
-        if found is not None:
+        divergence = _step(first, second, names, step)
+        if divergence is not None:
             remarks = "\n".join((*first.remarks, *second.remarks))
-            return dataclasses.replace(found, explanation=f"{found.explanation}\n{remarks}".strip())
+            return dataclasses.replace(divergence, explanation=f"{divergence.explanation}\n{remarks}".strip())
         if progress is not None:
             progress((step + 1) / steps, f"step {step + 1} of {steps}: equal")
     return None
 
 
 def _pair(name: str, value: Any) -> list[Any]:
-    """Two of something, the same one twice where there is one."""
+    """Return two of something: both elements, or the same value twice."""
     if not isinstance(value, (list, tuple)):
         return [value, value]
     if len(value) != 2:
@@ -113,7 +113,7 @@ def _pair(name: str, value: Any) -> list[Any]:
 
 
 def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
-    """What tells the two apart."""
+    """Return names that tell the two runs apart."""
     if words[0] != words[1]:
         return str(words[0]), str(words[1])
     if recipes[0].name != recipes[1].name:
@@ -122,7 +122,7 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
-    """A run on a backend, or on a chip."""
+    """Return a run on a backend, or on a chip."""
     if word in BACKENDS:
         if word in PLACES:
             public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step
@@ -134,14 +134,14 @@ def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
 
 
 def _watched(trainer: Trainer) -> Trainer:
-    """A trainer whose every linear layer shows its products; those that torch multiplies keep their bits."""
+    """Return a trainer whose every linear layer shows its products; those that torch multiplies keep their bits."""
     if any(type(module) is torch.nn.Linear for module in trainer.model.modules()):
         quantize_linears(trainer.model, FP32)
     return trainer
 
 
 def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
-    """A recipe of training whose matrix units are those of a chip, and what was left out, in sentences.
+    """Return a recipe of training on the matrix units of a chip, and sentences on what was left out.
 
     Raises:
       ValueError: there is no such chip, it has no unit for a product's operands, or the recipe has no unit at all.
@@ -168,12 +168,12 @@ def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
     if recipe.controller is not None:
         levels = tuple(there(level) for level in recipe.controller.levels)
         changes["controller"] = dataclasses.replace(recipe.controller, levels=levels)
-    if not any(each.units for each in all_moved):
+    if not any(one.units for one in all_moved):
         raise ValueError(
             f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so {chip} would give what "
             "every other one does. Take another recipe, or a backend."
         )
-    left_out = dict.fromkeys(schedule for each in all_moved for schedule in each.left_out.values() if not named.library)
+    left_out = dict.fromkeys(schedule for one in all_moved for schedule in one.left_out.values() if not named.library)
     remarks = tuple(f"{chip} adds without {schedule}, a schedule for {schedule.arch}." for schedule in left_out)
     return recipe.replace(**changes), remarks
 
@@ -182,30 +182,31 @@ def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
 
 
 def _step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
-    """Train both for a step, and the first difference of it."""
+    """Train both for a step, and return its first difference; None if all bits are equal."""
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
     beside = _RunBeside(seen, second.place, f"the weights after step {step - 1}" if step else "")
     with watching(beside.see):
         second.trainer.step()
-    found = beside.divergence(names, step)
-    if found is not None:
-        return found
+    divergence = beside.divergence(names, step)
+    if divergence is not None:
+        return divergence
     weights = (side.trainer.weights for side in (first, second))
     for name, (x, y) in _both(*weights).items():
-        found = weight_divergence(name, array_of(x), array_of(y), names, step=step)
-        if found is not None:
-            return found
+        divergence = weight_divergence(name, array_of(x), array_of(y), names, step=step)
+        if divergence is not None:
+            return divergence
     return None
 
 
 def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the weights of both runs by name."""
     return {name: (weight, second[name]) for name, weight in first.items()}
 
 
 class _RunBeside:
-    """Compares the products of a run with those of another one, which it forgets as it goes."""
+    """A comparison of a run's products with those of another run, which are forgotten one by one."""
 
     def __init__(self, others: deque[Product], place: str, after: str) -> None:
         self._others, self._place, self._after = others, place, after
@@ -222,17 +223,17 @@ class _RunBeside:
             self._after = f"{mine.layer}, {mine.product}"
 
     def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
-        """The first difference, once the run is through."""
+        """Return the first difference, after the run's step."""
         if self._pair is None and self._others:
             self._pair = self._others[0], None
         if self._pair is None:
             return None
-        first, second = ([] if each is None else [each] for each in self._pair)
+        first, second = ([] if product is None else [product] for product in self._pair)
         return first_divergence(first, second, names, step=step, after=self._after)
 
 
 def as_product(call: ProductCall, place: str = "") -> Product:
-    """A product that was watched, as the localiser reads it; place: what computed it, "" for this processor."""
+    """Return a watched product as `fpsim.divergence` reads it; place: where it was computed, "" for this processor."""
     operands = OPERANDS[call.product]
     return Product(
         call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),
@@ -241,7 +242,7 @@ def as_product(call: ProductCall, place: str = "") -> Product:
 
 
 def _kept(product: Product) -> Product:
-    """A product in memory of its own: weights change in place when the step ends."""
+    """Return a copy of a product, since weights change in place when the step ends."""
     bias = None if product.bias is None else product.bias.copy()
     return product._replace(
         a=_copy(product.a), b=_copy(product.b), result=product.result.copy(), bias=bias
@@ -249,6 +250,7 @@ def _kept(product: Product) -> Product:
 
 
 def _copy(operand: Any) -> CastOperand:
+    """Return a copy of an operand."""
     source = operand.source.copy()
     copied: CastOperand = operand._replace(
         source=source, encoded=source if operand.encoded is operand.source else operand.encoded

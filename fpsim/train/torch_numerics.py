@@ -23,7 +23,7 @@ functional = torch.nn.functional
 
 
 def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None) -> Tensor:
-    """`fpsim.train.numerics.softmax` of a tensor along the last axis; its gradient is p * (g - sum(g * p)).
+    """Compute `fpsim.train.numerics.softmax` of a tensor; its gradient is p * (g - sum(g * p)).
 
     Args:
       x: float32 tensor (..., n) on the CPU; -inf is masked out.
@@ -44,7 +44,7 @@ def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = 
 def torch_cross_entropy(
     logits: Tensor, targets: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None, mean_over: str = "tokens"
 ) -> Tensor:
-    """`fpsim.train.numerics.cross_entropy` of tensors; what the loss is multiplied by enters as its `scale`.
+    """Compute `fpsim.train.numerics.cross_entropy` of tensors; a factor of the loss enters as its `scale`.
 
     Args:
       logits: float32 tensor (..., classes) on the CPU.
@@ -71,7 +71,7 @@ def torch_cross_entropy(
 def torch_rms_norm(
     x: Tensor, weight: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None, eps: float = 1e-6
 ) -> Tensor:
-    """`fpsim.train.numerics.rms_norm` of tensors along the last axis.
+    """Compute `fpsim.train.numerics.rms_norm` of tensors along the last axis.
 
     With n = x * r as rounded, the gradients are r * (g w - n * mean(g w n)) and the sum of g * n over all rows.
 
@@ -97,7 +97,7 @@ def torch_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None,
     eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """`fpsim.train.numerics.layer_norm` of tensors along the last axis; gradients as of `torch_rms_norm`, centred.
+    """Compute `fpsim.train.numerics.layer_norm` of tensors; gradients are as of `torch_rms_norm`, centred.
 
     Example:
       >>> import torch
@@ -116,11 +116,12 @@ def _applied(function: Any, *arguments: Any) -> Tensor:
 
 
 def _double(x: Tensor) -> Array:
+    """Return a tensor as a float64 array."""
     return array_of(x).astype(np.float64)
 
 
 def _rounded(gradient: Array, fmt: FormatLike) -> Tensor:
-    """A float64 gradient rounded once into the format, as float32."""
+    """Round a float64 gradient once into the format, as float32."""
     return tensor_of(quantize(gradient, fmt).astype(np.float32))
 
 
@@ -163,18 +164,18 @@ class _Norm(torch.autograd.Function):
         eps: float, centred: bool,
     ) -> Tensor:  # fmt: skip
         steps = numerics.steps_of(fmt, sums, "nearest_even")
-        gain, shift = (None if each is None else array_of(each) for each in (weight, bias))
-        found = numerics.normalised(steps, array_of(x), gain, shift, eps, centred=centred)
-        kept = [found.ratios, found.inverse, *([] if found.weight is None else [found.weight])]
+        gain, shift = (None if vector is None else array_of(vector) for vector in (weight, bias))
+        norm = numerics.normalised(steps, array_of(x), gain, shift, eps, centred=centred)
+        kept = [norm.ratios, norm.inverse, *([] if norm.weight is None else [norm.weight])]
         ctx.save_for_backward(*(tensor_of(steps.values(codes)) for codes in kept))
         ctx.fmt, ctx.centred, ctx.biased = fmt, centred, bias is not None
-        return tensor_of(steps.values(found.result))
+        return tensor_of(steps.values(norm.result))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         g = _double(gradient)
-        ratios, inverse, *weights = (_double(each) for each in ctx.saved_tensors)
+        ratios, inverse, *weights = (_double(saved) for saved in ctx.saved_tensors)
         rows = tuple(range(g.ndim - 1))
         with np.errstate(all="ignore"):
             back = g * weights[0] if weights else g

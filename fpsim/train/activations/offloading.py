@@ -19,7 +19,7 @@ PREFIX = "fpsim-activations-"
 
 @dataclass
 class Traffic:
-    """What offloading moved.
+    """The bytes that offloading moved.
 
     Attributes:
       written, read: bytes, since the trainer was made.
@@ -35,7 +35,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class OffloadedTensor:
-    """A tensor in a file, with what it takes to have the same one again: shape, strides and dtype."""
+    """A tensor in a file, with the shape, strides and dtype that it is loaded with."""
 
     path: Path
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class OffloadedTensor:
 
 @dataclass
 class Offload:
-    """A folder of activations, removed when the object is.
+    """A folder of activations, which is removed with the object.
 
     Strides come back as they were, so that torch's kernels, whose order of addition may follow them, have the same
     bits. A file is removed with the last reference to its tensor. A tensor that two operations keep has two files.
@@ -97,9 +97,9 @@ class Offload:
             raise ValueError(f"{shown(str(kept.path))} must hold the activation that was written; it was changed.")
         self.traffic.read += len(data)
         flat = torch.frombuffer(data, dtype=kept.dtype) if data else content.reshape(-1)
-        found = torch.empty_strided(kept.shape, kept.strides, dtype=kept.dtype)
-        found.copy_(flat.reshape(kept.shape))
-        return found
+        tensor = torch.empty_strided(kept.shape, kept.strides, dtype=kept.dtype)
+        tensor.copy_(flat.reshape(kept.shape))
+        return tensor
 
 
 def _drop(path: Path, count: int, traffic: Traffic) -> None:
@@ -119,7 +119,7 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def offload_block(block: Any, offload: Offload) -> None:
-    """Make a module's saved tensors wait in files; parameters, buffers and single numbers stay where they are."""
+    """Move the tensors that a module saves into files; parameters, buffers and single numbers stay in memory."""
     inner = block.forward
     held = {x.untyped_storage().data_ptr() for x in (*block.parameters(), *block.buffers())}
 
@@ -132,14 +132,14 @@ def offload_block(block: Any, offload: Offload) -> None:
 
     def forward(x: Tensor) -> Tensor:
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            found: Tensor = inner(x)
-        return found
+            result: Tensor = inner(x)
+        return result
 
     block.forward = forward
 
 
 def apply_offload(model: Any, share: float) -> Traffic | None:
-    """Make the first blocks of a transformer keep their activations in files, and return what that moves.
+    """Move the activations of a transformer's first blocks into files, and return the traffic.
 
     Raises:
       ValueError: a model without blocks.

@@ -21,7 +21,7 @@ Function: Any = torch.autograd.Function
 @reloadable
 @dataclass(frozen=True)
 class Recompute:
-    """Which activations of a transformer are computed again in the backward pass instead of being kept.
+    """The activations of a transformer that the backward pass computes again instead of keeping them.
 
     By "layer", whole blocks: their input alone is kept. By slices, the largest tensor of a block, which SwiGLU keeps:
     the result of `mlp.gate_up` is computed again from the layer's input, slice by slice, and each slice is used up
@@ -60,7 +60,7 @@ class Recompute:
 
     @property
     def keeps_bits(self) -> bool:
-        """Whether training has the bits that it has without recomputation."""
+        """True if training has the same bits as without recomputation."""
         return self.by != "k" or not self.share or self.slices == 1
 
     def blocks(self, layers: int) -> int:
@@ -99,7 +99,7 @@ def recompute_of(value: Any) -> Recompute:
 
 
 def recompute_block(block: Any) -> None:
-    """Make a module keep its input alone, and run once more in the backward pass.
+    """Keep only the input of a module, and run it once more in the backward pass.
 
     Its layers draw the same random numbers and use the same delayed scales in both runs, since counts of steps and
     scales move in the second one alone, where gradients are on. Products of the second run are shown to no watcher.
@@ -107,14 +107,14 @@ def recompute_block(block: Any) -> None:
     inner = block.forward
 
     def forward(x: Tensor) -> Tensor:
-        found: Tensor = _Recomputed.apply(x, inner) if torch.is_grad_enabled() else inner(x)
-        return found
+        result: Tensor = _Recomputed.apply(x, inner) if torch.is_grad_enabled() else inner(x)
+        return result
 
     block.forward = forward
 
 
 class _Recomputed(Function):  # type: ignore[misc]
-    """Run a function without keeping anything but its input, and run it again for its gradient."""
+    """A function that keeps nothing but its input, and runs again for its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -136,7 +136,7 @@ class _Recomputed(Function):  # type: ignore[misc]
 
 
 class SlicedHidden:
-    """The result of a layer in front of SwiGLU, which is not kept but computed again in slices.
+    """The result of the layer before SwiGLU, which is not kept but computed again in slices.
 
     Args:
       replay: the layer's forward product.
@@ -185,13 +185,13 @@ def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
     tiles = -(-length // tile)
     if slices <= tiles:
         return cut_whole(length, slices, tile)
-    each = -(-slices // tiles)  # slices of a tile
-    if slices % tiles or tile % each or length % tile:
+    per_tile = -(-slices // tiles)  # slices of a tile
+    if slices % tiles or tile % per_tile or length % tile:
         raise ValueError(
             f"slices must be at most {tiles}, the tiles of {tile} that share a scale along {length} elements, or "
             f"divide each of them evenly; got {slices}."
         )
-    size = tile // each
+    size = tile // per_tile
     return [slice(i * size, (i + 1) * size) for i in range(slices)]
 
 
@@ -199,7 +199,7 @@ def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
 
 
 def apply_recompute(model: Any, recompute: Recompute) -> None:
-    """Make the blocks of a transformer compute activations again.
+    """Make the first blocks of a transformer compute activations again, as `recompute` says.
 
     Raises:
       ValueError: a model without blocks.

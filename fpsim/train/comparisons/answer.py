@@ -1,4 +1,4 @@
-"""A comparison in a sentence."""
+"""The sentences that sum up a comparison of recipes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.train.runs import Run
 
 
 class Compared(Protocol):
-    """What of a comparison is put in words and pictures."""
+    """The attributes of a comparison that sentences and figures read."""
 
     @property
     def runs(self) -> tuple[Run, ...]: ...
@@ -33,72 +33,72 @@ class Compared(Protocol):
     def rows(self) -> list[dict[str, Any]]: ...
 
 
-def answer(found: Compared) -> str:
-    """Which recipes cannot be told from the baseline, which end higher and by how much, and which were stopped."""
-    others = [name for name in found.recipes if name != found.baseline]
-    seeds = plural(found.seeds, "seed")
+def answer(comparison: Compared) -> str:
+    """Say which recipes cannot be told from the baseline, which end higher and by how much, and which were stopped."""
+    others = [name for name in comparison.recipes if name != comparison.baseline]
+    seeds = plural(comparison.seeds, "seed")
     if not others:
-        loss = found.final_loss(found.baseline)
+        loss = comparison.final_loss(comparison.baseline)
         if math.isnan(loss.mean):
-            return _stopped(found)
-        return f"{found.baseline} ends at {nats(loss)} nats, mean of {seeds}. {_stopped(found)}".strip()
-    stopped = _stopped(found)
-    if found.seeds < 3:
+            return _stopped(comparison)
+        return f"{comparison.baseline} ends at {nats(loss)} nats, mean of {seeds}. {_stopped(comparison)}".strip()
+    stopped = _stopped(comparison)
+    if comparison.seeds < 3:
         few = f"{seeds} cannot tell recipes apart, for runs of one recipe differ too: take 3 or more."
         return f"{few} {stopped}".strip()
     groups: dict[str, list[str]] = {}
     for name in others:
-        groups.setdefault(found.verdict(name), []).append(name)
+        groups.setdefault(comparison.verdict(name), []).append(name)
     parts = []
     for verdict in ("higher", "lower"):
-        ends = sorted(groups.get(verdict, []), key=lambda name: -abs(found.difference(name).mean))
+        ends = sorted(groups.get(verdict, []), key=lambda name: -abs(comparison.difference(name).mean))
         if ends:
-            parts.append(f"{listed([_by(found.difference(name), name) for name in ends])} {verdict}")
-    undecided = [_open(found.difference(name), name) for name in groups.get("open", [])]
+            parts.append(f"{listed([_by(comparison.difference(name), name) for name in ends])} {verdict}")
+    undecided = [_open(comparison.difference(name), name) for name in groups.get("open", [])]
     rest = " ".join(part for part in (*undecided, stopped) if part)
     same = groups.get("same", [])
     told = ""
     if same:
-        widest = max(max(abs(each.low), abs(each.high)) for each in map(found.difference, same))
-        steps = plural(max(len(each.losses) for each in found.runs), "step")
-        told = f"After {steps} and {seeds}, {listed(same)} cannot be told from {found.baseline}"
+        widest = max(max(abs(run.low), abs(run.high)) for run in map(comparison.difference, same))
+        steps = plural(max(len(run.losses) for run in comparison.runs), "step")
+        told = f"After {steps} and {seeds}, {listed(same)} cannot be told from {comparison.baseline}"
         told += f": the final losses differ by less than {widest:.2g} nats with 95 % confidence"
     if not parts:
-        return f"{told}. {rest}".strip() if told else rest or f"Nothing can be said beside {found.baseline}."
+        return f"{told}. {rest}".strip() if told else rest or f"Nothing can be said beside {comparison.baseline}."
     elsewhere = listed(parts)
-    text = f"{told}; {elsewhere}" if told else f"After {seeds}, {elsewhere} than {found.baseline}"
+    text = f"{told}; {elsewhere}" if told else f"After {seeds}, {elsewhere} than {comparison.baseline}"
     return f"{text}. {rest}".strip()
 
 
 def _by(difference: Interval, name: str) -> str:
-    """A recipe that ends elsewhere, and by how much."""
+    """Return the clause for a recipe that ends higher or lower, with the difference."""
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
 
 
 def _open(difference: Interval, name: str) -> str:
-    """A sentence about a recipe whose seeds differ too much from each other."""
+    """Return the sentence on a recipe whose seeds differ too much from each other."""
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
     return f"{name} lies {mean:#.2g} nats {side}, and its seeds differ too much to rule out chance ({between})."
 
 
-def _stopped(found: Compared) -> str:
+def _stopped(comparison: Compared) -> str:
     """Return sentences about runs that ended early or diverged; "" for none."""
     ended, diverged = [], []
-    for name, runs in found.by_recipe.items():
-        count = sum(bool(each.stopped) for each in runs)
+    for name, runs in comparison.by_recipe.items():
+        count = sum(bool(run.stopped) for run in runs)
         if count:
-            ended.append(f"{name} in {count} of {found.seeds}")
-        highest = [each.highest_loss for each in runs if each.diverged]
+            ended.append(f"{name} in {count} of {comparison.seeds}")
+        highest = [run.highest_loss for run in runs if run.diverged]
         if highest:
-            diverged.append(f"{name} in {len(highest)} of {found.seeds} (up to {max(highest):.2g} nats)")
+            diverged.append(f"{name} in {len(highest)} of {comparison.seeds} (up to {max(highest):.2g} nats)")
     sentences = [f"The loss became Inf or NaN: {listed(ended)}."] if ended else []
     return " ".join([*sentences, *([f"Diverged: {listed(diverged)}."] if diverged else [])])
 
 
-def nats(found: Interval) -> str:
-    """A loss with half the width of its interval.
+def nats(loss: Interval) -> str:
+    """Return a loss with half the width of its interval.
 
     Example:
       >>> from fpsim.train.comparisons.answer import nats
@@ -106,16 +106,20 @@ def nats(found: Interval) -> str:
       >>> nats(Interval(2.5214, 0.0123)), nats(Interval(2.5, float("nan")))
       ('2.521 ± 0.012', '2.500')
     """
-    if math.isnan(found.mean):
+    if math.isnan(loss.mean):
         return "–"
-    digits = 4 if found.half < 0.01 else 3
-    return f"{found.mean:.{digits}f}" + ("" if math.isnan(found.half) else f" ± {found.half:.{digits}f}")
+    digits = 4 if loss.half < 0.01 else 3
+    return f"{loss.mean:.{digits}f}" + ("" if math.isnan(loss.half) else f" ± {loss.half:.{digits}f}")
 
 
-def signed(found: Interval) -> str:
-    """A difference with half the width of its interval."""
-    return nats(found) if math.isnan(found.mean) else f"{'+' if found.mean >= 0 else '−'}{nats(_size(found))}"
+def signed(difference: Interval) -> str:
+    """Return a difference with half the width of its interval."""
+    return (
+        nats(difference)
+        if math.isnan(difference.mean)
+        else f"{'+' if difference.mean >= 0 else '−'}{nats(_size(difference))}"
+    )
 
 
-def _size(found: Interval) -> Interval:
-    return Interval(abs(found.mean), found.half)
+def _size(difference: Interval) -> Interval:
+    return Interval(abs(difference.mean), difference.half)

@@ -1,4 +1,4 @@
-"""Recipes side by side in training: the same seeds for each, and what differences mean beside the noise of seeds."""
+"""Recipes side by side in training: the same seeds for each, and differences against the noise of seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fpsim.train.comparisons.gradient_probe import ALL, recipes_of, rows_over_se
 from fpsim.train.comparisons.intervals import Interval, interval
 from fpsim.train.comparisons.memory import Memory, memory_of
 from fpsim.train.parallel import Ranks
-from fpsim.train.runs import Progress, Run, run, settings_of
+from fpsim.train.runs import Progress, Run, settings_of
+from fpsim.train.runs import run as train
 
 ENOUGH = 3  # seeds from which on recipes are told apart
 PROBED = 120  # steps of float32 before gradients are compared, or as many as there are
@@ -49,67 +50,67 @@ class Comparison:
 
     @cached_property
     def by_recipe(self) -> dict[str, tuple[Run, ...]]:
-        """The name of each recipe, in order, and its runs in the order of the seeds."""
-        found: dict[str, list[Run]] = {}
-        for each in self.runs:
-            found.setdefault(each.recipe.name, []).append(each)
-        return {name: tuple(sorted(runs, key=lambda one: one.settings.seed)) for name, runs in found.items()}
+        """The runs of each recipe by its name, in the order of the seeds."""
+        runs_of: dict[str, list[Run]] = {}
+        for run in self.runs:
+            runs_of.setdefault(run.recipe.name, []).append(run)
+        return {name: tuple(sorted(runs, key=lambda one: one.settings.seed)) for name, runs in runs_of.items()}
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """Names, in the order that they were passed."""
+        """Names of the recipes, in the order that they were passed."""
         return tuple(self.by_recipe)
 
     @property
     def seeds(self) -> int:
-        """How many runs each recipe has."""
+        """Number of runs of each recipe."""
         return len(next(iter(self.by_recipe.values())))
 
     def final_loss(self, recipe: str) -> Interval:
-        """The mean over the seeds of the loss of the last 20 steps, of runs that did not fail."""
-        return interval([each.final_loss for each in self.by_recipe[recipe] if not each.failed])
+        """Return the mean loss of the last 20 steps over the seeds, of runs that did not fail."""
+        return interval([run.final_loss for run in self.by_recipe[recipe] if not run.failed])
 
     def difference(self, recipe: str) -> Interval:
-        """How much higher than the baseline's the final loss is: the mean of the differences of equal seeds."""
+        """Return how much the final loss exceeds the baseline's: the mean of the differences of equal seeds."""
         pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
         return interval([a.final_loss - b.final_loss for a, b in pairs if not a.failed and not b.failed])
 
     def verdict(self, recipe: str) -> str:
-        """Whether a recipe ends elsewhere than the baseline.
+        """Return whether a recipe ends elsewhere than the baseline.
 
         "higher" or "lower" where 0 lies outside of the interval of the difference, else "same", or "open" where that
         interval is wider than 0.1 nats to each side; "unknown" of fewer than 3 seeds that were not stopped; "diverged"
         where a run of the recipe did.
         """
-        if any(each.diverged for each in self.by_recipe[recipe]):
+        if any(run.diverged for run in self.by_recipe[recipe]):
             return DIVERGED
         pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
         if sum(not a.failed and not b.failed for a, b in pairs) < ENOUGH:
             return UNKNOWN
-        found = self.difference(recipe)
-        if found.low <= 0 <= found.high:
-            return OPEN if found.half > WIDE else SAME
-        return HIGHER if found.low > 0 else LOWER
+        difference = self.difference(recipe)
+        if difference.low <= 0 <= difference.high:
+            return OPEN if difference.half > WIDE else SAME
+        return HIGHER if difference.low > 0 else LOWER
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a recipe, as of `to_frame`."""
+        """Return a row for each recipe, as in `to_frame`."""
         return [self._row(name) for name in self.recipes]
 
     def _row(self, name: str) -> dict[str, Any]:
         runs = self.by_recipe[name]
         loss, difference = self.final_loss(name), self.difference(name)
-        ended = [each for each in runs if not each.failed]
+        ended = [run for run in runs if not run.failed]
         memory = self.memory.get(name)
         error = next((row for row in self.probed if row["recipe"] == name and row["layer"] == ALL), {})
         return {
             "recipe": name, "seeds": len(runs), "final_loss": loss.mean, "final_loss_low": loss.low,
-            "final_loss_high": loss.high, "validation_loss": interval([each.validation_loss for each in ended]).mean,
+            "final_loss_high": loss.high, "validation_loss": interval([run.validation_loss for run in ended]).mean,
             "difference": difference.mean, "difference_low": difference.low, "difference_high": difference.high,
-            "verdict": self.verdict(name), "stopped": sum(bool(each.stopped) for each in runs),
-            "diverged": sum(each.diverged for each in runs),
-            "lost_updates": mean(row["lost_updates"] for each in runs for row in each.rows),
-            "skipped_steps": mean(sum(row["skipped"] for row in each.rows) for each in runs),
-            "seconds": mean(each.seconds for each in runs), "time_ratio": self._time_ratio(name),
+            "verdict": self.verdict(name), "stopped": sum(bool(run.stopped) for run in runs),
+            "diverged": sum(run.diverged for run in runs),
+            "lost_updates": mean(row["lost_updates"] for run in runs for row in run.rows),
+            "skipped_steps": mean(sum(row["skipped"] for row in run.rows) for run in runs),
+            "seconds": mean(run.seconds for run in runs), "time_ratio": self._time_ratio(name),
             "weight_bytes": None if memory is None else memory.weights,
             "moment_bytes": None if memory is None else memory.moments,
             "activation_bytes": None if memory is None else memory.activations,
@@ -119,15 +120,15 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """The median time of a step over that of FP32, so that compiling counts little; NaN where there is no FP32."""
+        """Return the median time of a step over FP32's, so that compiling counts little; NaN without FP32."""
         if "FP32" not in self.by_recipe:
             return math.nan
-        times = ([row["seconds"] for each in self.by_recipe[which] for row in each.rows] for which in (name, "FP32"))
-        of_recipe, of_fp32 = (float(np.median(each)) if each else math.nan for each in times)
+        times = ([row["seconds"] for run in self.by_recipe[which] for row in run.rows] for which in (name, "FP32"))
+        of_recipe, of_fp32 = (float(np.median(seconds)) if seconds else math.nan for seconds in times)
         return of_recipe / of_fp32
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row a recipe.
+        """Return a pandas frame with a row for each recipe.
 
         The columns are recipe, seeds, final_loss (mean of the last 20 steps and of the seeds) and its 95 % interval,
         validation_loss, the difference to the baseline (paired by seed) and its interval, verdict, stopped and diverged
@@ -138,32 +139,32 @@ class Comparison:
         return frame(self.rows())
 
     def curves(self) -> Any:
-        """A pandas frame, a row a step of a run: recipe, seed, and the columns of `Run.rows`, such as step and loss."""
+        """Return a pandas frame with a row for each step of each run: recipe, seed, and the columns of `Run.rows`."""
         return frame(list(self.curve_rows()))
 
     def curve_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows of `curves`."""
-        for each in self.runs:
-            for row in each.rows:
-                yield {"recipe": each.recipe.name, "seed": each.settings.seed, **row}
+        """Yield the rows of `curves`."""
+        for run in self.runs:
+            for row in run.rows:
+                yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def measurements(self) -> Any:
         """Return a pandas frame of what products lost: recipe, seed, and the columns of `Run.measured`."""
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
-        """The rows of `measurements`."""
-        for each in self.runs:
-            for row in each.measured:
-                yield {"recipe": each.recipe.name, "seed": each.settings.seed, **row}
+        """Yield the rows of `measurements`."""
+        for run in self.runs:
+            for row in run.measured:
+                yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def run_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row a run: recipe, seed, losses, seconds, why it was stopped, and whether it diverged."""
-        for each in self.runs:
+        """Yield a row for each run: recipe, seed, losses, seconds, why it was stopped, and whether it diverged."""
+        for run in self.runs:
             yield {
-                "recipe": each.recipe.name, "seed": each.settings.seed, "steps": len(each.losses),
-                "final_loss": each.final_loss, "validation_loss": each.validation_loss, "seconds": each.seconds,
-                "stopped": each.stopped, "diverged": each.diverged,
+                "recipe": run.recipe.name, "seed": run.settings.seed, "steps": len(run.losses),
+                "final_loss": run.final_loss, "validation_loss": run.validation_loss, "seconds": run.seconds,
+                "stopped": run.stopped, "diverged": run.diverged,
             }  # fmt: skip
 
     def plot(self, ax: Any = None) -> Any:
@@ -178,13 +179,13 @@ class Comparison:
 
     @property
     def answer(self) -> str:
-        """The comparison in a sentence; of fewer than 3 seeds it tells no recipe from another."""
+        """The comparison in a sentence; with fewer than 3 seeds it tells no recipe from another."""
         from fpsim.train.comparisons.answer import answer
 
         return answer(self)
 
     def to_html(self) -> str:
-        """The page as text.
+        """Return the page as text.
 
         Raises:
           ImportError: jinja2 is not installed.
@@ -256,7 +257,7 @@ def compare(
       (('BF16', 'FP8_RAW'), 2, 12, 'unknown')
     """
     chosen = recipes_of(recipes)
-    names = [each.name for each in chosen]
+    names = [recipe.name for recipe in chosen]
     require_integer("seeds", seeds, 1)
     if baseline is None:
         baseline = next((name for name in BASELINES if name in names), names[0])
@@ -272,49 +273,50 @@ def compare(
         "micro_batches": micro_batches, "measure": measure,
     }  # fmt: skip
     # which refuses what cannot be trained, before the first run
-    memory = {each.name: memory_of(each, settings_of(**settings)) for each in chosen}
+    memory = {recipe.name: memory_of(recipe, settings_of(**settings)) for recipe in chosen}
     probes = gradients and model == "transformer" and ranks.rank == 0
-    said = _Share(progress, len(chosen) * seeds + probes)
+    share = _Share(progress, len(chosen) * seeds + probes)
     runs = []
     for seed in range(seeds):
         for recipe, folder in zip(chosen, folders, strict=True):
             place = None if folder is None else Path(f"{folder}-{seed}")
-            said.begin(f"{recipe.name}, seed {seed}")
-            runs.append(run(recipe, seed=seed, out=place, progress=said, ranks=ranks, **settings))
+            share.begin(f"{recipe.name}, seed {seed}")
+            runs.append(train(recipe, seed=seed, out=place, progress=share, ranks=ranks, **settings))
     rows: Sequence[dict[str, Any]] = ()
     if probes:
-        said.begin("")
+        share.begin("")
         rows = rows_over_seeds(
-            chosen, range(seeds), steps=min(PROBED, steps), text=text, backend=backend, progress=said
+            chosen, range(seeds), steps=min(PROBED, steps), text=text, backend=backend, progress=share
         )  # fmt: skip
-    found = Comparison(tuple(sorted(runs, key=lambda one: names.index(one.recipe.name))), baseline, tuple(rows), memory)
+    runs.sort(key=lambda run: names.index(run.recipe.name))
+    comparison = Comparison(tuple(runs), baseline, tuple(rows), memory)
     if out is not None and ranks.rank == 0:
-        found.save(out)
-    said.begin("finished")
-    return found
+        comparison.save(out)
+    share.begin("finished")
+    return comparison
 
 
 def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
-    """The folder of each recipe's runs, without the seed.
+    """Return the folder of each recipe's runs, without the seed.
 
     Raises:
       ValueError: two names that make the same folder.
     """
     if out is None:
         return [None] * len(chosen)
-    found: list[Path | None] = [out / "runs" / FOLDERS.sub("_", each.name) for each in chosen]
-    lower = [str(each).lower() for each in found]  # some file systems do not tell them apart
+    folders: list[Path | None] = [out / "runs" / FOLDERS.sub("_", recipe.name) for recipe in chosen]
+    lower = [str(folder).lower() for folder in folders]  # some file systems do not tell them apart
     for recipe, name in zip(chosen, lower, strict=True):
         if lower.count(name) > 1:
             raise ValueError(
-                f"names of recipes must make folders of their own; got {shown([each.name for each in chosen])}, where "
+                f"names of recipes must make folders of their own; got {shown([one.name for one in chosen])}, where "
                 f"that of {recipe.name!r} is another one's too. Name it by recipe.replace(name='mine')."
             )
-    return found
+    return folders
 
 
 class _Share:
-    """Turns the progress of parts, one after another, into that of the whole."""
+    """A progress report that turns the progress of parts, one after another, into that of the whole."""
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""
@@ -329,7 +331,7 @@ class _Share:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of those that are no NaN; NaN of none.
+    """Return the mean of the values that are not NaN; NaN if there are none.
 
     Example:
       >>> from fpsim.train.comparisons.comparison import mean

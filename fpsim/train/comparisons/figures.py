@@ -36,51 +36,51 @@ FLOOR = 1e-5  # of shares, on a logarithmic axis
 MARGIN = 1.06  # of room between labels, in their heights
 
 
-def styles(found: Compared) -> dict[str, dict[str, Any]]:
-    """Colour and line of each recipe: the baseline in ink, the others from a palette that colour-blind readers read."""
-    others = [name for name in found.recipes if name != found.baseline]
-    drawn = {found.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
+def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
+    """Return the colour and line of each recipe: ink for the baseline, colours that colour-blind readers tell apart."""
+    others = [name for name in comparison.recipes if name != comparison.baseline]
+    drawn = {comparison.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
     for i, name in enumerate(others):
         lines = DASHES[i // len(PALETTE) % len(DASHES)]
         drawn[name] = {"color": PALETTE[i % len(PALETTE)], "linestyle": lines, "linewidth": 1.2}
     return drawn
 
 
-def loss_axes(found: Compared, ax: Any = None) -> Any:
-    """The smoothed loss of every recipe over the steps: mean and 95 % interval of the seeds."""
+def loss_axes(comparison: Compared, ax: Any = None) -> Any:
+    """Draw the smoothed loss of every recipe over the steps: mean and 95 % interval of the seeds."""
     with figure_style():
         axes = axes_of(ax, 3.6)
-        ends = _bands(axes, found, {name: _curves(runs) for name, runs in found.by_recipe.items()})
+        ends = _bands(axes, comparison, {name: _curves(runs) for name, runs in comparison.by_recipe.items()})
         axes.set_ylabel("loss, nats")
         highest = max((float(np.max(mean[len(mean) // 8 :])) for mean in ends.values()), default=1.0)
         lowest = min((float(np.min(mean)) for mean in ends.values()), default=0.0)
         axes.set_ylim(lowest - 0.06 * (highest - lowest), highest + 0.08 * (highest - lowest))
-        _labelled(axes, found, {name: float(mean[-1]) for name, mean in ends.items()})
+        _labelled(axes, comparison, {name: float(mean[-1]) for name, mean in ends.items()})
     return axes
 
 
-def difference_axes(found: Compared, ax: Any = None) -> Any:
-    """How far the smoothed loss of every recipe lies above the baseline's, seed by seed."""
+def difference_axes(comparison: Compared, ax: Any = None) -> Any:
+    """Draw how far the smoothed loss of every recipe is above the baseline's, seed by seed."""
     with figure_style():
         axes = axes_of(ax, 3.6)
-        base = {each.settings.seed: smoothed(each.losses, SMOOTH) for each in found.by_recipe[found.baseline]
-                if not each.failed}  # fmt: skip
+        base = {run.settings.seed: smoothed(run.losses, SMOOTH) for run in comparison.by_recipe[comparison.baseline]
+                if not run.failed}  # fmt: skip
         curves = {}
-        for name in found.recipes:
-            pairs = [(smoothed(each.losses, SMOOTH), base[each.settings.seed]) for each in found.by_recipe[name]
-                     if not each.failed and each.settings.seed in base]  # fmt: skip
-            if pairs and name != found.baseline:
+        for name in comparison.recipes:
+            pairs = [(smoothed(run.losses, SMOOTH), base[run.settings.seed]) for run in comparison.by_recipe[name]
+                     if not run.failed and run.settings.seed in base]  # fmt: skip
+            if pairs and name != comparison.baseline:
                 curves[name] = np.array([np.subtract(a, b) for a, b in pairs])
         axes.axhline(0, color=INK, linewidth=1.2)
-        ends = _bands(axes, found, curves)
-        axes.set_ylabel(f"loss above {found.baseline}, nats")
+        ends = _bands(axes, comparison, curves)
+        axes.set_ylabel(f"loss above {comparison.baseline}, nats")
         _symmetric_log(axes, ends)
-        _labelled(axes, found, {name: float(mean[-1]) for name, mean in ends.items()})
+        _labelled(axes, comparison, {name: float(mean[-1]) for name, mean in ends.items()})
     return axes
 
 
 def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
-    """Small differences in full, large ones by their logarithm, where there are both."""
+    """Scale the axis linearly near 0 and logarithmically beyond, if there are large differences."""
     largest = max((float(np.max(np.abs(mean[len(mean) // 8 :]))) for mean in ends.values()), default=0.0)
     if largest > 0.2:
         axes.set_yscale("symlog", linthresh=0.1, linscale=1.0)
@@ -92,13 +92,13 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
 
 
 def _curves(runs: Sequence[Run]) -> Array:
-    """Smoothed losses of the runs that were not stopped and did not diverge, (seeds, steps)."""
-    return np.array([smoothed(each.losses, SMOOTH) for each in runs if not each.failed])
+    """Return the smoothed losses of the runs that did not fail, (seeds, steps)."""
+    return np.array([smoothed(run.losses, SMOOTH) for run in runs if not run.failed])
 
 
-def _bands(axes: Any, found: Compared, curves: dict[str, Array]) -> dict[str, Array]:
-    """Draw means and bands; returns the means."""
-    drawn, means = styles(found), {}
+def _bands(axes: Any, comparison: Compared, curves: dict[str, Array]) -> dict[str, Array]:
+    """Draw means and bands, and return the means."""
+    drawn, means = styles(comparison), {}
     for name, values in curves.items():
         if not len(values):
             continue
@@ -107,7 +107,7 @@ def _bands(axes: Any, found: Compared, curves: dict[str, Array]) -> dict[str, Ar
         if not np.isnan(half).any():
             color = drawn[name]["color"]
             axes.fill_between(steps, means[name] - half, means[name] + half, color=color, alpha=0.14, linewidth=0)
-        axes.plot(steps, means[name], **drawn[name], zorder=3 if name == found.baseline else 2)
+        axes.plot(steps, means[name], **drawn[name], zorder=3 if name == comparison.baseline else 2)
     _plain(axes)
     axes.set_xlabel("step")
     return means
@@ -122,11 +122,11 @@ def _plain(axes: Any) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def _labelled(axes: Any, found: Compared, ends: dict[str, float]) -> None:
+def _labelled(axes: Any, comparison: Compared, ends: dict[str, float]) -> None:
     """Write the names at the right, each at the height where its line ends, or as near as the others leave it."""
     if not ends:
         return
-    drawn = styles(found)
+    drawn = styles(comparison)
     low, high = axes.get_ylim()
     place = axes.transData.transform
     bottom, top = place((0, low))[1], place((0, high))[1]
@@ -143,7 +143,7 @@ def _labelled(axes: Any, found: Compared, ends: dict[str, float]) -> None:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights, moved as little as it takes to lie a gap apart.
+    """Move ascending heights apart to at least a gap, as little as possible.
 
     Example:
       >>> from fpsim.train.comparisons.figures import spread
@@ -164,15 +164,15 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 # ---- gradients
 
 
-def probe_figure(found: Compared) -> Any:
-    """The relative error of every recipe's gradients: a tick a layer, a dot for all of them."""
-    drawn = styles(found)
-    names = list(dict.fromkeys(row["recipe"] for row in found.probed))
+def probe_figure(comparison: Compared) -> Any:
+    """Draw the relative error of every recipe's gradients: a tick for each layer, a dot for all of them."""
+    drawn = styles(comparison)
+    names = list(dict.fromkeys(row["recipe"] for row in comparison.probed))
     with figure_style():
         figure = blank_figure(0.55 + 0.24 * len(names))
         axes = figure.subplots()
         for i, name in enumerate(names):
-            rows = [row for row in found.probed if row["recipe"] == name and row["layer"] != "head"]
+            rows = [row for row in comparison.probed if row["recipe"] == name and row["layer"] != "head"]
             shown = [row for row in rows if row["relative_error"] > 0]
             color = drawn[name]["color"]
             ticks = [row["relative_error"] for row in shown if row["layer"] != "all"]
@@ -200,19 +200,19 @@ def probe_figure(found: Compared) -> Any:
 # ---- what products lose
 
 
-def layer_figure(found: Compared, metric: str) -> Any:
-    """Underflow, saturation or SQNR of the worst operand of every layer over the steps, small plots of one scale."""
-    worst = worst_operands(found, metric)
+def layer_figure(comparison: Compared, metric: str) -> Any:
+    """Draw a metric of each layer's worst operand over the steps, in small plots of one scale."""
+    worst = worst_operands(comparison, metric)
     layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
     layers = layers or list(dict.fromkeys(layer for _, layer in worst))
     columns = 2
     rows = math.ceil(len(layers) / columns)
-    drawn = styles(found)
+    drawn = styles(comparison)
     with figure_style():
         figure = blank_figure(0.5 + 0.95 * rows)
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axes, layer in zip(_down(grid, rows, layers), layers, strict=False):
-            for name in found.recipes:
+            for name in comparison.recipes:
                 course = worst.get((name, layer))
                 if course:
                     steps = sorted(course)
@@ -237,21 +237,22 @@ def layer_figure(found: Compared, metric: str) -> Any:
 
 
 def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
-    """Plots column by column, so that a block stands in a column."""
+    """Return the plots column by column, so that a block is in one column."""
     return [grid[i % rows][i // rows] for i in range(len(layers))]
 
 
-def worst_operands(found: Compared, metric: str) -> dict[tuple[str, str], dict[int, float]]:
-    """(recipe, layer) -> step -> the figure of the operand that loses most, mean over the seeds; operands that stay in
-    float32 lose nothing and have none.
+def worst_operands(comparison: Compared, metric: str) -> dict[tuple[str, str], dict[int, float]]:
+    """Return (recipe, layer) -> step -> the metric of the operand that loses most, mean over the seeds.
+
+    Operands that stay in float32 lose nothing and are left out.
     """
     picks = min if metric == "sqnr_db" else max
     seen: dict[tuple[str, str, int, int], list[float]] = {}
-    for each in found.runs:
-        for row in each.measured:
+    for run in comparison.runs:
+        for row in run.measured:
             value = row[metric]
             if not math.isnan(value) and math.isfinite(row["sqnr_db"]):
-                seen.setdefault((each.recipe.name, row["layer"], row["step"], each.settings.seed), []).append(value)
+                seen.setdefault((run.recipe.name, row["layer"], row["step"], run.settings.seed), []).append(value)
     steps: dict[tuple[str, str], dict[int, list[float]]] = {}
     for (name, layer, step, _), values in seen.items():
         steps.setdefault((name, layer), {}).setdefault(step, []).append(picks(values))
@@ -261,17 +262,17 @@ def worst_operands(found: Compared, metric: str) -> dict[tuple[str, str], dict[i
 # ---- loss scales, lost updates
 
 
-def scale_axes(found: Compared, ax: Any = None) -> Any:
-    """The loss scale of every run that has one over the steps; a cross where a step was skipped."""
-    drawn = styles(found)
+def scale_axes(comparison: Compared, ax: Any = None) -> Any:
+    """Draw the loss scale over the steps, for every run that has one; a cross marks a skipped step."""
+    drawn = styles(comparison)
     with figure_style():
         axes = axes_of(ax, 2.6)
         ends = {}
-        for name in scaled(found):
-            for each in found.by_recipe[name]:
-                scales = [row["scale"] for row in each.rows]
+        for name in scaled(comparison):
+            for run in comparison.by_recipe[name]:
+                scales = [row["scale"] for row in run.rows]
                 axes.step(range(len(scales)), scales, where="post", **{**drawn[name], "linewidth": 1.0}, alpha=0.8)
-                skipped = [(row["step"], row["scale"]) for row in each.rows if row["skipped"]]
+                skipped = [(row["step"], row["scale"]) for row in run.rows if row["skipped"]]
                 axes.plot([step for step, _ in skipped], [scale for _, scale in skipped], "x",
                           color=drawn[name]["color"], markersize=4)  # fmt: skip
                 ends[name] = scales[-1]
@@ -285,24 +286,24 @@ def scale_axes(found: Compared, ax: Any = None) -> Any:
         axes.set_ylabel("loss scale")
         axes.set_xlabel("step")
         _plain(axes)
-        _labelled(axes, found, ends)
+        _labelled(axes, comparison, ends)
     return axes
 
 
-def lost_axes(found: Compared, ax: Any = None) -> Any:
-    """The share of the updates that left their weight as it was, smoothed: mean and interval of the seeds."""
+def lost_axes(comparison: Compared, ax: Any = None) -> Any:
+    """Draw the smoothed share of updates that left their weight as it was: mean and interval of the seeds."""
     with figure_style():
         axes = axes_of(ax, 2.6)
         curves = {
-            name: np.array([smoothed([_number(row["lost_updates"]) for row in each.rows], SMOOTH) for each in runs
-                            if not each.failed])
-            for name, runs in found.by_recipe.items() if name in losing(found)
+            name: np.array([smoothed([_number(row["lost_updates"]) for row in run.rows], SMOOTH) for run in runs
+                            if not run.failed])
+            for name, runs in comparison.by_recipe.items() if name in losing(comparison)
         }  # fmt: skip
-        ends = _bands(axes, found, curves)
+        ends = _bands(axes, comparison, curves)
         axes.set_ylabel("lost updates")
         axes.set_ylim(0, 1)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25 %", "50 %", "75 %", "100 %"])
-        _labelled(axes, found, {name: float(mean[-1]) for name, mean in ends.items()})
+        _labelled(axes, comparison, {name: float(mean[-1]) for name, mean in ends.items()})
     return axes
 
 
@@ -310,13 +311,15 @@ def _number(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
 
-def scaled(found: Compared) -> list[str]:
-    """Recipes whose loss has a scale."""
+def scaled(comparison: Compared) -> list[str]:
+    """Return the recipes whose loss has a scale."""
     return [
-        name for name, runs in found.by_recipe.items() if any(row["scale"] != 1 for each in runs for row in each.rows)
+        name
+        for name, runs in comparison.by_recipe.items()
+        if any(row["scale"] != 1 for run in runs for row in run.rows)
     ]
 
 
-def losing(found: Compared) -> list[str]:
-    """Recipes that lose one update in a thousand or more."""
-    return [row["recipe"] for row in found.rows() if row["lost_updates"] >= 1e-3]
+def losing(comparison: Compared) -> list[str]:
+    """Return the recipes that lose one update in a thousand or more."""
+    return [row["recipe"] for row in comparison.rows() if row["lost_updates"] >= 1e-3]

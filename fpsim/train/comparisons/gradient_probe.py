@@ -1,4 +1,4 @@
-"""How far the gradients of one batch are from float32's, at weights that float32 trained: what a recipe does to a step.
+"""The error of the gradients of one batch against float32's, at weights that float32 trained.
 
 The loss of a small model hardly tells one good recipe from another; its gradients do, since recipe and float32 see the
 same weights and the same batch.
@@ -40,7 +40,7 @@ ALL = "all"
 
 
 class Batch(NamedTuple):
-    """Tokens (sequences, context), those that follow, and the weight of each token's loss, or None."""
+    """The tokens (sequences, context), those that follow, and the weight of each token's loss, or None."""
 
     inputs: Tensor
     targets: Tensor
@@ -154,26 +154,26 @@ def probe_rows(
 
 
 def recipes_of(recipes: Any) -> list[Recipe]:
-    """A recipe or several, each with a name of its own.
+    """Return a recipe or several as a list, after checking that each has a name of its own.
 
     Raises:
       ValueError: none, or two of one name.
     """
     several = isinstance(recipes, Iterable) and not isinstance(recipes, (str, Recipe))
-    found = [find_recipe(each) for each in (recipes if several else [recipes])]
-    if not found:
+    chosen = [find_recipe(spec) for spec in (recipes if several else [recipes])]
+    if not chosen:
         raise ValueError("recipes must be one recipe or several; got none. Pass 'DEEPSEEK_V3', say.")
-    names = [each.name for each in found]
+    names = [spec.name for spec in chosen]
     for name in names:
         if not name or names.count(name) > 1:
             raise ValueError(
                 f"recipes must have names of their own; got {shown(names)}. Name one by recipe.replace(name='mine')."
             )
-    return found
+    return chosen
 
 
 def with_one_product(recipe: Any, linear: Any = "BF16") -> list[Recipe]:
-    """Three recipes, in each of which one product of all layers follows another recipe: which one matters most?
+    """Return three recipes, in each of which one product of all layers follows another recipe.
 
     Args:
       recipe: as of `fpsim.train.run`.
@@ -187,19 +187,19 @@ def with_one_product(recipe: Any, linear: Any = "BF16") -> list[Recipe]:
       >>> [each.name for each in with_one_product("NVFP4")]
       ['NVFP4, fprop in BF16', 'NVFP4, dgrad in BF16', 'NVFP4, wgrad in BF16']
     """
-    found, other = find_recipe(recipe), linear_recipe(linear)
-    kept = tuple(Override(pattern, linear=FP32.linear) for pattern in found.keep)
+    base, exchanged = find_recipe(recipe), linear_recipe(linear)
+    kept = tuple(Override(pattern, linear=FP32.linear) for pattern in base.keep)
     return [
-        found.replace(
-            name=f"{found.name}, {product} in {other.name or 'another recipe'}",
-            overrides=(*found.overrides, Override(products=(product,), linear=other), *kept),
+        base.replace(
+            name=f"{base.name}, {product} in {exchanged.name or 'another recipe'}",
+            overrides=(*base.overrides, Override(products=(product,), linear=exchanged), *kept),
         )
         for product in PRODUCTS
     ]
 
 
 def compared(got: dict[str, Array], wanted: dict[str, Array]) -> list[tuple[str, float, float]]:
-    """Layer, relative error and cosine, of each layer and of all but the head together.
+    """Return layer, relative error and cosine, for each layer and for all but the head together.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import compared
@@ -212,11 +212,12 @@ def compared(got: dict[str, Array], wanted: dict[str, Array]) -> list[tuple[str,
 
 
 def _joined(gradients: dict[str, Array], names: list[str]) -> Array:
+    """Return the gradients of some layers as one float64 vector."""
     return np.concatenate([gradients[name].astype(np.float64).ravel() for name in names])
 
 
 def _figures(got: Array, wanted: Array) -> tuple[float, float]:
-    """Relative error, and cosine."""
+    """Return the relative error and the cosine."""
     if not np.isfinite(got).all():
         return math.nan, math.nan
     size, got_size = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
@@ -229,7 +230,7 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """The weights that float32 has after so many steps."""
+    """Return the weights that float32 training has after `steps` steps."""
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
         trainer.step()
@@ -237,7 +238,7 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """The gradient of every linear layer's weight, by name: float32."""
+    """Return the gradient of every linear layer's weight by name, float32."""
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
     trainer.model.load_state_dict(_trained(plain, steps, settings.seed, settings.text), strict=False)
@@ -271,7 +272,7 @@ def _follow_first(trainer: Trainer) -> None:
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
-    """The batch of a step, in which training takes half as many."""
+    """Return the batch of a step, twice as large as in training."""
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
     weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None

@@ -15,24 +15,24 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """A mean, and half the width of its 95 % interval: NaN of fewer than two values."""
+    """A mean and half the width of its 95 % interval, which is NaN for fewer than two values."""
 
     mean: float
     half: float
 
     @property
     def low(self) -> float:
-        """Where it begins."""
+        """Lower end of the interval."""
         return self.mean - self.half
 
     @property
     def high(self) -> float:
-        """Where it ends."""
+        """Upper end of the interval."""
         return self.mean + self.half
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of independent values and its interval by Student's t.
+    """Return the mean of independent values with its interval by Student's t.
 
     Example:
       >>> from fpsim.train.comparisons.intervals import interval
@@ -45,7 +45,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def intervals(values: Array) -> tuple[Array, Array]:
-    """Means and half widths of columns: (seeds, n) -> (n,) each."""
+    """Return the means and half widths of columns: (seeds, n) -> (n,) each."""
     count = len(values)
     if not count:
         return np.full(values.shape[1:], math.nan), np.full(values.shape[1:], math.nan)

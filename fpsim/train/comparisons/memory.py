@@ -20,7 +20,7 @@ MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module k
 
 
 class Memory(NamedTuple):
-    """Bytes of a model of this size, as the recipe's formats take; the emulation itself holds float32.
+    """Bytes that a model of this size takes in the recipe's formats; the emulation itself holds float32.
 
     Attributes:
       weights: masters, copies in another format, and Kahan's compensation.
@@ -35,12 +35,12 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all three, in bytes."""
         return sum(self)
 
 
 def memory_of(recipe: Recipe, settings: Settings) -> Memory:
-    """What a recipe keeps, its overrides as in the first step.
+    """Return the bytes that a recipe keeps, with overrides as in the first step.
 
     Example:
       >>> from fpsim.train import recipes
@@ -57,17 +57,17 @@ def memory_of(recipe: Recipe, settings: Settings) -> Memory:
 
 
 def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
-    """Bits per weight of the weights and of the moments."""
+    """Return the bits per weight of the weights and of the moments."""
     fmt = recipe.format_of("weights")
     weights = 32 if fmt is None else fmt.bits * (2 if recipe.update_rounding == "kahan" else 1)
     if fmt is not None and recipe.masters:
         weights += 32
-    found = (recipe.format_of(name) for name in ("first_moment", "second_moment"))
-    return weights, sum(32 if each is None else each.bits for each in found)
+    moments = (recipe.format_of(name) for name in ("first_moment", "second_moment"))
+    return weights, sum(32 if fmt_kept is None else fmt_kept.bits for fmt_kept in moments)
 
 
 def _activation_bits(trainer: Trainer) -> float:
-    """Of one micro-batch, from a forward pass that is watched."""
+    """Return the bits of the activations of one micro-batch, counted in a forward pass."""
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}
     names = {module: name for name, module in trainer.model.named_modules()}
@@ -79,20 +79,20 @@ def _activation_bits(trainer: Trainer) -> float:
             return
         name = names[module]
         kept = next((row for row in reversed(trainer.recipe.stored) if fnmatchcase(name, row.modules)), None)
-        each = 32.0
+        bits_per_value = 32.0
         if kept is not None:
-            each = stored_bits(kept.fmt, kept.scaling, (x.numel() // x.shape[-1], x.shape[-1])).per_value
+            bits_per_value = stored_bits(kept.fmt, kept.scaling, (x.numel() // x.shape[-1], x.shape[-1])).per_value
         elif type(module) in MADE_BY:
             made = f"{name.rpartition('.')[0]}.{MADE_BY[type(module)]}"
             fmt = trainer.recipe.linear_of(made, "fprop", 0, 1).fprop.out_fmt
-            each = 32.0 if fmt is None else element_format(fmt).bits
+            bits_per_value = 32.0 if fmt is None else element_format(fmt).bits
         if isinstance(module, Core):
             queries = x.numel()
             shares = queries // x.shape[-1] * x.shape[-2]  # of each query, as many as there are tokens
             fmt = trainer.recipe.numerics.softmax
-            bits.append(3 * queries * each + shares * (32.0 if fmt is None else fmt.bits))
+            bits.append(3 * queries * bits_per_value + shares * (32.0 if fmt is None else fmt.bits))
         else:
-            bits.append(x.numel() * each)
+            bits.append(x.numel() * bits_per_value)
 
     watched = [m for m in trainer.model.modules() if m in layers or isinstance(m, (Core, RMSNorm, SwiGLU))]
     hooks = [module.register_forward_pre_hook(see) for module in watched]
@@ -124,5 +124,5 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
 
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Of the input of a linear layer, as its weight gradient reads it."""
+    """Return the bits of a linear layer's input, in the format that its weight gradient reads."""
     return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

@@ -62,8 +62,8 @@ DEFINITIONS = (
 )  # fmt: skip
 
 
-def page(found: Compared, files: Sequence[str] = ()) -> str:
-    """The whole page as text.
+def page(comparison: Compared, files: Sequence[str] = ()) -> str:
+    """Return the page as text.
 
     Args:
       found: the comparison.
@@ -72,65 +72,65 @@ def page(found: Compared, files: Sequence[str] = ()) -> str:
       ImportError: jinja2 is not installed.
     """
     drawn = importlib.util.find_spec("matplotlib") is not None
-    rows = found.rows()
-    settings = found.runs[0].settings
+    rows = comparison.rows()
+    settings = comparison.runs[0].settings
     stops = [
-        (each.recipe.name, each.settings.seed, each.stopped or f"diverged: the loss rose to {each.highest_loss:.2g}.")
-        for each in found.runs if each.failed
+        (run.recipe.name, run.settings.seed, run.stopped or f"diverged: the loss rose to {run.highest_loss:.2g}.")
+        for run in comparison.runs if run.failed
     ]  # fmt: skip
     return render(
         "fpsim.train.comparisons",
         "comparison.html.jinja",
         title="fpsim train",
-        lead=_lead(found),
-        answer=found.answer,
+        lead=_lead(comparison),
+        answer=comparison.answer,
         stops=[f"{name}, seed {seed}: {why}" for name, seed, why in stops],
         plots="" if drawn else PLOTS,
-        baseline=found.baseline,
-        seeds=found.seeds,
-        losses=_losses(found) if drawn else [],
-        recipes=(HEADS, [_row(found, row) for row in rows]),
+        baseline=comparison.baseline,
+        seeds=comparison.seeds,
+        losses=_losses(comparison) if drawn else [],
+        recipes=(HEADS, [_row(comparison, row) for row in rows]),
         costs=(COST_HEADS, [_cost_row(row) for row in rows]),
-        probe=[_picture(probe_figure(found), "probe", "Error of the gradients, by layer")]
-        if drawn and found.probed else [],
-        probed=(PROBE_HEADS, [_probe_row(row) for row in found.probed if row["layer"] == "all"]),
-        by_layer=(PROBE_HEADS, [_probe_row(row) for row in found.probed if row["layer"] != "all"]),
-        layers=_layers(found) if drawn and settings.measure else [],
+        probe=[_picture(probe_figure(comparison), "probe", "Error of the gradients, by layer")]
+        if drawn and comparison.probed else [],
+        probed=(PROBE_HEADS, [_probe_row(row) for row in comparison.probed if row["layer"] == "all"]),
+        by_layer=(PROBE_HEADS, [_probe_row(row) for row in comparison.probed if row["layer"] != "all"]),
+        layers=_layers(comparison) if drawn and settings.measure else [],
         figures=FIGURES,
-        traces=_traces(found) if drawn else [],
-        written=[(each[0].recipe.name, each[0].recipe.source, _settings(each[0].recipe))
-                 for each in found.by_recipe.values()],
+        traces=_traces(comparison) if drawn else [],
+        written=[(run[0].recipe.name, run[0].recipe.source, _settings(run[0].recipe))
+                 for run in comparison.by_recipe.values()],
         definitions=DEFINITIONS,
         files=files,
         versions=versions("fpsim-numerics", "numpy", "torch"),
     )  # fmt: skip
 
 
-def summary_table(found: Compared) -> str:
-    """The answer and the table of recipes as HTML for a notebook, which has a stylesheet of its own."""
+def summary_table(comparison: Compared) -> str:
+    """Return the answer and the table of recipes as HTML for a notebook, which has its own stylesheet."""
     heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in words(found, row)) + "</tr>"
-        for row in found.rows()
+        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in words(comparison, row)) + "</tr>"
+        for row in comparison.rows()
     )
-    return f"<p>{html.escape(found.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
+    return f"<p>{html.escape(comparison.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
 
 
-def words(found: Compared, row: dict[str, Any]) -> list[str]:
-    """A row of the table of recipes as texts."""
-    return [cell if isinstance(cell, str) else cell.text for cell in _row(found, row).cells]
+def words(comparison: Compared, row: dict[str, Any]) -> list[str]:
+    """Return a row of the table of recipes as texts."""
+    return [cell if isinstance(cell, str) else cell.text for cell in _row(comparison, row).cells]
 
 
-def _lead(found: Compared) -> str:
-    """What was trained, in a line."""
-    settings = found.runs[0].settings
+def _lead(comparison: Compared) -> str:
+    """Return a line on what was trained."""
+    settings = comparison.runs[0].settings
     tokens = settings.batch * settings.micro_batches
     size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"
     where = "" if settings.backend == "emulated" else f", backend {settings.backend}"
     text = "" if settings.text is None else f" on {settings.text}"
     return (
         f"A small {settings.model}{text}, {plural(settings.steps, 'step')} of {size}, "
-        f"{plural(len(found.recipes), 'recipe')}, {plural(found.seeds, 'seed')}{where}"
+        f"{plural(len(comparison.recipes), 'recipe')}, {plural(comparison.seeds, 'seed')}{where}"
     )
 
 
@@ -142,14 +142,15 @@ HEADS = (
 )  # fmt: skip
 
 
-def _row(found: Compared, row: dict[str, Any]) -> TableRow:
+def _row(comparison: Compared, row: dict[str, Any]) -> TableRow:
     name = row["recipe"]
-    base = name == found.baseline
+    base = name == comparison.baseline
     verdict = "baseline" if base else VERDICTS[row["verdict"]]
     return TableRow(
         (
-            name, TableCell(nats(found.final_loss(name)), row["final_loss"]),
-            TableCell("–", math.nan) if base else TableCell(signed(found.difference(name)), row["difference"]), verdict,
+            name, TableCell(nats(comparison.final_loss(name)), row["final_loss"]),
+            TableCell("–", math.nan) if base else TableCell(signed(comparison.difference(name)), row["difference"]),
+            verdict,
             TableCell(nats(Interval(row["validation_loss"], math.nan)), row["validation_loss"]),
             _error(row, "gradient_error"), TableCell(percent(row["lost_updates"]), row["lost_updates"]),
             TableCell(f"{row['skipped_steps']:.3g}", row["skipped_steps"]),
@@ -167,12 +168,12 @@ COST_HEADS = (
 
 def _cost_row(row: dict[str, Any]) -> TableRow:
     kept = [row["weight_bytes"], row["moment_bytes"], row["activation_bytes"]]
-    kept = [math.nan if each is None else each for each in kept]
+    kept = [math.nan if size is None else size for size in kept]
     ratio = row["time_ratio"]
     return TableRow((
         row["recipe"], TableCell(f"{row['seconds']:.1f}", row["seconds"]),
         TableCell("–" if math.isnan(ratio) else f"{ratio:.2f}", ratio),
-        *(TableCell("–" if math.isnan(each) else bytes_in_words(each), each) for each in (*kept, sum(kept))),
+        *(TableCell("–" if math.isnan(size) else bytes_in_words(size), size) for size in (*kept, sum(kept))),
     ))  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def _scientific(value: float) -> TableCell:
 
 
 def _settings(recipe: Any) -> list[str]:
-    """What a recipe says, in lines."""
+    """Return the settings of a recipe as lines."""
     if importlib.util.find_spec("cattrs") is None:
         return [repr(recipe)]
     return [f"{name} = {value}" for name, value in plain(recipe).items() if name not in ("name", "source")]
@@ -208,36 +209,38 @@ def _settings(recipe: Any) -> list[str]:
 # ---- pictures
 
 
-def _losses(found: Compared) -> list[Picture]:
-    alive = any(not each.failed for each in found.runs)
+def _losses(comparison: Compared) -> list[Picture]:
+    alive = any(not run.failed for run in comparison.runs)
     if not alive:
         return []
-    pictures = [_picture(loss_axes(found, _axes(3.4)).figure, "loss", "Loss")]
-    if len(found.recipes) > 1 and any(not math.isnan(found.difference(name).mean) for name in found.recipes[1:]):
-        title = f"Above {found.baseline}, seed by seed"
-        pictures.append(_picture(difference_axes(found, _axes(3.4)).figure, "difference", title))
+    pictures = [_picture(loss_axes(comparison, _axes(3.4)).figure, "loss", "Loss")]
+    if len(comparison.recipes) > 1 and any(
+        not math.isnan(comparison.difference(name).mean) for name in comparison.recipes[1:]
+    ):
+        title = f"Above {comparison.baseline}, seed by seed"
+        pictures.append(_picture(difference_axes(comparison, _axes(3.4)).figure, "difference", title))
     return pictures
 
 
-def _layers(found: Compared) -> list[Picture]:
-    """Small plots of what every layer loses; none where all of it stays in float32."""
-    measured = any(math.isfinite(row["sqnr_db"]) for each in found.runs for row in each.measured)
+def _layers(comparison: Compared) -> list[Picture]:
+    """Return small plots of what every layer loses; none if all layers stay in float32."""
+    measured = any(math.isfinite(row["sqnr_db"]) for run in comparison.runs for row in run.measured)
     if not measured:
         return []
-    return [_picture(layer_figure(found, metric), f"layers-{metric}", title) for metric, title in TITLES.items()]
+    return [_picture(layer_figure(comparison, metric), f"layers-{metric}", title) for metric, title in TITLES.items()]
 
 
-def _traces(found: Compared) -> list[Picture]:
+def _traces(comparison: Compared) -> list[Picture]:
     pictures = []
-    if scaled(found):
-        pictures.append(_picture(scale_axes(found, _axes(2.6)).figure, "scales", "Loss scale"))
-    if losing(found):
-        pictures.append(_picture(lost_axes(found, _axes(2.6)).figure, "lost", "Lost updates"))
+    if scaled(comparison):
+        pictures.append(_picture(scale_axes(comparison, _axes(2.6)).figure, "scales", "Loss scale"))
+    if losing(comparison):
+        pictures.append(_picture(lost_axes(comparison, _axes(2.6)).figure, "lost", "Lost updates"))
     return pictures
 
 
 def _axes(height: float) -> Any:
-    """Axes of a figure with room for names at the right."""
+    """Return the axes of a figure with room for names at the right."""
     from fpsim.display.figure import blank_figure, figure_style
 
     with figure_style():

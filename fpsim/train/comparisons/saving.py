@@ -24,14 +24,14 @@ class Tabled(Compared, Protocol):
     def measured_rows(self) -> Iterator[dict[str, Any]]: ...
 
 
-def save(found: Tabled, folder: Path) -> list[Path]:
+def save(comparison: Tabled, folder: Path) -> list[Path]:
     """Write a comparison's page and tables into a folder; see `Comparison.save`."""
     pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
     tables = {
-        "recipes": found.rows(), "runs": list(found.run_rows()), "curves": list(found.curve_rows()),
-        "measured": list(found.measured_rows()), "probe": list(found.probed),
+        "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),
+        "measured": list(comparison.measured_rows()), "probe": list(comparison.probed),
     }  # fmt: skip
-    text = page(found, [name for name in OWN[1:] if tables[name.removesuffix(".parquet")]])
+    text = page(comparison, [name for name in OWN[1:] if tables[name.removesuffix(".parquet")]])
     with replacing(folder, OWN) as drafts:
         (drafts / PAGE).write_text(text, encoding="utf-8")
         for name, rows in tables.items():

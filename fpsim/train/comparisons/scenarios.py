@@ -1,4 +1,4 @@
-"""What a gradient probe makes hard for a format: small losses, outlier channels, uneven tokens, aligned gates."""
+"""The scenarios of a gradient probe: small losses, outlier channels, uneven tokens, aligned gates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scenario(NamedTuple):
 
 @torch.no_grad()
 def outlier_channels(model: Any) -> None:
-    """Make one channel in 32 of what norms return 256 times as large, and their weights in the next layer as small.
+    """Multiply one channel in 32 of each norm's result by 256, and divide its weights in the next layer by it.
 
     All factors are powers of two, so the function stays the same, bit for bit in float32 but for underflow.
 
@@ -62,10 +62,10 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """2**(6 N) for each token, float32: imbalance as between frequent and rare tokens."""
+    """Return 2**(6 N) for each token, float32: an imbalance as between frequent and rare tokens."""
     generator = torch.Generator().manual_seed(seed)
-    found: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
-    return found
+    weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
+    return weights
 
 
 SCENARIOS = {

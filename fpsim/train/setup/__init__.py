@@ -1,1 +1,1 @@
-"""What a run is made of before its first step: settings, layers that follow recipes, and what is refused."""
+"""The parts of a run before its first step: settings, layers that follow recipes, and checks."""

@@ -1,4 +1,4 @@
-"""What a recipe cannot have of a model: layers that there are none of, and lengths that its blocks do not divide."""
+"""Checks of a recipe against a model: layers that do not exist, and lengths that blocks do not divide."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.train.setup.settings import Settings
 
 
 def refuse_names(recipe: Recipe, model: Any) -> None:
-    """A ValueError for a pattern that matches no layer or module."""
+    """Raise a ValueError for a pattern that matches no layer or module."""
     layers = list(layers_of(model))
     modules = [name for name, module in model.named_modules() if isinstance(module, STORING)]
     patterns = [("keep", pattern, layers) for pattern in recipe.keep]
@@ -50,7 +50,7 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 
 
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
-    """Raise a ValueError where the result of a layer before SwiGLU cannot be computed again by slices."""
+    """Raise a ValueError if the result of the layer before SwiGLU cannot be computed again by slices."""
     recompute = settings.recompute
     if recompute.by == "layer" or not recompute.share or not hasattr(model, "blocks"):
         return
@@ -73,7 +73,7 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 
 
 def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
-    """Raise a ValueError where slices would cut tiles that share a scale."""
+    """Raise a ValueError if slices would cut tiles that share a scale."""
     recompute = settings.recompute
 
     def tile(scaling: Any, axis: int, length: int) -> int:
@@ -86,7 +86,7 @@ def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
         hidden = layer.out_features // 2
         cut_evenly(hidden, recompute.slices, tile(linear.weight_scaling, 0, layer.out_features))
     else:
-        sizes = (tile(each, 1, layer.in_features) for each in (linear.input_scaling, linear.weight_scaling))
+        sizes = (tile(scaling, 1, layer.in_features) for scaling in (linear.input_scaling, linear.weight_scaling))
         cut_whole(layer.in_features, recompute.slices, max(sizes))
 
 

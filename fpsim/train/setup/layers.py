@@ -1,4 +1,4 @@
-"""The layers of a model that follow a recipe: what they are called, made and measured by."""
+"""The layers of a model that follow a recipe: their names, how they are made, and their errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
 
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """The model of the settings, parametrised as the recipe says."""
+    """Return the model of the settings, with the recipe's parametrisation."""
     if settings.model == "perceptron":
         if recipe.parametrisation != "standard":
             raise ValueError(
@@ -37,22 +37,22 @@ def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
 
 
 def name_of(module: str) -> str:
-    """A module's name in recipes, which leaves out what unit scaling adds."""
+    """Return a module's name in recipes, which leaves out what unit scaling adds."""
     return module.removesuffix(".linear")
 
 
 def layers_of(model: Any) -> dict[str, Any]:
-    """The linear layers of a model by the names that recipes have for them."""
+    """Return the linear layers of a model by their names in recipes."""
     return {name_of(name): layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Whether a layer stays in float32, overrides aside."""
+    """Return whether a layer stays in float32, apart from overrides."""
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
 
 def is_governed(recipe: Recipe, layer: str) -> bool:
-    """Whether the controller moves a layer; one that is kept has no level that is more exact."""
+    """Return whether the controller moves a layer; a layer that is kept has no level that is more exact."""
     return (
         recipe.controller is not None
         and fnmatchcase(layer, recipe.controller.layers)
@@ -61,32 +61,32 @@ def is_governed(recipe: Recipe, layer: str) -> bool:
 
 
 def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
-    """All that a product of a layer ever follows, by its step and its level."""
-    found = [FP32 if is_kept(recipe, layer) else recipe.linear]
-    found += [
+    """Return all recipes that a product of a layer may follow, at any step and level."""
+    linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
+    linears += [
         row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
     ]  # fmt: skip
     if recipe.controller is not None and is_governed(recipe, layer):
-        found += recipe.controller.levels
-    return [each for each in found if isinstance(each, LinearRecipe)]
+        linears += recipe.controller.levels
+    return [linear for linear in linears if isinstance(linear, LinearRecipe)]
 
 
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Quantise the linear layers that ever follow another recipe than float32, by name."""
+    """Quantise the linear layers that ever follow another recipe than float32, and return them by name."""
     names = {module: name for name, module in model.named_modules()}
-    found = {}
+    layers = {}
     for layer, module in layers_of(model).items():
-        if all(each == FP32 for product in PRODUCTS for each in followed_by(recipe, layer, product)):
+        if all(linear == FP32 for product in PRODUCTS for linear in followed_by(recipe, layer, product)):
             continue
         quantize_linears(model, FP32, names[module], backend=settings.backend)
         module.quant_name = layer  # which draws depend on, and watchers see
-        found[layer] = module
-    return found
+        layers[layer] = module
+    return layers
 
 
 @lru_cache(maxsize=256)
 def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
-    """A recipe that draws for a run of a seed; recipes that never draw stay as they are."""
+    """Return a recipe that draws for a run of a seed; recipes that never draw stay as they are."""
     modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
     draws = Rounding.STOCHASTIC in modes or linear.hadamard
     return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
@@ -101,12 +101,12 @@ def store_activations(model: Any, row: Stored) -> None:
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """The name of a layer's weight among the parameters."""
+    """Return the name of a layer's weight among the parameters."""
     return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
 
 
 def weight_error(layers: Mapping[str, QuantLinear]) -> float:
-    """The relative error of all quantised weights together: sqrt(sum (w - q)^2 / sum w^2); stochastic casts draw 0."""
+    """Return the relative error of all quantised weights together, sqrt(sum (w - q)^2 / sum w^2)."""
     noise = signal = 0.0
     for layer in layers.values():
         spec, _ = layer.recipe.cast_of("weight", backward=False)

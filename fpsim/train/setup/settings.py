@@ -1,4 +1,4 @@
-"""What is trained, beside the recipe."""
+"""The settings of a run apart from its recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = 1 << 64  # what torch's generators and the batches take
 
 @dataclass(frozen=True)
 class Settings:
-    """What is trained, beside the recipe.
+    """Everything that decides a run apart from its recipe.
 
     Args:
       steps: of the optimizer.
@@ -76,7 +76,7 @@ class Settings:
 
     @property
     def tokens(self) -> int:
-        """Rows that a linear layer reads in a micro-batch."""
+        """Number of rows that a linear layer reads in a micro-batch."""
         return self.batch * (self.context if self.model == "transformer" else 1)
 
 
