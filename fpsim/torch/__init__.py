@@ -18,7 +18,8 @@ from fpsim.torch.functions import (
     quantize_scaled,
     view_as_dtype,
 )
-from fpsim.torch.linear import QuantLinear, quantize_linears
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.models import quantize_linears
 
 __all__ = [
     "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "RECIPES", "TE_DELAYED", "TE_HYBRID", "Delayed",

@@ -23,14 +23,14 @@ assert len(_STEPS) == len(ScaleCounts.__dataclass_fields__)
 
 
 def first_state(history: int) -> Tensor:
-    """The state before the first step: (3, 1 + history) float32."""
+    """Return the state before the first step: (3, 1 + history) float32."""
     state = torch.zeros((3, 1 + history))
     state[:, 0] = 1.0
     return state
 
 
 def with_largest_amax(states: Sequence[Array]) -> Array:
-    """The state after a step in several parts, from those after each part alone: as if one had seen the largest amax.
+    """Return the state after a step in several parts, as if one part had seen the largest amax.
 
     Each row is that of the part whose newest amax is the largest; the histories before it are one and the same.
 
@@ -49,7 +49,7 @@ def with_largest_amax(states: Sequence[Array]) -> Array:
 def quantized(
     x: Tensor, cast: OperandCast, step: Tensor | None, plan: LayerPlan, row: Tensor | None
 ) -> tuple[CastOperand, Tensor | None]:
-    """An operand of a layer, and its row of the state after this step; None without delayed scales."""
+    """Return an operand of a layer, and its row of the state after this step; None without delayed scales."""
     if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
     how, source = spec_from(cast.spec), array_of(x)
@@ -65,16 +65,19 @@ def quantized(
 
 @lru_cache(maxsize=64)
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
+    """Return the delayed scaling of a format with these options."""
     history, amax, margin = delayed
     return DelayedScaling(element, history=history, amax=amax, margin=margin)
 
 
 @lru_cache(maxsize=64)
 def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
+    """Return the fields of a delayed scaling's state that are the same in every step."""
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
     return {**fields, "counts": _STEPS, "last": _STEPS}
 
 
 def _arrays(row: Array) -> dict[str, Array]:
+    """Return a row of the state as the arrays of a delayed scaling's state."""
     return {"encode_scales": row[:1].reshape(1, 1), "amax_history": row[1:].reshape(-1, 1, 1)}

@@ -15,7 +15,7 @@ from fpsim.torch.plan import Adds
 
 
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """`fp.gpu.matmul`, from and to the host's memory.
+    """Call `fp.gpu.matmul` with operands from the host's memory, and return its result there.
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU.
@@ -32,7 +32,7 @@ def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def on_hardware(a: Any, b: Any, adds: Adds) -> Array:
-    """The product by the tensor cores of this machine's GPU, float32; with scales per row in BF16, torch's one result.
+    """Multiply by the tensor cores of this machine's GPU, in float32; with scales per row in BF16, torch's only result.
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU, or one without such tensor cores.
@@ -50,12 +50,12 @@ def on_hardware(a: Any, b: Any, adds: Adds) -> Array:
         *codes, (unit.a.name, unit.b.name), *scales, recipe=recipe, out="fp32" if recipe != "row" else "bf16",
         fast_accum=fast,
     )  # fmt: skip
-    found = np.asarray(words)
-    return found.view(np.float32) if found.dtype == np.uint32 else decode(found, "bf16")
+    product = np.asarray(words)
+    return product.view(np.float32) if product.dtype == np.uint32 else decode(product, "bf16")
 
 
 def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, Any]]:
-    """The word of `fp.gpu.hardware.scaled_mm` for two operands, and their scales."""
+    """Return the name that `fp.gpu.hardware.scaled_mm` has for two operands, and their scales."""
     words: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {
         ((-1, -1), (-1, -1)): "tensor", ((1, -1), (-1, 1)): "row", ((1, 128), (128, 128)): "1x128_128x128",
         ((1, 128), (128, 1)): "1x128_1x128", ((128, 128), (128, 1)): "128x128_1x128",
@@ -68,5 +68,5 @@ def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, 
             "backend='hardware' multiplies 16-bit formats, and FP8 with scales per tensor, row, 1x128 and 128x128; got "
             f"{unit.name} with {scalings[0]!r} and {scalings[1]!r}. Take backend='emulated'."
         )
-    one = np.float32(1)  # of codes without scales
-    return recipe, (a.scales if isinstance(a, Scaled) else one, b.scales if isinstance(b, Scaled) else one)
+    no_scale = np.float32(1)  # of codes without scales
+    return recipe, (a.scales if isinstance(a, Scaled) else no_scale, b.scales if isinstance(b, Scaled) else no_scale)

@@ -90,17 +90,19 @@ def export(
     model = model_or_tensors if _is_module(model_or_tensors) else None
     if batch is not None and model is None:
         raise TypeError("batch needs a torch.nn.Module to call; got tensors. Pass the model, or no batch.")
-    companions, found = None, dict(config or {})
+    companions, model_config = None, dict(config or {})
     if isinstance(model_or_tensors, (str, os.PathLike)):
         checkpoint = open_checkpoint(path_of(model_or_tensors))
-        companions, found = _beside(path_of(model_or_tensors), target, found, config is None)
+        companions, model_config = _beside(path_of(model_or_tensors), target, model_config, config is None)
         model_or_tensors = checkpoint
     tensors, notes = _tensors(model_or_tensors)
     if full.startswith(GGUF):
-        notes += [f"{one.name} left out, GGUF has no type for {one.dtype}." for one in tensors if _typeless(one)]
+        notes += [
+            f"{tensor.name} left out, GGUF has no type for {tensor.dtype}." for tensor in tensors if _typeless(tensor)
+        ]
         tensors = [one for one in tensors if not _typeless(one)]
     if model is not None and config is None:
-        found = _config_of(model)
+        model_config = _config_of(model)
     linear = None if model is None else _linear_names(model)
     quantised, kept = _chosen(tensors, linear, patterns, full)
     if not quantised:
@@ -113,7 +115,9 @@ def export(
         if why.startswith(("keep", "a router", ALONE)) and name.endswith(".weight")
     ]
     run = _Run(model, batch, quantised) if model is not None and batch is not None else None
-    job = ExportJob(full, options, tensors, quantised, kept, modules, run.inputs if run else {}, found, companions)
+    job = ExportJob(
+        full, options, tensors, quantised, kept, modules, run.inputs if run else {}, model_config, companions
+    )
     report = write_checkpoint(job, target, run.losses if run else None)
     return replace(report, notes=(*report.notes, *notes))
 
@@ -315,10 +319,10 @@ class _Run:
                     result = self._model(self._batch)
         finally:
             self._model.train(training)
-        found = [x.detach().double().cpu().numpy() for x in _floats(result)]
-        if not found:
+        outputs = [x.detach().double().cpu().numpy() for x in _floats(result)]
+        if not outputs:
             raise ValueError("the model must give tensors of floats on the batch; it gave none.")
-        return found
+        return outputs
 
 
 def _floats(result: Any) -> Iterator[Any]:

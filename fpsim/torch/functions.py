@@ -23,7 +23,8 @@ from fpsim.recipes.linear_recipe import Delayed, LinearRecipe, Product
 from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.scaling import Scaling
-from fpsim.torch.linear import QuantLinear, quantize_linears
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import (
     FLOAT_DTYPES,
     Tensor,
@@ -124,7 +125,7 @@ def fake_quantize(
 
 @with_keywords(CastOfTensor, DEFAULTS)
 def quantize(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
-    """`fp.quantize` of a tensor. It has no gradient, and says so when asked; see `fake_quantize`.
+    """Quantise a tensor, as `fp.quantize` does an array; it has no gradient, unlike `fake_quantize`.
 
     Returns:
       float64 for float64 input, else float32, of x's shape.
@@ -148,7 +149,7 @@ def quantize_scaled(
     x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> Tensor:  # fmt: skip
-    """`fp.quantize_scaled` of a tensor. It has no gradient, and says so when asked; see `fake_quantize`.
+    """Quantise a tensor, as `fp.quantize_scaled` does an array; it has no gradient, unlike `fake_quantize`.
 
     Returns:
       float32 of x's shape.
@@ -171,7 +172,7 @@ def quantize_scaled(
 
 @with_keywords(CastOfTensor, DEFAULTS)
 def encode(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
-    """`fp.encode` of a tensor: codes as unsigned integers.
+    """Return the codes of a tensor as unsigned integers, as `fp.encode` does of an array.
 
     Returns:
       torch.uint8 for formats of up to 8 bits, else uint16, uint32 or uint64, of x's shape. `view_as_dtype` shows
@@ -191,7 +192,7 @@ def encode(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
 
 
 def decode(codes: Tensor, fmt: Any, dtype: torch.dtype = torch.float32) -> Tensor:
-    """`fp.decode` of a tensor: the exact values of codes.
+    """Return the exact values of codes, as `fp.decode` does.
 
     Args:
       codes: unsigned integers, or a tensor of the format's own dtype, on the CPU.
@@ -233,7 +234,7 @@ def encode_scaled(
     x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> ScaledTensors:  # fmt: skip
-    """`fp.encode_scaled` of a tensor: what a matrix unit takes. Compiled graphs break here.
+    """Encode a tensor with scales, as `fp.encode_scaled` does an array. Compiled graphs break here.
 
     Returns:
       ScaledTensors, whose codes are integers; `view_as_dtype` shows them as torch.float8_e4m3fn and the like.
@@ -271,7 +272,7 @@ _outside_graphs: Callable[..., ScaledTensors] = _torch._disable_dynamo(_encode_t
 
 
 def view_as_dtype(codes: Tensor, fmt: Any) -> Tensor:
-    """Codes as the torch dtype that stores them, such as torch.float8_e4m3fn: the same memory.
+    """Return codes as the torch dtype that stores them, such as torch.float8_e4m3fn, in the same memory.
 
     Raises:
       ValueError: torch has no dtype for the format, or the codes are not its integers.
@@ -295,6 +296,7 @@ def view_as_dtype(codes: Tensor, fmt: Any) -> Tensor:
 
 
 def _refuse_elsewhere(x: object, name: str) -> None:
+    """Raise an error unless x is a dense torch tensor on the CPU."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. Use fpsim itself for NumPy arrays.")
     if x.layout != torch.strided:
@@ -307,6 +309,7 @@ def _refuse_elsewhere(x: object, name: str) -> None:
 
 
 def _refuse_other(x: object) -> None:
+    """Raise an error unless x is a dense torch tensor of real floats on the CPU."""
     _refuse_elsewhere(x, "x")
     assert isinstance(x, Tensor)
     if x.dtype not in FLOAT_DTYPES:
@@ -317,7 +320,7 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """The text and the seed of a cast, as the operators take them."""
+    """Return the text and the seed of a cast, as the operators take them."""
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
     spec = _spec(
@@ -332,7 +335,7 @@ def _draws(rounding: Any) -> bool:
 
 
 def _constant_in_graphs(function: Any) -> Any:
-    """As torch.compiler.assume_constant_result marks it, which would import torch's compiler to do so."""
+    """Mark a function's results as constants of graphs, without importing torch's compiler for it."""
     function._dynamo_marked_constant = True
     return function
 
@@ -343,7 +346,7 @@ _is_stochastic: Callable[..., bool] = _constant_in_graphs(_draws)
 
 
 def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
-    """A seed as a tensor for the operators: its 64 bits; None where the mode draws nothing."""
+    """Return a seed's 64 bits as a tensor for the operators; None where the mode draws nothing."""
     if isinstance(seed, Tensor):
         if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
             raise ValueError(
@@ -362,7 +365,7 @@ def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Given scales as a tensor without a gradient."""
+    """Return given scales as a tensor without a gradient."""
     if scales is None:
         return None
     if isinstance(scales, Tensor):

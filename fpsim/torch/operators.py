@@ -1,4 +1,4 @@
-"""The casts as opaque torch operators: a text argument describes the cast, so that compiled graphs can hold them."""
+"""The casts as opaque torch operators, so that compiled graphs can hold them as text."""
 
 from __future__ import annotations
 
@@ -40,21 +40,22 @@ FLOAT_DTYPES = frozenset(
 
 
 def array_of(x: Tensor) -> Array:
-    """The elements of a tensor on the CPU, without a copy: bfloat16 and float8 ones as ml_dtypes see them."""
+    """Return a CPU tensor's elements as an array, without a copy: bfloat16 and float8 as the dtypes of ml_dtypes."""
     return from_torch(x.detach())
 
 
 def tensor_of(array: Array) -> Tensor:
-    """A new array as a tensor, without a copy."""
+    """Return a new array as a tensor, without a copy."""
     return torch.from_numpy(array)
 
 
 def result_dtype(x: Tensor, spec: Spec) -> torch.dtype:
-    """The dtype of quantised values: float32, but float64 where a cast without scales keeps float64 input."""
+    """Return the dtype of quantised values: float64 for a cast of float64 without scales, else float32."""
     return torch.float64 if x.dtype == torch.float64 and spec.scaling is None else torch.float32
 
 
 def _seed_number(seed: Tensor | None) -> int | None:
+    """Return the seed that a tensor holds, as an unsigned integer."""
     return None if seed is None else int(seed.item()) & 0xFFFFFFFFFFFFFFFF
 
 
@@ -66,7 +67,7 @@ def _scales_array(scales: Tensor | None) -> Array | None:
 
 
 def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
-    """A RuntimeError where a tensor carries a tangent: torch would drop it, since operators have no forward mode."""
+    """Raise a RuntimeError if a tensor has a tangent, which torch would drop: the operators have no forward mode."""
     for name, tensor in tensors.items():
         if tensor is not None and _has_tangent(tensor):
             raise RuntimeError(
@@ -76,7 +77,7 @@ def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
 
 
 def _has_tangent(tensor: Tensor) -> bool:
-    """Whether forward-mode differentiation follows a tensor, however torch.func wraps it."""
+    """Return whether forward-mode differentiation follows a tensor, however torch.func wraps it."""
     layers, transforms = [tensor], torch._C._functorch
     if not torch.compiler.is_compiling():  # which has no wrappers
         while transforms.is_functorch_wrapped_tensor(layers[-1]):
@@ -90,7 +91,7 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
-    """An operator that changes none of its arguments.
+    """Return an operator that changes none of its arguments.
 
     torch keeps its compiler away from an operator's function, and imports it to do so when the operator is first
     called, which takes longer than to import torch. Before anybody has imported it, there is nothing to keep away.
@@ -107,15 +108,15 @@ def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDe
       >>> double(torch.tensor([1.0, 3.0]))
       tensor([2., 6.])
     """
-    found = torch.library.custom_op(name, function, mutates_args=(), schema=schema)
-    functions = getattr(found, "_backend_fns", {})
+    custom_op = torch.library.custom_op(name, function, mutates_args=(), schema=schema)
+    functions = getattr(custom_op, "_backend_fns", {})
     for device, guarded in functions.items():
         functions[device] = _unguarded_at_first(guarded)
-    return found
+    return custom_op
 
 
 def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is called as it is until torch's compiler is there."""
+    """Return a function that is called without torch's guard until torch's compiler is imported."""
     plain = getattr(guarded, "__wrapped__", guarded)
 
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -230,13 +231,13 @@ def _(codes: Tensor, spec: str, double: bool) -> Tensor:
 
 
 def storage_dtype(element: Element) -> torch.dtype:
-    """The torch integers that hold codes."""
-    found: torch.dtype = getattr(torch, element.storage.name)
-    return found
+    """Return the torch integers that hold codes."""
+    dtype: torch.dtype = getattr(torch, element.storage.name)
+    return dtype
 
 
 def dtype_of(fmt: Format) -> torch.dtype | None:
-    """The torch dtype that stores a format's codes, or None."""
+    """Return the torch dtype that stores a format's codes, or None."""
     if fmt in (FP16, FP32, FP64):
         return {FP16: torch.float16, FP32: torch.float32, FP64: torch.float64}[fmt]
     dtype = DTYPES.get(fmt)

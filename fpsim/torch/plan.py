@@ -17,7 +17,7 @@ from fpsim.schedules.written import parsed
 
 
 class OperandCast(NamedTuple):
-    """How one operand is quantised."""
+    """The cast of one operand."""
 
     spec: str  # the text of a cast, "" for none
     key: int  # of its draws, or -1
@@ -28,7 +28,7 @@ NO_CAST = OperandCast("", -1)
 
 
 class ProductPlan(NamedTuple):
-    """How one product is added: texts of a `Product`, "" and 0 where there is none."""
+    """The arithmetic of one product: texts of a `Product`, "" and 0 where there is none."""
 
     unit: str  # a matrix unit's name
     accumulator: str  # as its repr
@@ -38,7 +38,7 @@ class ProductPlan(NamedTuple):
 
     @property
     def is_torch(self) -> bool:
-        """Whether torch multiplies, in float32."""
+        """True if torch multiplies, in float32."""
         return not self.unit and not self.accumulator
 
 
@@ -63,21 +63,21 @@ class LayerPlan(NamedTuple):
 
     @property
     def draws(self) -> bool:
-        """Whether any cast is stochastic."""
+        """True if any cast is stochastic."""
         return any(cast.key >= 0 for cast in self if isinstance(cast, OperandCast))
 
     @property
     def text(self) -> str:
-        """What `plan_from` reads."""
+        """The plan as JSON, which `plan_from` reads."""
         return json.dumps(self)
 
     def of(self, product: str) -> ProductPlan:
-        """How one product is added on this backend."""
+        """Return the arithmetic of one product on this backend."""
         how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 
     def with_product(self, product: str, other: LayerPlan) -> LayerPlan:
-        """This plan with one product, operands included, from another one."""
+        """Return this plan with one product, its operands included, from another plan."""
         fields = {
             "fprop": ("input", "weight", "fprop"),
             "dgrad": ("grad", "weight_backward", "dgrad"),
@@ -92,7 +92,7 @@ BACKENDS = ("emulated", "float32", "gpu", "hardware")
 
 @lru_cache(maxsize=1024)
 def plan_from(text: str) -> LayerPlan:
-    """The plan of a text."""
+    """Return the plan that a text describes."""
     fields = json.loads(text)
     made = [kind(*values) for kind, values in zip([OperandCast] * 7 + [ProductPlan] * 3, fields, strict=False)]
     hadamard, signs, delayed, name, backend = fields[len(made) :]
@@ -100,7 +100,7 @@ def plan_from(text: str) -> LayerPlan:
 
 
 def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
-    """The plan of the layer of a name, on a backend: a word of BACKENDS."""
+    """Return the plan of a layer, by its recipe, its name and its backend: a word of BACKENDS."""
     require_word("backend", backend, BACKENDS)
 
     def cast(operand: str, *, back: bool) -> OperandCast:
@@ -136,6 +136,7 @@ def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Layer
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
+    """Return the arithmetic of a product as texts."""
     how, adds = getattr(recipe, product), recipe.accumulator(product)
     unit = adds if isinstance(adds, MatrixUnit) else None
     return ProductPlan(
@@ -148,7 +149,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
 
 
 class Adds(NamedTuple):
-    """An `ProductPlan` as objects."""
+    """A `ProductPlan` as objects."""
 
     unit: MatrixUnit | None
     accumulator: Any
@@ -159,7 +160,7 @@ class Adds(NamedTuple):
 
 @lru_cache(maxsize=256)
 def adds_of(how: ProductPlan) -> Adds:
-    """What the texts of an arithmetic say."""
+    """Return the objects that the texts of a product's arithmetic describe."""
     return Adds(
         find_unit(how.unit) if how.unit else None,
         parsed(how.accumulator) if how.accumulator else None,

@@ -22,7 +22,7 @@ from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
 
 
 class CastOperand(NamedTuple):
-    """An operand of a product.
+    """An operand of a product, before and after its cast.
 
     Attributes:
       source: what was cast, (rows, columns), floats.
@@ -36,13 +36,13 @@ class CastOperand(NamedTuple):
 
     @property
     def transposed(self) -> CastOperand:
-        """(columns, rows)."""
+        """The operand's transpose, (columns, rows)."""
         turned = self.encoded.transpose() if isinstance(self.encoded, Scaled) else self.encoded.T
         return CastOperand(self.source.T, turned, self.fmt)
 
     @property
     def values(self) -> Array:
-        """What the codes stand for: float32; float64 where float64 was cast without scales or not at all."""
+        """Values of the codes: float32, or float64 where float64 was cast without scales or not at all."""
         if isinstance(self.encoded, Scaled):
             return self.encoded.decode()
         if self.fmt is None:
@@ -51,7 +51,7 @@ class CastOperand(NamedTuple):
 
 
 def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
-    """A tensor of (rows, columns) as one product reads it."""
+    """Cast a tensor of (rows, columns) for one product."""
     source = array_of(x)
     if not cast.spec:
         return CastOperand(source, source, None)
@@ -70,7 +70,7 @@ def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
 def multiply(
     a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None, backend: str
 ) -> Tensor:
-    """The product of two operands, (M, N): float32, or float64 where torch multiplies float64 values.
+    """Multiply two operands, (M, N): in float32, or in float64 where torch multiplies float64 values.
 
     turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b.
     """
@@ -80,11 +80,11 @@ def multiply(
     adds = adds_of(how)
     vector = None if bias is None else array_of(bias).astype(np.float32)
     if adds.unit is None:
-        found = matmul(
+        codes = matmul(
             a.values.astype(np.float32, copy=False), b.values.astype(np.float32, copy=False),
             accumulate=adds.accumulator,
         )  # fmt: skip
-        return tensor_of(_finished(_as_float(found, adds.accumulator.result_format), vector, adds.out_fmt))
+        return tensor_of(_finished(_as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
     left, right = _codes(a, adds.unit, "a"), _codes(b, adds.unit, "b")
     if backend == "hardware":
         return tensor_of(_finished(on_hardware(left, right, adds), vector, adds.out_fmt))
@@ -102,7 +102,7 @@ def multiply(
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """torch's own product of the values."""
+    """Multiply the values with torch."""
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
     with torch.autocast("cpu", enabled=False):
@@ -115,20 +115,20 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
 
 
 def _finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """A float32 product with its bias, rounded to its format."""
+    """Return a float32 product with its bias, rounded to its format."""
     total = product if bias is None else product + bias
     return total if out_fmt is None else quantize(total, out_fmt)
 
 
 def _as_float(product: Array, fmt: Format) -> Array:
-    """A result of `matmul` as float32."""
+    """Return a result of `matmul` as float32."""
     if product.dtype in (np.float32, np.float64):
         return product.astype(np.float32, copy=False)
     return decode(product, fmt) if product.dtype.kind == "u" else product.astype(np.float32)
 
 
 def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
-    """An operand as the unit takes it."""
+    """Return an operand as the unit takes it."""
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
         return x.values.astype(np.float32, copy=False)  # TF32, which units read as patterns of float32
@@ -139,7 +139,7 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """The same numbers with scales of their own for every row (along K): a block of 16x16 says one 16 times."""
+    """Return the same numbers with separate scales for every row (along K); a block of 16x16 repeats its scale."""
     across = 1 - along
     tall = x.scaling.block[across]
     if tall == 1:
@@ -154,7 +154,7 @@ def _one_dimensional(x: Scaled, along: int) -> Scaled:
 
 
 def _whole_blocks(x: Scaled, along: int, block: int) -> Scaled:
-    """The same numbers with zero codes up to a whole block of K, as kernels fill their last one."""
+    """Return the same numbers with zero codes up to a whole block of K, as kernels pad their last block."""
     missing = -x.codes.shape[along] % block
     if not missing:
         return x

@@ -17,7 +17,7 @@ from fpsim.torch.products import CastOperand, multiply
 
 
 class ProductReplay:
-    """What the forward product of a layer read, ready to be multiplied again in parts.
+    """The operands of a layer's forward product, ready to be multiplied again in parts.
 
     Operands are quantised whole, with the count of steps and the delayed scales that the layer had when this was made,
     so that stochastic rounding draws the same numbers. The weight must not change before the last part is computed.
@@ -45,23 +45,23 @@ class ProductReplay:
 
     @property
     def row_tile(self) -> int:
-        """Rows of x that share a scale; parts begin at a multiple, or lie within one."""
+        """Number of rows of x that share a scale; parts begin at a multiple of it, or are within one tile."""
         return _tile(self._operands()[0], 0)
 
     @property
     def column_tile(self) -> int:
-        """Features of the result that share a scale of the weight."""
+        """Number of features of the result that share a scale of the weight."""
         return _tile(self._operands()[1], 0)
 
     def part(self, rows: slice, columns: slice) -> Tensor:
         """Return some rows and columns of the result, in the dtype of x."""
         a, b = self._operands()
         bias = self._layer.bias
-        found = multiply(
+        product = multiply(
             cut(a, 0, rows), cut(b, 0, columns), "b", self._plan.of("fprop"),
             None if bias is None else bias.detach()[columns], self._plan.backend,
         )  # fmt: skip
-        return found.to(self._dtype)
+        return product.to(self._dtype)
 
     def over_terms(self, slices: int) -> Tensor:
         """Return the whole result, as a float32 sum of the products of slices of K, rounded once at the end.
@@ -123,7 +123,7 @@ def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
 
 
 def _tile(operand: CastOperand, axis: int) -> int:
-    """Elements along an axis that share a scale; 1 where a part needs no more than its own."""
+    """Return the number of elements along an axis that share a scale; 1 if parts need no whole tiles."""
     if not isinstance(operand.encoded, Scaled):
         return 1
     size = tile_sizes(operand.encoded.shape, operand.encoded.scaling.block)[axis]

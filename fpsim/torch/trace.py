@@ -1,4 +1,4 @@
-"""Watching products: whoever asks sees every matrix product of every quantised layer, operands and result."""
+"""Watching products: a watcher sees every matrix product of every quantised layer, with operands and result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Show no products while the block runs: those that are computed once more have been seen.
+    """Hide the products from watchers while the block runs, since those computed again were seen before.
 
     Example:
       >>> import torch
@@ -76,11 +76,11 @@ def hidden() -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Return whether anybody looks, and may."""
+    """Return whether there is a watcher that products are not hidden from."""
     return bool(_watchers) and not _hiding
 
 
 def show(call: ProductCall) -> None:
-    """Show a product to whoever looks."""
+    """Show a product to all watchers."""
     for watcher in tuple(_watchers):
         watcher(call)

@@ -19,7 +19,7 @@ from fpsim.recipes.linear import FP32, linear_recipe
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.training_recipe import Recipe
-from fpsim.torch.linear import quantize_linears
+from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
 from fpsim.torch.products import CastOperand

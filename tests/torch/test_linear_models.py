@@ -19,7 +19,7 @@ from tests.kit.sweeps import in_turn
 torch = pytest.importorskip("torch")
 
 
-torch_linear: Any = importlib.import_module("fpsim.torch.linear")
+torch_linear: Any = importlib.import_module("fpsim.torch.linear_products")
 
 
 ft: Any = importlib.import_module("fpsim.torch.functions")
@@ -231,7 +231,7 @@ def test_the_operators_keep_their_contracts() -> None:
     layer, x, dy = layer_and_data(SR)
     x, dy = x.detach().reshape(-1, 320), dy.reshape(-1, 192)
     step = torch.tensor(4)
-    torch.library.opcheck(torch_linear._product_op, (x, layer.weight, layer.bias, step, None, None, layer.plan))
+    torch.library.opcheck(torch_linear.product_op, (x, layer.weight, layer.bias, step, None, None, layer.plan))
     for of_x, of_weight in ((True, False), (False, True), (True, True)):
         arguments = (dy, x, layer.weight.detach(), step, None, None, layer.plan, of_x, of_weight)
         torch.library.opcheck(torch_linear._gradients_op, arguments)

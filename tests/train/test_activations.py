@@ -244,7 +244,7 @@ def test_multiplications_are_those_of_the_products_that_run_again(
         sizes.append(a.source.size * b.source.shape[0 if turned == "b" else 1])
         return multiply(a, b, turned, *rest)
 
-    monkeypatch.setattr("fpsim.torch.linear.multiply", counted)
+    monkeypatch.setattr("fpsim.torch.linear_products.multiply", counted)
     monkeypatch.setattr("fpsim.torch.replay.multiply", counted)
     counts = []
     for again in (0.0, recompute):

@@ -26,7 +26,8 @@ from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.delayed import first_state
-from fpsim.torch.linear import QuantLinear, _product_op
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.linear_products import product_op
 from fpsim.torch.plan import LayerPlan, plan_from, plan_of
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.side_by_side import as_product
@@ -287,7 +288,7 @@ class _Products(TorchFunctionMode):
             self.by_torch.add(layer)
             return by_torch(x, weight, bias, layer)
         try:
-            y, _ = _product_op(x, weight, bias, *self._states(plan, None, None), None, plan.text)
+            y, _ = product_op(x, weight, bias, *self._states(plan, None, None), None, plan.text)
         except (ValueError, TypeError) as reason:
             raise LayerError(f"layer {layer!r}: {reason}") from reason
         output: torch.Tensor = y

@@ -14,7 +14,8 @@ from fpsim.recipes.linear import FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.parts import Stored
 from fpsim.recipes.training_recipe import Recipe
-from fpsim.torch.linear import QuantLinear, quantize_linears
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import Tensor, quantize_op, torch
 from fpsim.train.model import Config, Core, Perceptron, RMSNorm, SwiGLU, Transformer, quantizer, store
 from fpsim.train.setup.settings import Settings

@@ -1,0 +1,152 @@
+"""The products of a quantised linear layer as torch operators, with their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, quantized
+from fpsim.torch.hadamard import hadamard
+from fpsim.torch.operators import Tensor, array_of, operator, tensor_of, torch
+from fpsim.torch.plan import LayerPlan, plan_from
+from fpsim.torch.products import CastOperand, multiply
+from fpsim.torch.trace import ProductCall, is_watched, show
+
+
+def _product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
+    plan: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute y, and the state of delayed scales after it, which is empty if there is none."""
+    casts = plan_from(plan)
+    left, row_x = quantized(x, casts.input, step, casts, _row(state, INPUT))
+    right, row_w = quantized(weight, casts.weight, step, casts, _row(state, WEIGHT))
+    y = _shown("fprop", left, right, "b", bias, casts)
+    return y.to(x.dtype), _with_rows(state, {INPUT: row_x, WEIGHT: row_w})  # (tokens, out)
+
+
+# The products are part of the operators, so that compiled graphs sum in the order of eager mode.
+product_op = operator(
+    "fpsim::linear", _product,
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan) "
+    "-> (Tensor, Tensor)",
+)  # fmt: skip
+
+
+@product_op.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
+    plan: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
+
+
+def _gradients(
+    dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
+    of_x: bool, of_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute dx and dw in the product's dtype, empty if not needed, and the state of delayed scales after them."""
+    casts = plan_from(plan)
+    dx, dw = dy.new_zeros(()), dy.new_zeros(())
+    row = grad = None
+    if of_x or not casts.hadamard:
+        grad, row = quantized(dy, casts.grad, step, casts, _row(live, GRAD))
+    if of_x:
+        assert grad is not None
+        right, _ = quantized(weight, casts.weight_backward, step, casts, _row(state, WEIGHT))
+        dx = _shown("dgrad", grad, right, "", None, casts)  # (tokens, in)
+    if of_weight:
+        kept = x
+        if casts.stash.spec:
+            kept = tensor_of(quantized(x, casts.stash, step, casts, _row(state, INPUT))[0].values)
+        if casts.hadamard:
+            dy, kept = _mixed(dy, casts), _mixed(kept, casts)
+        if casts.hadamard or casts.grad_backward != casts.grad:
+            grad, _ = quantized(dy, casts.grad_backward, step, casts, _row(live, GRAD))
+        right, _ = quantized(kept, casts.input_backward, step, casts, _row(state, INPUT))
+        assert grad is not None
+        dw = _shown("wgrad", grad, right, "a", None, casts)  # (out, in)
+    return dx, dw, _with_rows(live, {GRAD: row})
+
+
+_gradients_op = operator(
+    "fpsim::linear_gradients", _gradients,
+    "(Tensor dy, Tensor x, Tensor weight, Tensor? step, Tensor? state, Tensor? live, str plan, bool of_x, "
+    "bool of_weight) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+@_gradients_op.register_fake
+def _(
+    dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
+    of_x: bool, of_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dtype = _product_dtype(dy)
+    dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
+    dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
+    return dx, dw, dy.new_empty(() if live is None else live.shape)
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
+    """Multiply two operands, and show the product to watchers."""
+    how = plan.of(product)
+    result = multiply(a, b, turned, how, bias, plan.backend)
+    if is_watched():
+        left, right = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
+        added = None if bias is None else array_of(bias)
+        # copies, since weights and gradients change in place while whoever watches may still hold the call
+        left, right = (cast_operand._replace(source=cast_operand.source.copy()) for cast_operand in (left, right))
+        show(ProductCall(plan.name, product, left, right, how, array_of(result).copy(), added))
+    return result
+
+
+def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
+    """Apply the Hadamard transform of a plan along the tokens."""
+    if x.shape[0] % plan.hadamard:
+        raise ValueError(
+            f"the Hadamard transform of {plan.hadamard} terms needs a multiple of as many tokens; got {x.shape[0]}."
+        )
+    return tensor_of(hadamard(array_of(x.float()), plan.hadamard, plan.signs))
+
+
+def _row(state: Tensor | None, row: int) -> Tensor | None:
+    """Return a row of the state of delayed scales."""
+    return None if state is None else state[row]
+
+
+def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
+    """Return a copy of the state with new rows, or an empty tensor if there is no state."""
+    if state is None:
+        return torch.zeros(())
+    new = state.clone()
+    for row, values in rows.items():
+        if values is not None:
+            new[row] = values
+    return new
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, bias, step, state, ctx.live, ctx.plan = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.save_for_backward(x, weight, step, state)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    x, weight, step, state = ctx.saved_tensors
+    of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+    dx = dw = db = None
+    if dy is not None:
+        dx, dw, live = _gradients_op(dy, x, weight, step, state, ctx.live, ctx.plan, of_x, of_weight)
+        dx, dw = dx.to(x.dtype) if of_x else None, dw.to(weight.dtype) if of_weight else None
+        if ctx.live is not None:
+            ctx.live.copy_(live.detach())
+        if ctx.bias_dtype is not None and of_bias:
+            db = dy.to(_product_dtype(dy)).sum(0).to(ctx.bias_dtype)
+    return dx, dw, db, None, None, None, None
+
+
+product_op.register_autograd(_backward, setup_context=_setup)

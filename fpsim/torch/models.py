@@ -1,0 +1,180 @@
+"""Quantised linear layers in a whole model: `quantize_linears`."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.errors import SHOWN, shown
+from fpsim.recipes.blocks import STRICT, block_of
+from fpsim.recipes.linear import FP32
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
+from fpsim.recipes.look_up import find_either
+from fpsim.recipes.training_recipe import Recipe
+from fpsim.torch.linear import QuantLinear
+from fpsim.torch.operators import torch
+
+
+def quantize_linears(
+    model: torch.nn.Module,
+    recipe: Any,
+    pattern: str | Sequence[str] = "*",
+    exclude: str | Sequence[str] = (),
+    *,
+    backend: str = "emulated",
+) -> list[str]:
+    """Make linear layers of a model quantised ones, in place: each layer remains the same object.
+
+    So parameters, tied weights, optimisers, hooks, buffers, modes and every reference to a layer stay valid. Layers of
+    subclasses of `torch.nn.Linear` are left alone: those that are quantised already, and those whose weights other
+    code reads without calling them (the output projection of `torch.nn.MultiheadAttention`). In evaluation
+    `torch.nn.TransformerEncoderLayer` takes a fused path that would skip its layers; it is switched off where needed.
+
+    Where a product's terms are no multiple of those that share a scale, the last block is filled up with zeros, as
+    DeepGEMM's kernels do and as a padded layer would have it. Transformer Engine, `fp.train` and `fp.analysis.plan`
+    ask for whole blocks, so features that are none give a warning; tokens, which only a batch has, do not.
+
+    Args:
+      model: any module.
+      recipe: formats and scalings: a LinearRecipe, or the name of one; or a recipe of training (`fp.train.Recipe`,
+        the name of one, or the path of one in TOML), of which layers follow `linear` and the overrides, product by
+        product, and those that it keeps stay as they are; or a plan of `fp.analysis.plan`, which is such a recipe.
+      pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
+      exclude: names to leave alone, in the same way.
+      backend: what multiplies, as of `QuantLinear`.
+
+    Returns:
+      Qualified names of the layers that were swapped ("" for the model itself), in the model's order.
+
+    Raises:
+      ValueError: no linear layer has such a name, the message lists those that there are; an override matches none,
+        or holds for some of the steps of a training only.
+      TypeError: model is no module, or recipe neither.
+      OSError: the file cannot be read.
+
+    Example:
+      >>> import torch
+      >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+      >>> fp.torch.quantize_linears(model, fp.torch.TE_HYBRID, exclude="2")
+      ['0']
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
+    overrides: tuple[Any, ...] = ()
+    kept: tuple[str, ...] = ()
+    recipe = find_either(recipe)
+    if isinstance(recipe, Recipe):
+        recipe, overrides, kept = recipe.linear, _lasting(recipe), recipe.keep
+    names: dict[torch.nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if type(module) is torch.nn.Linear:
+            names.setdefault(module, []).append(name)
+    known_names = [name for layer_names in names.values() for name in layer_names]
+    _refuse_lost_overrides(overrides, known_names)
+    layers = {
+        module: layer_names[0]
+        for module, layer_names in names.items()
+        if any(fnmatchcase(name, glob) for name in layer_names for glob in included)
+        and not any(fnmatchcase(name, glob) for name in layer_names for glob in excluded)
+        and (
+            not any(fnmatchcase(name, glob) for name in layer_names for glob in kept)
+            or any(fnmatchcase(layer_names[0], row.layers) for row in overrides)
+        )
+    }
+    if not layers:
+        raise ValueError(_nothing_matches(model, known_names, included, excluded, kept))
+    filled: list[str] = []
+    for module, name in layers.items():
+        assert isinstance(module, torch.nn.Linear)
+        rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else recipe
+        products = [_followed(rest, overrides, name, product) for product in PRODUCTS]
+        filled += _filled_up(module, name, products)
+        taken = QuantLinear._take_over(module, products[0], name, backend)
+        if products != [products[0]] * 3:
+            taken.follow(*products)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
+            layer.activation_relu_or_gelu = 0  # the fused path knows ReLU and GELU only
+    if filled:
+        more = f" (and {len(filled) - 1} more like it)" if len(filled) > 1 else ""
+        warnings.warn(
+            f"{filled[0]}{more}: the last block is filled up with zeros, where {STRICT} refuse the layer and "
+            "fp.analysis.plan does not offer the recipe. Pad the layer, or leave it out with exclude=.",
+            stacklevel=2,
+        )
+    return list(layers.values())
+
+
+def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
+    """Return a clause for each product whose features are no whole blocks."""
+    said = []
+    for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
+        block = block_of(recipe, product)
+        if length % block:
+            said.append(
+                f"{product} of layer {name!r} sums {length} terms, no multiple of the {block} that share a scale "
+                f"in {recipe.name or 'the recipe'}"
+            )
+    return said
+
+
+def _lasting(recipe: Any) -> tuple[Any, ...]:
+    """Return the overrides of a recipe of training.
+
+    Raises:
+      ValueError: one holds for some of the steps only, which a model that is not trained by it does not count.
+    """
+    for row in recipe.overrides:
+        if (row.start, row.stop) != (0.0, 1.0):
+            raise ValueError(
+                f"recipe must be the same for all steps, which layers do not count; got {recipe.name!r}, where layers "
+                f"{row.layers!r} follow another one from {row.start:g} to {row.stop:g} of the steps. Train with "
+                "fp.train, or pass its linear."
+            )
+    return tuple(recipe.overrides)
+
+
+def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> None:
+    """Raise a ValueError for an override that matches no layer."""
+    for row in overrides:
+        if not any(fnmatchcase(name, row.layers) for name in names):
+            near = ", ".join(map(repr, difflib.get_close_matches(row.layers, names, SHOWN, cutoff=0.0))) or "none"
+            raise ValueError(
+                "overrides of the recipe must match linear layers of the model; got "
+                f"{row.layers!r}, which matches none of {len(names)}. Near it: {near}."
+            )
+
+
+def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
+    """Return the recipe of a product: that of the last override that holds, or the rest's."""
+    linear: LinearRecipe = rest
+    for row in overrides:
+        if product in row.products and fnmatchcase(layer, row.layers):
+            linear = row.linear
+    return linear
+
+
+def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
+    """Return one pattern or several as a list."""
+    globs = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
+        raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
+    return list(globs)
+
+
+def _nothing_matches(
+    model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
+) -> str:
+    """Return the sentence that no layer matches, with the layers that there are."""
+    quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
+    without = [f"{', '.join(map(repr, excluded))}"] if excluded else []
+    without += [f"{', '.join(map(repr, kept))}, which the recipe keeps"] if kept else []
+    but = f" without {' and '.join(without)}{',' if kept else ''}" if without else ""
+    known = ", ".join(repr(name) for name in names) if names else "none"
+    already = f" Quantised already: {quantized}." if quantized else ""
+    globs = ", ".join(map(repr, included))
+    return f"pattern {globs}{but} matches no torch.nn.Linear of the model, which has {known}.{already}"
