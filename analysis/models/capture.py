@@ -66,7 +66,7 @@ def capture(
 
 
 def text_bytes() -> Any:
-    """Python's own documentation of the language, as uint8."""
+    """Return Python's documentation of the language, as uint8."""
     from pydoc_data.topics import topics
 
     return np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
@@ -75,6 +75,7 @@ def text_bytes() -> Any:
 def _recorded(
     torch: Any, model: Any, data: Any, steps: list[int], seed: int, progress: Callable[[int, int, str], None] | None
 ) -> Capture:
+    """Train the model in a recording, and return the recorded tensors."""
     layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
         losses = _train(torch, model, data, steps[-1], seed, progress)
@@ -90,7 +91,7 @@ def _recorded(
 def _train(
     torch: Any, model: Any, data: Any, steps: int, seed: int, progress: Callable[[int, int, str], None] | None
 ) -> list[float]:
-    """Train for some steps; returns the loss of each."""
+    """Train for some steps, and return the loss of each."""
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
@@ -114,6 +115,7 @@ def _train(
 
 
 def _transformer(torch: Any) -> Any:
+    """Return the untrained transformer."""
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]

@@ -15,7 +15,7 @@ from torch.utils import _pytree
 from fpsim.analysis.models.counting import counting
 from fpsim.analysis.models.coverage import Coverage, Parts, add_part
 from fpsim.analysis.models.losses import arguments_of
-from fpsim.analysis.models.tally import COMPILED_KIND
+from fpsim.analysis.models.watching.tally import COMPILED_KIND
 from fpsim.display.wording import percent
 
 WRAPPED = "OptimizedModule"  # the class of what torch.compile makes of a module
@@ -41,11 +41,11 @@ def is_compiled(module: Any) -> bool:
 
 def compiled_modules(model: Any) -> dict[str, Any]:
     """Return the modules of a model that are compiled, by name, without those inside of others."""
-    found: dict[str, Any] = {}
+    modules: dict[str, Any] = {}
     for name, module in model.named_modules():
-        if is_compiled(module) and not any(is_inside(name, outer) for outer in found):
-            found[name] = module
-    return found
+        if is_compiled(module) and not any(is_inside(name, outer) for outer in modules):
+            modules[name] = module
+    return modules
 
 
 def is_inside(name: str, outer: str) -> bool:
@@ -80,12 +80,12 @@ def stance(word: str) -> AbstractContextManager[Any]:
     """Return torch.compiler's context in which compiled functions run eagerly or as ever; nothing if there are none."""
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
         return nullcontext()
-    found: AbstractContextManager[Any] = torch.compiler.set_stance(word)
-    return found
+    context: AbstractContextManager[Any] = torch.compiler.set_stance(word)
+    return context
 
 
 class HiddenProducts:
-    """Counts what a compiled module multiplies, from the shapes of what it is called with alone.
+    """Counts of what a compiled module multiplies, found from the shapes of its inputs alone.
 
     Args:
       module: which is neither run nor changed.
@@ -120,10 +120,10 @@ def _on_meta(module: Any) -> Any:
     """Return a copy of a module whose weights have shapes alone."""
     held = (*module.parameters(), *module.buffers())
     memo: dict[int, Any] = {id(x): _meta(x) for x in held}
-    found = copy.deepcopy(module, memo)
-    vars(found).pop("forward", None)  # of the module itself
-    run_eagerly(found)
-    return found
+    copied = copy.deepcopy(module, memo)
+    vars(copied).pop("forward", None)  # of the module itself
+    run_eagerly(copied)
+    return copied
 
 
 def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
@@ -141,13 +141,13 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
       >>> print(coverage_of_call(model, torch.ones(4, 8)))
       Seen: 50.0 % of the weights and 50.0 % of the multiplications; not seen: 1 (Linear, compiled).
     """
-    found = HiddenProducts(model).of(*arguments_of(batch))
-    if found is None:
+    coverage = HiddenProducts(model).of(*arguments_of(batch))
+    if coverage is None:
         return None
     prefix = f"{ORIGINAL}." if type(model).__name__ == WRAPPED else ""
     compiled = {name.removeprefix(prefix): module for name, module in compiled_modules(model).items()}
     parts = []
-    for part in found.parts:
+    for part in coverage.parts:
         outer = next((name for name in compiled if is_inside(part.name, name)), None)
         if outer is None:
             parts.append(part)
@@ -157,7 +157,7 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
     merged: Parts = {}
     for part in parts:
         add_part(merged, part)
-    return dataclasses.replace(found, parts=tuple(merged.values()))
+    return dataclasses.replace(coverage, parts=tuple(merged.values()))
 
 
 def share_of(coverage: Coverage, name: str) -> str:

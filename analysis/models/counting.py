@@ -10,7 +10,7 @@ import torch
 
 from fpsim.analysis.models.products import Products, RecordedProduct
 from fpsim.analysis.models.selection import ATTENTION, joined
-from fpsim.analysis.models.tally import Tally
+from fpsim.analysis.models.watching.tally import Tally
 
 
 @contextmanager

@@ -15,7 +15,7 @@ MOST = 0.5  # share of the weights or multiplications that makes most of a model
 
 @dataclass(frozen=True)
 class CoveredPart:
-    """A layer, a function or a module of a model, and what it takes.
+    """A layer, a function or a module of a model, with its weights and multiplications.
 
     Attributes:
       name: of the layer or module.
@@ -34,7 +34,7 @@ class CoveredPart:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The parts of a model that a report has seen: `str()` says the shares, and names what is missing.
+    """The parts of a model that a report has seen: `str()` states the shares, and names what is missing.
 
     Weights are elements of parameters with two or more axes, without norms and without tables of embeddings that are
     only looked up; multiplications are those of forward passes, as far as functions of torch take them.
@@ -79,7 +79,7 @@ class Coverage:
 
     @property
     def is_minor(self) -> bool:
-        """True where less than half of the weights or multiplications is seen, though all layers were asked for."""
+        """True if a report of all layers has seen less than half of the weights or multiplications."""
         return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
 
     def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:
@@ -105,7 +105,7 @@ class Coverage:
         return max(_share(weights, sum(self.sizes.values())), _share(part.multiplications, whole), 0.0)
 
     def __str__(self) -> str:
-        """The shares, and what is not seen."""
+        """Return the shares, and what is not seen."""
         if self.is_minor:
             return self.headline
         seen = f"{percent(self.weights)} of the weights and {percent(self.multiplications)} of the multiplications"
@@ -113,13 +113,13 @@ class Coverage:
 
     @property
     def headline(self) -> str:
-        """The sentence that comes first where most of the model is not seen; "" elsewhere."""
+        """The sentence that comes first if most of the model is not seen, else ""."""
         shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
         return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The shares as a sentence among others, where they are no headline; none for a report without them."""
+        """The shares as a sentence, unless they are the headline; empty for a report without coverage."""
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:

@@ -28,7 +28,7 @@ PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; others are 
 
 
 class Contents(NamedTuple):
-    """What a recording holds.
+    """The contents of a recording's file.
 
     Attributes:
       settings: what JSON holds: the model, formats and their kin.
@@ -48,7 +48,7 @@ class Contents(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write what a recording holds; see `Recording.save`."""
+    """Write the contents of a recording; see `Recording.save`."""
     rows, errors = contents.rows, [report for row in contents.rows for report in row.errors]
     bins = [np.array(row.range.bins, np.int64).reshape(-1, 2) for row in rows]
     arrays: dict[str, Array] = {
@@ -71,49 +71,49 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
         "notes": list(contents.notes),
         "rows": [_row_fields(row) for row in rows],
         "kept": kept,
-        "kept_settings": [[*key, dict(one)] for key, one in contents.kept_settings.items()],
-        "updates": [list(one) for one in contents.monitors.updates],
-        "scales": [list(one) for one in contents.monitors.scales],
+        "kept_settings": [[*key, dict(fields)] for key, fields in contents.kept_settings.items()],
+        "updates": [list(fields) for fields in contents.monitors.updates],
+        "scales": [list(fields) for fields in contents.monitors.scales],
         "coverage": contents.coverage.to_dict(),
     }
     save(path, arrays, to_json(header))
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """What a recording held; see `Recording.load`."""
+    """Read the contents of a recording; see `Recording.load`."""
     arrays, plain = load(path)
     header = from_json(plain)
     if header.get("kind") != KIND:
         raise ScaledFileError(f"{path}: wanted a recording, got a file of something else. Save one with r.save(path).")
     monitors = Monitors(
-        tuple(Update(*one) for one in header["updates"]), tuple(Scale(*one) for one in header["scales"])
+        tuple(Update(*fields) for fields in header["updates"]), tuple(Scale(*fields) for fields in header["scales"])
     )
     kept = {}
     for i, (step, layer, which, fmt) in enumerate(header["kept"]):
         x = arrays[f"kept_{i}"]
         kept[step, layer, which] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
     rows = _rows(header["rows"], arrays)
-    settings = {(step, layer): one for step, layer, one in header.get("kept_settings", [])}
+    settings = {(step, layer): fields for step, layer, fields in header.get("kept_settings", [])}
     notes = tuple(header["notes"])
     coverage = Coverage.from_dict(header["coverage"]) if "coverage" in header else NOTHING
     return Contents(header["settings"], tuple(header["steps"]), notes, rows, kept, monitors, settings, coverage)
 
 
 def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
-    """The rows, whose sums and bins follow each other in the arrays."""
+    """Return the rows, whose sums and bins follow each other in the arrays."""
     rows = []
     first_bin = first_error = 0
     for row in described:
         bins = arrays["bins"][first_bin : first_bin + row["bins"]]
         first_bin += len(bins)
         errors = []
-        for one in row["errors"]:
+        for error_fields in row["errors"]:
             sums = ErrorSums(*(arrays[name][first_error] for name in ("counts", "totals", "maxima")))
             first_error += 1
-            fields_of = {name: one[name] for name in ERROR}
-            if math.isnan(one["scale"]):
+            fields_of = {name: error_fields[name] for name in ERROR}
+            if math.isnan(error_fields["scale"]):
                 fields_of["scale"] = math.nan  # the one NaN that reports share, by which equal ones are equal
-            errors.append(ErrorReport(fmt=element_from(one["fmt"]), sums=sums, **fields_of))
+            errors.append(ErrorReport(fmt=element_from(error_fields["fmt"]), sums=sums, **fields_of))
         spread = RangeReport(tuple((p, n) for p, n in bins.tolist()), *(row[name] for name in RANGE))
         fields = {**{name: row[name] for name in ROW}, "shape": tuple(row["shape"])}
         rows.append(RecordedRow(**fields, range=spread, errors=tuple(errors)))
@@ -121,7 +121,7 @@ def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[Rec
 
 
 def _row_fields(row: RecordedRow) -> dict[str, Any]:
-    """What the header says of a row."""
+    """Return the fields of a row in the file's header."""
     return {
         **{name: getattr(row, name) for name in ROW},
         "shape": list(row.shape),

@@ -16,7 +16,7 @@ WANTED = "loss must be a function of (model, batch) that returns the loss, or a 
 
 
 class Criterion:
-    """One of torch's losses of (output, target) as a function of (model, batch); a batch is (*inputs, target)."""
+    """A loss of torch, of (output, target), as a function of (model, batch); a batch is (*inputs, target)."""
 
     def __init__(self, criterion: Callable[..., Any]) -> None:
         self.criterion = criterion
@@ -32,7 +32,7 @@ class Criterion:
 
     @property
     def content(self) -> str:
-        """What decides its values, for digests."""
+        """Text that decides the criterion's values, for digests."""
         if isinstance(self.criterion, torch.nn.Module):
             return pickle.dumps(self.criterion).hex()
         return f"torch.nn.functional.{self.criterion.__name__}"
@@ -63,14 +63,14 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
-    """A TypeError where a model, batches and a loss are there, in another order."""
+    """Raise a TypeError if the arguments are a model, batches and a loss, but in another order."""
 
     def fit(model: Any, batches: Any, loss: Any) -> bool:
         return isinstance(model, torch.nn.Module) and not callable(batches) and callable(loss)
 
     arguments = (model, batches, loss)
     if not fit(*arguments) and any(fit(*others) for others in itertools.permutations(arguments)):
-        kinds = [type(each).__name__ for each in arguments]
+        kinds = [type(argument).__name__ for argument in arguments]
         raise TypeError(
             f"arguments must be (model, batches, loss), in this order; got {kinds[0]}, {kinds[1]}, {kinds[2]}. Swap "
             "them, or name them: batches=..., loss=...."
@@ -78,7 +78,7 @@ def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
 
 
 def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
-    """A loss as a function of (model, batch).
+    """Return a loss as a function of (model, batch).
 
     Args:
       loss: such a function; or a criterion of torch, a module (`torch.nn.CrossEntropyLoss()`) or a function of

@@ -1,4 +1,4 @@
-"""What is measured of every recorded tensor: its range, and its error in several formats, in one pass each."""
+"""Measurements of tensors while a model runs: the range of all elements, and the error of a sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLE = 1 << 15  # values of a tensor: of most models a recorded step takes les
 
 
 class Measure:
-    """How tensors are measured.
+    """A measurement of tensors: their ranges, and their errors in some formats.
 
     Args:
       formats: float formats, by name, dtype or object; one of up to 8 bits has one scale, "amax", for each tensor.
@@ -49,7 +49,7 @@ class Measure:
         self._histogram = Histogram()
 
     def __call__(self, x: Array) -> tuple[RangeReport, tuple[ErrorReport, ...]]:
-        """The range of an array of floats, of all of it, and the error of its sample in each format."""
+        """Return the range of all elements of an array of floats, and the error of its sample in each format."""
         counts = self._histogram
         counts.clear()
         counts.add(float_pieces(x))
@@ -65,12 +65,12 @@ class Measure:
 
 
 def _any(formats: Any) -> bool:
-    """Whether there is a format: an empty list leaves the ranges."""
+    """Return whether there is a format; with an empty list, ranges alone are measured."""
     return not (isinstance(formats, (list, tuple)) and not formats)
 
 
 def sampled(x: Array, size: int | None) -> Array:
-    """Runs of 2048 elements, spaced evenly from the first to the last, `size` in all; the whole array where it is less.
+    """Return runs of 2048 elements, evenly spaced from the first to the last, `size` in all; or the whole array.
 
     Example:
       >>> from fpsim.analysis.models.measuring import sampled

@@ -1,4 +1,4 @@
-"""What the steps of an optimizer did to the weights: norms of gradients, sizes of updates, updates that were lost."""
+"""Monitors of a training: the norm of gradients, the size of updates, lost updates, and scales over steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.display.wording import percent, plural
 
 
 class Update(NamedTuple):
-    """What one step did to a parameter.
+    """The effect of one step on a parameter.
 
     Attributes:
       step, parameter: when, and its qualified name.
@@ -31,7 +31,7 @@ class Update(NamedTuple):
     lost: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As a row of a table."""
+        """Return the update as a row of a table."""
         return {"step": self.step, "parameter": self.parameter, **_figures([self])}
 
 
@@ -52,7 +52,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class Monitors:
-    """What a run did to its weights, step by step.
+    """The effects of a run on its weights, step by step.
 
     Attributes:
       updates: an Update for each step and parameter.
@@ -66,17 +66,17 @@ class Monitors:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """For each step its gradient_norm, update_ratio and lost_updates, as a dict."""
+        """Yield a dict for each step: gradient_norm, update_ratio and lost_updates."""
         for step in self.steps:
-            yield {"step": step, **_figures([one for one in self.updates if one.step == step])}
+            yield {"step": step, **_figures([update for update in self.updates if update.step == step])}
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps that have updates."""
-        return tuple(sorted({one.step for one in self.updates}))
+        """Numbers of the steps that have updates."""
+        return tuple(sorted({update.step for update in self.updates}))
 
     def merge(self, other: Monitors) -> Monitors:
-        """Both: what is the same in both, as on the ranks of a data-parallel run, once; parts of a parameter added.
+        """Return both together: what both share, as data-parallel ranks do, counts once; other parts are added.
 
         Example:
           >>> from fpsim.analysis.models.monitors import Monitors, Update
@@ -84,16 +84,18 @@ class Monitors:
           >>> one.merge(one) == one, list(one)[0]["gradient_norm"]
           (True, 3.0)
         """
-        found = {(one.step, one.parameter): one for one in self.updates}
-        for one in other.updates:
-            mine = found.get((one.step, one.parameter), one)
-            sums = one[2:] if mine == one else tuple(a + b for a, b in zip(mine[2:], one[2:], strict=True))
-            found[one.step, one.parameter] = Update(one.step, one.parameter, *sums)
-        updates = tuple(sorted(found.values(), key=lambda one: one.step))
-        return Monitors(updates, tuple(sorted(dict.fromkeys((*self.scales, *other.scales)), key=lambda one: one.step)))
+        merged = {(update.step, update.parameter): update for update in self.updates}
+        for update in other.updates:
+            mine = merged.get((update.step, update.parameter), update)
+            sums = update[2:] if mine == update else tuple(a + b for a, b in zip(mine[2:], update[2:], strict=True))
+            merged[update.step, update.parameter] = Update(update.step, update.parameter, *sums)
+        updates = tuple(sorted(merged.values(), key=lambda update: update.step))
+        return Monitors(
+            updates, tuple(sorted(dict.fromkeys((*self.scales, *other.scales)), key=lambda update: update.step))
+        )
 
     def to_frame(self, by: str = "step") -> Any:
-        """A pandas DataFrame of a row for each step, or for each step and parameter.
+        """Return a pandas DataFrame with a row for each step, or for each step and parameter.
 
         Args:
           by: "step" or "parameter".
@@ -102,7 +104,7 @@ class Monitors:
         """
         if by not in ("step", "parameter"):
             raise ValueError(f"by must be 'step' or 'parameter'; got {by!r}.")
-        return frame(list(self) if by == "step" else [one.to_dict() for one in self.updates])
+        return frame(list(self) if by == "step" else [update.to_dict() for update in self.updates])
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the gradient's norm and the size of updates over the steps, and the share of updates that were lost.
@@ -125,7 +127,7 @@ class Monitors:
         return f"<p>{html.escape(str(self))}</p>"
 
     def __str__(self) -> str:
-        """The last step, in a line."""
+        """Return the last step, in a line."""
         rows = list(self)
         if not rows:
             return "no step of an optimizer was seen"
@@ -137,7 +139,7 @@ class Monitors:
 
 
 def _figures(updates: Sequence[Update]) -> dict[str, float]:
-    """The figures of parameters together."""
+    """Return the norms and shares of several updates together."""
     gradient = math.fsum(one.gradient for one in updates)
     weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
     with_gradient = sum(one.asked for one in updates)

@@ -30,8 +30,8 @@ def monitors_axes(rows: Sequence[Mapping[str, float]], ax: Any = None) -> Any:
         right.set_ylim(-3, 103)
         right.set_ylabel("updates lost, %", color=RED)
         right.tick_params(axis="y", labelcolor=RED)
-        for each in (ax, right):
-            each.spines["top"].set_visible(False)
+        for axes in (ax, right):
+            axes.spines["top"].set_visible(False)
         lines = [*ax.get_lines(), *right.get_lines()]
         ax.legend(lines, [line.get_label() for line in lines], loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3,
                   frameon=False, fontsize=7)  # fmt: skip

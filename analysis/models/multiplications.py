@@ -105,8 +105,8 @@ def _attention(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
-    """Count those of an RNN: each of its matrices once for each row of the input, whatever the state is."""
-    weights = next(each for each in args if isinstance(each, list))
+    """Count an RNN's: each of its matrices once for each row of the input, whatever the state is."""
+    weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
 
 
@@ -124,9 +124,9 @@ def _power(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Count those of a chain of matrices in its cheapest order."""
+    """Count a chain of matrices in its cheapest order."""
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
-    shapes = [tuple(each.shape) for each in matrices]
+    shapes = [tuple(matrix.shape) for matrix in matrices]
     shapes[0], shapes[-1] = (1, *shapes[0])[-2:], (*shapes[-1], 1)[:2]  # vectors at the ends
     sizes = [shapes[0][0], *(columns for _, columns in shapes)]
     least = {(i, i + 1): 0 for i in range(len(shapes))}
@@ -138,7 +138,7 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
-    """Count those of torch.einsum, pair by pair from the left."""
+    """Count torch.einsum, pair by pair from the left."""
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}
     for x, labels in zip(operands, inputs, strict=True):
@@ -175,7 +175,7 @@ def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) 
     """Return labels with one for each axis of an ellipsis, counted from the last one."""
     if Ellipsis not in labels:
         return labels
-    hidden = max((label[1] for each in inputs for label in each if isinstance(label, tuple)), default=0)
+    hidden = max((label[1] for of_input in inputs for label in of_input if isinstance(label, tuple)), default=0)
     hidden = hidden if inputs else axes - len(labels) + 1
     place = labels.index(Ellipsis)
     return [*labels[:place], *((Ellipsis, i) for i in range(hidden, 0, -1)), *labels[place + 1 :]]

@@ -14,7 +14,7 @@ DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
 class Convolution(NamedTuple):
-    """What a call of torch.conv1d, conv2d or conv3d is given, with a number for each axis of space.
+    """The arguments of a call of torch.conv1d, conv2d or conv3d, with a number for each axis of space.
 
     Attributes:
       x: (N, C, ...), always with a batch.
@@ -33,29 +33,30 @@ class Convolution(NamedTuple):
 
 
 def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
-    """The arguments of a call."""
+    """Return the arguments of a call."""
     arguments: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
     space, x, weight = DIMENSIONS[func], arguments["input"], arguments["weight"]
     stride, dilation = (_each(arguments[name], space) for name in ("stride", "dilation"))
     if arguments["padding"] == "same":
         missing = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
-        padding = tuple((each // 2, each - each // 2) for each in missing)
+        padding = tuple((zeros // 2, zeros - zeros // 2) for zeros in missing)
     elif arguments["padding"] == "valid":
         padding = ((0, 0),) * space
     else:
-        padding = tuple((each, each) for each in _each(arguments["padding"], space))
+        padding = tuple((zeros, zeros) for zeros in _each(arguments["padding"], space))
     single = x.dim() == space + 1
     x = x[None] if single else x
     return Convolution(x, weight, arguments["bias"], stride, padding, dilation, arguments["groups"], single)
 
 
 def _each(value: Any, space: int) -> tuple[int, ...]:
-    found = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value,)
-    return found * space if len(found) == 1 else found
+    """Return a number for each axis of space, from one number or several."""
+    numbers = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value,)
+    return numbers * space if len(numbers) == 1 else numbers
 
 
 def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
-    """What each place of the result is made of: (N, *places, *sizes, C).
+    """Return the inputs of each place of the result: (N, *places, *sizes, C).
 
     Example:
       >>> import torch
@@ -65,32 +66,32 @@ def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
       [[[[0.0, 4.0], [1.0, 5.0], [2.0, 6.0]], [[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]]]]
     """
     space = len(of.stride)
-    x = functional.pad(x, [each for pair in reversed(of.padding) for each in pair])
+    x = functional.pad(x, [zeros for pair in reversed(of.padding) for zeros in pair])
     for axis, (size, step, dilation) in enumerate(zip(of.weight.shape[2:], of.stride, of.dilation, strict=True), 2):
         x = x.unfold(axis, dilation * (size - 1) + 1, step)[..., ::dilation]
     return x.permute(0, *range(2, 2 + space), *range(2 + space, 2 + 2 * space), 1)
 
 
 def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Patches (N * places, K), weights (outputs, K) and bias of every group; channels run fastest along K."""
+    """Return patches (N * places, K), weights (outputs, K) and bias of each group; channels run fastest along K."""
     channels, outputs = of.x.shape[1] // of.groups, of.weight.shape[0] // of.groups
-    found = []
+    groups = []
     for group in range(of.groups):
         rows = patches(of.x[:, group * channels : (group + 1) * channels], of)
         weight = of.weight[group * outputs : (group + 1) * outputs].movedim(1, -1).reshape(outputs, -1)
         bias = None if of.bias is None else of.bias[group * outputs : (group + 1) * outputs]
-        found.append((rows.reshape(-1, weight.shape[1]), weight, bias))
-    return found
+        groups.append((rows.reshape(-1, weight.shape[1]), weight, bias))
+    return groups
 
 
 def places(of: Convolution) -> tuple[int, ...]:
-    """The sizes of the result in space."""
+    """Return the sizes of the result in space."""
     room = zip(of.x.shape[2:], of.padding, of.weight.shape[2:], of.dilation, of.stride, strict=True)
     return tuple((n + sum(pad) - dil * (size - 1) - 1) // step + 1 for n, pad, size, dil, step in room)
 
 
 def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """The result of the groups' products as a convolution gives it."""
+    """Return the groups' products in the shape of the convolution's result."""
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
     return y[0] if of.single else y
@@ -100,7 +101,7 @@ def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def settings_of(of: Convolution) -> dict[str, Any]:
-    """How patches are cut, as JSON holds it."""
+    """Return how patches are cut, as JSON holds it."""
     return {
         "stride": list(of.stride), "padding": [list(pair) for pair in of.padding], "dilation": list(of.dilation),
         "groups": of.groups,
@@ -108,7 +109,7 @@ def settings_of(of: Convolution) -> dict[str, Any]:
 
 
 def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, Any]) -> Convolution:
-    """A convolution of these tensors.
+    """Return a convolution of these tensors.
 
     Example:
       >>> import torch
@@ -126,7 +127,7 @@ def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, 
 
 
 def settings_of_layer(layer: Any) -> dict[str, Any]:
-    """The same of a torch.nn.Conv1d, Conv2d or Conv3d, whose input is padded where that is not by zeros."""
+    """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d; a border that is not of zeros is no padding."""
     by_zeros = layer.padding_mode == "zeros"
     func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
     empty = torch.empty(0, *layer.weight.shape[1:2], *layer.kernel_size, device="meta")
@@ -137,14 +138,14 @@ def settings_of_layer(layer: Any) -> dict[str, Any]:
 
 
 def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """An input as the layer's convolution reads it: with its border, where that is not of zeros."""
+    """Return an input with the border that the layer's convolution reads, if that is not of zeros."""
     if layer.padding_mode == "zeros":
         return x
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
 
 
 def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Whether each channel meets one of its own, so that there are no matrices to multiply."""
+    """Return whether each channel has its own filter, so that there are no matrices to multiply."""
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -152,13 +153,13 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
-    """The gradient of the result as rows (N * places, outputs) of every group."""
+    """Return the gradient of the result as rows (N * places, outputs) of each group."""
     dy = dy[None] if of.single else dy
-    return [each.movedim(1, -1).reshape(-1, each.shape[1]) for each in dy.chunk(of.groups, 1)]
+    return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]
 
 
 def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """The gradient of the input, of its patches' gradients (N * places, K) of every group, which torch adds up.
+    """Return the gradient of the input, from its patches' gradients (N * places, K) of each group; torch adds them up.
 
     Example:
       >>> import torch
@@ -167,17 +168,17 @@ def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
       >>> gathered([torch.ones(2, 3)], of).tolist()
       [[[1.0, 2.0, 2.0, 1.0]]]
     """
-    found: list[torch.Tensor] = []
+    parts: list[torch.Tensor] = []
     for x, row in zip(of.x.detach().chunk(of.groups, 1), rows, strict=True):
         leaf = torch.zeros_like(x, dtype=row.dtype).requires_grad_()
         with torch.enable_grad():
             cut = patches(leaf, of)
-        found += torch.autograd.grad(cut, leaf, row.reshape(cut.shape))
-    dx = torch.cat(found, 1)
+        parts += torch.autograd.grad(cut, leaf, row.reshape(cut.shape))
+    dx = torch.cat(parts, 1)
     return dx[0] if of.single else dx
 
 
 def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """The gradient of the weight, of that of its matrices (outputs, K) of every group."""
+    """Return the gradient of the weight, from the gradients of its matrices (outputs, K) of each group."""
     outputs, channels, *sizes = of.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

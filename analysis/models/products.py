@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
-from fpsim.analysis.models.patches import DIMENSIONS, convolution, settings_of
+from fpsim.analysis.models.patches import DIMENSIONS, convolution, padded, settings_of, settings_of_layer
 
 WEIGHTED = (
     functional.linear, torch.conv1d, torch.conv2d, torch.conv3d, torch.conv_transpose1d, torch.conv_transpose2d,
@@ -33,7 +33,7 @@ LAYERS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.Embedding, to
 
 
 class RecordedProduct(NamedTuple):
-    """A product: its operands by name, as it read them, and its result.
+    """A product: its operands by name, as they were read, and its result.
 
     Attributes:
       weight: the weight as a layer holds it; None for attention.
@@ -53,7 +53,7 @@ class RecordedProduct(NamedTuple):
 
 
 class Products(TorchFunctionMode):
-    """Calls a function with every product while it is entered, another with others; results are those of torch.
+    """A mode of torch that calls one function with every product, and another with those it cannot read.
 
     Args:
       unseen: takes the name of a function whose operands are not known, and how many multiplications it took.
@@ -82,9 +82,9 @@ class Products(TorchFunctionMode):
             self._seen(weighted(x, weight, output, lookup, settings)._replace(multiplications=count))
         elif func is ATTENTION:
             names = ("query", "key", "value")
-            found = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
+            operands = dict(zip(names, map(as_read, _named(args, kwargs, *names)), strict=True))
             settings, mask = _attention_settings(args, kwargs)
-            self._seen(RecordedProduct(found, None, output, False, settings, mask, count))
+            self._seen(RecordedProduct(operands, None, output, False, settings, mask, count))
         elif self._batched and func in BATCHED:
             self._multiplied(args[-2:], output, args[0] if func is torch.baddbmm else None, count)
         elif func in MATMULS:
@@ -94,7 +94,7 @@ class Products(TorchFunctionMode):
         return output
 
     def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
-        """A product with a matrix of weights as its second operand; others are named alone."""
+        """Record a product with a matrix of weights as its second operand; note other products by their function."""
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
         weight: Any = None
@@ -107,7 +107,7 @@ class Products(TorchFunctionMode):
             self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """The function in parts, so that its products come through here."""
+        """Call the function in parts, so that this mode sees its products."""
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
         self._dropout = float(dropout) if kwargs.get("training", True) else 0.0
@@ -118,20 +118,20 @@ class Products(TorchFunctionMode):
             self._batched, self._scores = False, None
 
     def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None, count: int) -> None:
-        """One of the two products of attention that returns its weights: the scores, then the mixed values."""
+        """Record attention that returns its weights, from its two products: the scores, then the mixed values."""
         if self._scores is None:
             self._scores, self._of_scores = (*operands, mask), count
             return
         query, key, mask = self._scores  # the key lies as the product reads it, the query is scaled already
-        found = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
+        read = {"query": as_read(query), "key": as_read(key), "value": as_read(operands[1])}
         settings = {
             "masked": mask is not None, "causal": False, "scale": 1.0, "turned": True, "dropout": self._dropout,
         }  # fmt: skip
-        self._seen(RecordedProduct(found, None, output, False, settings, mask, self._of_scores + count))
+        self._seen(RecordedProduct(read, None, output, False, settings, mask, self._of_scores + count))
 
 
 def attention_in_parts() -> Callable[..., Any]:
-    """torch's function of multi-head attention, its own code, but that it does not hand itself over to a mode."""
+    """Return torch's function of multi-head attention, without its hand-over to a mode."""
     namespace = {**WHOLE_ATTENTION.__globals__, "has_torch_function": lambda _: False}
     function = types.FunctionType(WHOLE_ATTENTION.__code__, namespace, None, WHOLE_ATTENTION.__defaults__)
     function.__kwdefaults__ = WHOLE_ATTENTION.__kwdefaults__
@@ -139,7 +139,7 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """What decides scaled_dot_product_attention besides queries, keys and values, and its mask."""
+    """Return the settings and the mask of scaled_dot_product_attention."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     scale = arguments.get("scale")
@@ -154,7 +154,7 @@ def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.T
 
 
 def added_to_scores(mask: torch.Tensor) -> torch.Tensor:
-    """A mask as float32 that is added to scores: 0 and -Inf where it says which of them are kept.
+    """Return a mask as float32 that is added to scores; a boolean mask becomes 0 and -Inf.
 
     Example:
       >>> import torch
@@ -172,13 +172,21 @@ def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> RecordedProduct:  # fmt: skip
-    """A product with a weight; what is looked up is no operand. `matrix` is the weight with a row for each output."""
+    """Return a product with a weight; a lookup has no other operand. `matrix` has a row for each output."""
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
     return RecordedProduct(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 
+def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
+    """Return the product of a linear layer or a convolution, from its input and result alone."""
+    cut = not isinstance(layer, torch.nn.Linear)
+    settings = settings_of_layer(layer) if cut else {}
+    product = weighted(padded(layer, x) if cut else x, layer.weight, output, settings=settings)
+    return product._replace(multiplications=output.numel() * layer.weight[0].numel())
+
+
 def as_read(x: torch.Tensor) -> torch.Tensor:
-    """A tensor without its gradient, as a product reads it under autocast."""
+    """Return a tensor without its gradient, as a product reads it under autocast."""
     x = x.detach()
     device = x.device.type
     eligible = x.is_floating_point() and x.dtype != torch.float64 and not x.is_meta
@@ -186,12 +194,12 @@ def as_read(x: torch.Tensor) -> torch.Tensor:
 
 
 def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
-    """The first arguments, which may come by name."""
+    """Return the first arguments, which may be passed by name."""
     return [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
 
 
 def is_fused(module: torch.nn.Module) -> bool:
-    """Whether a module may take its fused path, which torch does not take while its calls are watched."""
+    """Return whether a module may take its fused path, which torch avoids while its calls are watched."""
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False
     return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))

@@ -28,7 +28,7 @@ def record(
     start: int = 1,
     scaler: Any = None,
 ) -> AbstractContextManager[Recording]:
-    """Record the products of a model while it trains or infers: what they read, what they gave, what came back.
+    """Record the products of a model while it trains or infers: operands, results and gradients.
 
     Every linear, convolution, embedding and attention layer has rows for its input, weight, output, output gradient
     and weight gradient, as the product read and wrote them, under autocast too. Results of the model are those without
@@ -88,7 +88,8 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    from fpsim.analysis.models.watch import Watch
+    """Watch a model while the block runs."""
+    from fpsim.analysis.models.watching.watch import Watch
 
     watch = Watch(model, recording, *settings)
     watch.open()
@@ -100,7 +101,7 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
 
 
 def _warn(recording: Recording, said: Sequence[str]) -> None:
-    """Warn of products that were not recorded, and of figures of few values."""
+    """Warn of products that were not recorded, and of shares of few values."""
     for note in said:
         warnings.warn(note, stacklevel=4)
     if recording.steps and recording.coverage.headline and not said:
@@ -121,7 +122,7 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
 
 
 def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
-    """A TypeError or ValueError unless a model runs eagerly on a device of this machine; verb: what becomes of it."""
+    """Raise an error unless a model runs eagerly on a device of this machine; verb: what is done with it."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
     kind = type(model).__name__
@@ -146,7 +147,7 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 
 
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
-    """Whether a step is recorded."""
+    """Return a function that tells whether a step is recorded."""
     if is_integer(every):
         require_integer("every", every, 1)
         return lambda step: step >= start and (step - 1) % every == 0
@@ -159,6 +160,6 @@ def _recorded(every: Any, start: int) -> Callable[[int], bool]:
 
 
 def _described(model: Any) -> str:
-    """A model in a word, with a digest by which recordings of the same one are known."""
+    """Return the class of a model with a digest that tells recordings of the same model."""
     parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
     return f"{type(model).__name__} {hashlib.sha256(repr(parameters).encode()).hexdigest()[:12]}"

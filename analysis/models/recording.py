@@ -33,7 +33,7 @@ SMALLEST = 1000  # values of a tensor, over all steps, from which its shares mea
 
 
 class Recording:
-    """What `fp.analysis.record` saw of a model; it fills while the block runs.
+    """The record of a model's products, of `fp.analysis.record`; it fills while the block runs.
 
     Attributes:
       model: the model's class, and a digest of the names and shapes of its parameters.
@@ -74,19 +74,19 @@ class Recording:
         return iter(self._rows.values())
 
     def __getitem__(self, key: Key) -> RecordedRow:
-        """The row of (step, layer, tensor)."""
+        """Return the row of (step, layer, tensor)."""
         if key not in self._rows:
             raise KeyError(f"no row of step, layer and tensor {shown(key)}; there are {plural(len(self), 'row')}")
         return self._rows[key]
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that have rows, in the order of their first product."""
+        """Names of the layers that have rows, in the order of their first product."""
         return tuple(dict.fromkeys(row.layer for row in self))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The kept operands, as `fp.analysis.study` takes them; tensors of one name and several steps are one."""
+        """The kept operands, for `fp.analysis.study`; equal names in several steps are one tensor."""
         return tuple(
             tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self.role(step, layer, which), step=step)
             for (step, layer, which), x in self._kept.items()
@@ -110,12 +110,12 @@ class Recording:
         return dict(self._kept)
 
     def role(self, step: int, layer: str, which: str) -> str:
-        """The role of a tensor: that of its row, or without one what tensors of its name have."""
+        """Return the role of a tensor: that of its row, or the usual one of its name."""
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
 
     def settings(self, step: int, layer: str) -> Mapping[str, Any]:
-        """What else decides a kept product: stride, padding, dilation and groups; or a mask and a scale; {} for none.
+        """Return the other settings of a kept product: stride and kin, or a mask and a scale; {} for none.
 
         Example:
           >>> import torch
@@ -128,7 +128,7 @@ class Recording:
         return self._settings.get((step, layer), {})
 
     def step(self) -> None:
-        """End the current step, where no optimizer of torch and no pass without gradients does.
+        """End the current step, if neither an optimizer of torch nor a pass without gradients ends it.
 
         Where one of them has ended it, and the model has not run since, this does nothing: no step counts twice.
 
@@ -140,7 +140,7 @@ class Recording:
         self._end_step()
 
     def listen(self, listener: Callable[[StepFigures], None]) -> None:
-        """Call a listener with the figures of every recorded step as it ends.
+        """Call a listener with the measurements of every recorded step as it ends.
 
         Args:
           listener: such as `fp.analysis.to_terminal()` or `fp.analysis.to_events(folder)`, or a function of your own.
@@ -168,12 +168,12 @@ class Recording:
                 listener(figures)
 
     def add(self, row: RecordedRow) -> None:
-        """Add what a call gave to the row of its step, layer and tensor."""
+        """Add the tensor of a call to the row of its step, layer and tensor."""
         mine = self._rows.get(row.key)
         self._rows[row.key] = row if mine is None else mine.merge(row)
 
     def study(self, **options: Any) -> Any:
-        """The study of the kept operands: `fp.analysis.study(r.tensors, ...)`.
+        """Study the kept operands: `fp.analysis.study(r.tensors, ...)`.
 
         Args:
           options: as of `fp.analysis.study`.
@@ -185,7 +185,7 @@ class Recording:
         return public("fpsim.analysis").study(list(self.tensors), **options)
 
     def merge(self, other: Recording) -> Recording:
-        """The recording of both: other steps beside these, and of the same steps (ranks, micro-batches) the sums.
+        """Return both recordings as one; rows of the same steps, of ranks or micro-batches, are added.
 
         Raises:
           TypeError: other is no recording.
@@ -198,25 +198,25 @@ class Recording:
                 raise ValueError(
                     f"recordings to merge must have the same {name}; got {shown(mine)} and {shown(others)}."
                 )
-        found = Recording(*(getattr(self, name) for name in SETTINGS))
-        found.steps = tuple(sorted({*self.steps, *other.steps}))
-        found.monitors = self.monitors.merge(other.monitors)
-        found.notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
-        found.coverage = self.coverage.merge(other.coverage)
+        merged = Recording(*(getattr(self, name) for name in SETTINGS))
+        merged.steps = tuple(sorted({*self.steps, *other.steps}))
+        merged.monitors = self.monitors.merge(other.monitors)
+        merged.notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
+        merged.coverage = self.coverage.merge(other.coverage)
         rows = [*self, *other]
         for row in sorted(rows, key=lambda row: row.step):
-            found.add(row)
-        found._kept = {**other._kept, **self._kept}
-        found._settings = {**other._settings, **self._settings}
-        found._keep_sample()
-        return found
+            merged.add(row)
+        merged._kept = {**other._kept, **self._kept}
+        merged._settings = {**other._settings, **self._settings}
+        merged._keep_sample()
+        return merged
 
     def _keep_sample(self, step: int | None = None) -> bool:
-        """Drop the operands of all steps but `keep`, which seed and step choose; whether a step is one of these."""
+        """Drop the operands of all but `keep` steps, which seed and step choose; return whether a step is kept."""
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: _rank(self.seed, step))[: self.keep]
         self._kept = {key: self._kept[key] for key in sorted(self._kept, key=lambda key: key[0]) if key[0] in chosen}
-        self._settings = {key: one for key, one in self._settings.items() if key[0] in chosen}
+        self._settings = {key: settings for key, settings in self._settings.items() if key[0] in chosen}
         return step in chosen
 
     def keep_operand(self, key: Key, x: Array) -> None:
@@ -224,11 +224,11 @@ class Recording:
         self._kept.setdefault(key, x)
 
     def keep_settings(self, step: int, layer: str, settings: Mapping[str, Any]) -> None:
-        """Keep what else decides the product whose operands are kept."""
+        """Keep the other settings of the product whose operands are kept."""
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
-        """The layers whose inputs are too small to mean anything: fewer than 1,000 values over all steps."""
+        """Return the layers whose inputs mean too little: fewer than 1,000 values over all steps."""
         counts: dict[str, int] = {}
         for row in self:
             if row.tensor in ("input", "query"):
@@ -236,7 +236,7 @@ class Recording:
         return {layer: count for layer, count in counts.items() if count < SMALLEST}
 
     def to_frame(self, by: str = "tensor") -> Any:
-        """A pandas DataFrame with a row for each step, layer and tensor, and for each format where they are asked for.
+        """Return a pandas DataFrame with a row for each step, layer and tensor, and for each format if asked.
 
         The columns: step, layer, tensor, role, shape, dtype, calls; then by tensor count, zeros, infinities, nans,
         amax, smallest and median of all elements, and for each format its error in the sample (E4M3_sqnr_db), and the
@@ -268,24 +268,24 @@ class Recording:
         """
         from fpsim.analysis.measures.exponent_figure import exponent_axes
 
-        found: dict[tuple[str, str], list[RecordedRow]] = {}
+        rows_of: dict[tuple[str, str], list[RecordedRow]] = {}
         for row in self:
             if row.tensor in OPERANDS:
-                found.setdefault((row.layer, row.tensor), []).append(row)
-        if not found:
+                rows_of.setdefault((row.layer, row.tensor), []).append(row)
+        if not rows_of:
             raise ValueError("nothing was recorded that could be drawn. Run the model in the block of record().")
-        worst = sorted(found, key=lambda key: min(map(_sqnr, found[key])))[:DRAWN]
+        worst = sorted(rows_of, key=lambda key: min(map(_sqnr, rows_of[key])))[:DRAWN]
         worst.sort(key=lambda key: (self.layers.index(key[0]), OPERANDS.index(key[1])))
         rows = []
         for key in worst:
-            ranges = [row.range for row in found[key]]
+            ranges = [row.range for row in rows_of[key]]
             rows.append(
                 (" ".join(key).replace("output_gradient", "output gradient"), reduce(RangeReport.merge, ranges))
             )
         formats = tuple(name for name in self.formats if isinstance(element_format(name), Format))
         ax = exponent_axes(rows, formats, ax=ax)
-        if len(rows) < len(found):
-            ax.set_title(f"{len(rows)} of {len(found)} operands, the lowest SQNR in {self.formats[0]}",
+        if len(rows) < len(rows_of):
+            ax.set_title(f"{len(rows)} of {len(rows_of)} operands, the lowest SQNR in {self.formats[0]}",
                          loc="left", fontsize=7)  # fmt: skip
         return ax
 
@@ -305,20 +305,20 @@ class Recording:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Recording:
-        """What `save` wrote, bit for bit.
+        """Read what `save` wrote, bit for bit.
 
         Raises:
           FileNotFoundError: there is no such file.
           ValueError: it is damaged, or holds something else.
         """
         contents = read(path)
-        found = Recording(**contents.settings | {"formats": tuple(contents.settings["formats"])})
-        found.steps, found.notes, found.monitors = contents.steps, contents.notes, contents.monitors
-        found.coverage = contents.coverage
+        loaded = Recording(**contents.settings | {"formats": tuple(contents.settings["formats"])})
+        loaded.steps, loaded.notes, loaded.monitors = contents.steps, contents.notes, contents.monitors
+        loaded.coverage = contents.coverage
         for row in contents.rows:
-            found.add(row)
-        found._kept, found._settings = contents.kept, contents.kept_settings
-        return found
+            loaded.add(row)
+        loaded._kept, loaded._settings = contents.kept, contents.kept_settings
+        return loaded
 
     def __repr__(self) -> str:
         kept = f", {plural(len(self._kept), 'operand')} kept" if self._kept else ""
@@ -326,7 +326,7 @@ class Recording:
         return f"<recording of {self.model}: {size}{kept}>"
 
     def __str__(self) -> str:
-        """The recording in a few lines: its share of the model, the worst tensor, the last step of the optimizer."""
+        """Return a few lines: the share of the model, the worst tensor, the last step of the optimizer."""
         coverage = self.coverage
         lines = [*filter(None, [coverage.headline]), repr(self)[1:-1], *coverage.sentences]
         rows = [row for row in self if row.errors and row.errors[0].sqnr_db == row.errors[0].sqnr_db]
@@ -343,11 +343,11 @@ class Recording:
 
 
 def _sqnr(row: RecordedRow) -> float:
-    """Of a tensor in the first format; Inf where there is none."""
+    """Return the SQNR of a row in the first format; Inf without a format or a number."""
     value = row.errors[0].sqnr_db if row.errors else math.inf
     return math.inf if math.isnan(value) else value
 
 
 def _rank(seed: int, step: int) -> bytes:
-    """A step's place in the order in which operands are kept, which is random and the same everywhere."""
+    """Return the sort key of a step among those whose operands may be kept: random, and the same everywhere."""
     return hashlib.sha256(f"{seed} {step}".encode()).digest()

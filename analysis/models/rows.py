@@ -23,7 +23,7 @@ ERRORS = (
 
 @dataclass(frozen=True)
 class RecordedRow:
-    """A tensor of a layer at one step; `merge` adds that of another micro-batch or rank.
+    """A tensor of a layer at one step; `merge` adds the same tensor of another micro-batch or rank.
 
     Attributes:
       step, layer: when, and the layer's qualified name.
@@ -53,7 +53,7 @@ class RecordedRow:
         return self.step, self.layer, self.tensor
 
     def merge(self, other: RecordedRow) -> RecordedRow:
-        """The row of both together."""
+        """Return the row of both together."""
         return replace(
             self,
             calls=self.calls + other.calls,
@@ -63,12 +63,12 @@ class RecordedRow:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What the tensor is, as the first columns of a table."""
+        """The first columns of a table: step, layer, tensor, role, shape, dtype and calls."""
         names = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
         return {name: getattr(self, name) for name in names}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """As a row of a table for each format, with every figure of its error."""
+        """Return a row of a table for each format, with every metric of its error."""
         return [
             {**self.fields, "format": report.format, "scale": report.scale}
             | {name: getattr(report, name) for name in METRICS}
@@ -77,15 +77,15 @@ class RecordedRow:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """As a row of a table: the range, then figures of each format, such as "E4M3_sqnr_db"."""
+        """Return a row of a table: the range, then metrics of each format, such as "E4M3_sqnr_db"."""
         spread = self.range
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             **self.fields, "count": spread.count, "zeros": spread.zeros,
             "infinities": spread.infinities, "nans": spread.nans, "amax": spread.amax, "smallest": spread.smallest,
             "median": spread.magnitude(0.5),
         }  # fmt: skip
         for report in self.errors:
             assert isinstance(report.fmt, Format)  # others are not measured
-            found |= {f"{report.format}_{name}": getattr(report, name) for name in ERRORS}
-            found |= {f"{report.format}_{place}": share for place, share in spread.shares(report.fmt).items()}
-        return found
+            columns |= {f"{report.format}_{name}": getattr(report, name) for name in ERRORS}
+            columns |= {f"{report.format}_{place}": share for place, share in spread.shares(report.fmt).items()}
+        return columns

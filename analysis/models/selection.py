@@ -14,7 +14,7 @@ ATTENTION = "attention"  # how the products of queries, keys and values in a mod
 
 
 def joined(module: str, last: str) -> str:
-    """A name in a module, whose own name is "" for the model itself.
+    """Return a name within a module; the model itself is the module "".
 
     Example:
       >>> from fpsim.analysis.models.selection import joined
@@ -25,7 +25,7 @@ def joined(module: str, last: str) -> str:
 
 
 def owner_of(parameter: str) -> str:
-    """The layer that a parameter's name belongs to.
+    """Return the layer that a parameter's name belongs to.
 
     Example:
       >>> from fpsim.analysis.models.selection import owner_of
@@ -71,14 +71,26 @@ class Selection:
         self._chosen: dict[str, bool] = {}
 
     def __contains__(self, layer: str) -> bool:
-        found = self._chosen.get(layer)
-        if found is None:
-            found = self._chosen[layer] = any(fnmatchcase(layer, pattern) for pattern in self.patterns)
-        return found
+        matches = self._chosen.get(layer)
+        if matches is None:
+            matches = self._chosen[layer] = any(fnmatchcase(layer, pattern) for pattern in self.patterns)
+        return matches
+
+    def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
+        """Return the name of the layer of a product that runs in a module; weight: None for attention."""
+        name = self.modules[id(module)]
+        if weight is None:
+            return joined(name, ATTENTION)
+        owner = self.owner(weight)
+        return (is_layer and name) or owner or name or "weight"
+
+    def owner(self, weight: Any) -> str | None:
+        """Return the layer that a weight, or the tensor that it is a part of, belongs to."""
+        return self.owners.get(id(weight)) or self.owners.get(id(weight._base))
 
 
 def product_names(model: Any) -> list[str]:
-    """What the layers of a model are called, as far as its modules and weights tell.
+    """Return the names of a model's layers, as far as its modules and weights tell.
 
     Example:
       >>> import torch
@@ -88,20 +100,21 @@ def product_names(model: Any) -> list[str]:
     """
     torch = load("torch", "recording a model")
     normed = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.modules.batchnorm._NormBase)
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for name, module in model.named_modules():
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, torch.nn.EmbeddingBag)):
-            found[name or "weight"] = None  # also where the weight is made of other parameters
+            names[name or "weight"] = None  # also where the weight is made of other parameters
         elif not isinstance(module, normed):
             for local_name, parameter in module.named_parameters(recurse=False):
                 if parameter.ndim >= 2:
-                    found[owner_of(joined(name, local_name))] = None
+                    names[owner_of(joined(name, local_name))] = None
         if isinstance(module, torch.nn.MultiheadAttention):
-            found[joined(name, ATTENTION)] = None
-    return list(found)
+            names[joined(name, ATTENTION)] = None
+    return list(names)
 
 
 def _patterns(layers: Any) -> tuple[str, ...]:
+    """Return one pattern or several as a tuple."""
     globs = [layers] if isinstance(layers, str) else layers
     if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
@@ -109,5 +122,6 @@ def _patterns(layers: Any) -> tuple[str, ...]:
 
 
 def _nearest(pattern: str, names: list[str]) -> str:
+    """Return the names nearest to a pattern, as a list in a sentence."""
     near = difflib.get_close_matches(pattern, names, SHOWN, cutoff=0.0)
     return ", ".join(map(repr, near))

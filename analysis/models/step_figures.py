@@ -11,7 +11,7 @@ from fpsim.analysis.models.rows import RecordedRow
 
 
 class StepFigures(NamedTuple):
-    """The figures of one step of a training.
+    """The measurements of one step of a training.
 
     Attributes:
       step: its number.
@@ -58,18 +58,18 @@ class StepFigures(NamedTuple):
 
 
 def figures_of(step: int, rows: Iterable[RecordedRow], monitors: Monitors) -> StepFigures:
-    """Return the figures of a step from the rows of a recording in their order, and what its optimizer did."""
+    """Return the measurements of a step from the rows of a recording in their order, and the optimizer's updates."""
     mine = [row for row in rows if row.step == step]
-    updates = Monitors(tuple(one for one in monitors.updates if one.step == step))
+    updates = Monitors(tuple(item for item in monitors.updates if item.step == step))
     sums = next(iter(updates), {})
-    scales = [one for one in monitors.scales if one.step == step]
+    scales = [item for item in monitors.scales if item.step == step]
     activations = [row.range for row in mine if row.role == "activation"]
-    finite = [one.amax for one in activations if math.isfinite(one.amax)]
-    small = [one.smallest for one in activations if one.smallest and math.isfinite(one.smallest)]
+    finite = [item.amax for item in activations if math.isfinite(item.amax)]
+    small = [item.smallest for item in activations if item.smallest and math.isfinite(item.smallest)]
     broken = next((row for row in mine if row.range.infinities or row.range.nans), None)
     return StepFigures(
         step, sums.get("gradient_norm"), sums.get("update_ratio"), sums.get("lost_updates"),
-        {one.name: one.scale for one in scales},
-        any(one.fallback for one in scales), min(small, default=math.nan), max(finite, default=math.nan),
+        {item.name: item.scale for item in scales},
+        any(item.fallback for item in scales), min(small, default=math.nan), max(finite, default=math.nan),
         None if broken is None else (broken.layer, broken.tensor),
     )  # fmt: skip

@@ -66,7 +66,7 @@ def test_probe_is_gradient_probe() -> None:
 
 
 def test_the_command_takes_accumulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "BF16", "--seeds", "1", "--steps", "1", "--model", "perceptron", "--out", str(tmp_path)]
+    words = ["train", "BF16", "--seeds", "1", "--steps", "3", "--model", "perceptron", "--out", str(tmp_path)]
     for option in ("--accumulate", "--micro-batches"):  # the second call loads the run of the first
         with pytest.raises(SystemExit) as end:
             main([*words, option, "2"])

@@ -17,8 +17,8 @@ from fpsim.analysis.models.multiplications import multiplications, multiplies, n
 from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
 from fpsim.analysis.models.selection import Selection
-from fpsim.analysis.models.tally import Tally
-from fpsim.analysis.models.watch import in_backward
+from fpsim.analysis.models.watching.hooks import in_backward
+from fpsim.analysis.models.watching.tally import Tally
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
 from fpsim.analysis.studies.differences.outputs import ModuleOutput, is_compiled, show_output, watching_outputs

@@ -14,7 +14,7 @@ import torch
 
 from fpsim.analysis.models.compiled import eager_functions, run_eagerly
 from fpsim.analysis.models.losses import called_with
-from fpsim.analysis.models.watch import in_backward
+from fpsim.analysis.models.watching.hooks import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.errors import shown
 from fpsim.recipes.linear_recipe import LinearRecipe

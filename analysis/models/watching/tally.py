@@ -1,4 +1,4 @@
-"""Counts what a model multiplies while it runs, and which of its weights that reads. Needs torch."""
+"""Counts of what a model multiplies while it runs, and of the weights that it reads. Needs torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Tally:
-    """Counts what a model multiplies while it runs, and which of its weights that reads.
+    """Counts of what a model multiplies while it runs, and of the weights that it reads.
 
     Args:
       model: a torch.nn.Module.
@@ -113,13 +113,13 @@ class Tally:
         return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
 
     def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
-        """The parts that were counted, with the weights of modules that multiply by functions that are not seen."""
+        """Yield the parts that were counted, with the weights of modules whose products are not seen."""
         for part in self._parts.values():
             weights = () if part.seen else tuple(unread.get(part.name, ()))
             yield replace(part, parameters=(*part.parameters, *weights))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """A part for each other module whose weights nothing read."""
+        """Yield a part for each other module whose weights nothing read."""
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():
             if owner not in counted:

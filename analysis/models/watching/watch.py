@@ -1,9 +1,9 @@
-"""Watches a model: attached to its modules while a recorded step's forward pass runs, and to nothing in idle steps."""
+"""The watcher of a model, attached to its modules only while a recorded step's forward pass runs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,23 +12,23 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from fpsim.analysis.models.compiled import HiddenProducts, compiled_modules, is_inside, original, share_of, stance
-from fpsim.analysis.models.coverage import Coverage
+from fpsim.analysis.models import products as known
+from fpsim.analysis.models.compiled import HiddenProducts, compiled_modules, is_inside, original, stance
 from fpsim.analysis.models.measuring import Measure
-from fpsim.analysis.models.monitors import Monitors, Scale, Update
-from fpsim.analysis.models.patches import padded, settings_of_layer
-from fpsim.analysis.models.products import LAYERS, Products, RecordedProduct, added_to_scores, is_fused, weighted
+from fpsim.analysis.models.monitors import Monitors, Update
+from fpsim.analysis.models.products import RecordedProduct
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import MASK, OPERANDS, TENSORS, RecordedRow
-from fpsim.analysis.models.selection import ATTENTION, Selection, joined
-from fpsim.analysis.models.tally import COMPILED_KIND, Tally
-from fpsim.analysis.models.updates import Updates
-from fpsim.arrays import Array, from_torch
-from fpsim.display.wording import listed
+from fpsim.analysis.models.selection import Selection
+from fpsim.analysis.models.watching.hooks import Hook, as_floats_of, in_backward
+from fpsim.analysis.models.watching.replacements import Replacements
+from fpsim.analysis.models.watching.scale_history import ScaleHistory
+from fpsim.analysis.models.watching.tally import Tally
+from fpsim.analysis.models.watching.unseen import compiled_notes, unrecorded
+from fpsim.analysis.models.watching.updates import Updates
+from fpsim.arrays import from_torch
 
 REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)  # whose forward may be another one
-NAMED = 4  # modules of a sentence
-DELAYED = ("input", "weight", "output gradient")  # rows of the delayed scales of fp.torch.QuantLinear
 
 
 class Watch:
@@ -48,16 +48,15 @@ class Watch:
     ) -> None:  # fmt: skip
         self.model, self.recording, self.selection = model, recording, selection
         self.step = start
-        self._measure, self._is_recorded, self._scaler = measure, is_recorded, scaler
+        self._measure, self._is_recorded = measure, is_recorded
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._updates = Updates(self._names)
         self._found: list[Update] = []
-        self._scales: list[Scale] = []
-        self._scale = self._current_scale()
-        self._mode: Any = Products(self._see, self._miss)
+        self._scales = ScaleHistory(model, scaler)
+        self._mode: Any = known.Products(self._see, self._miss)
         self._handles: list[Any] = []  # of the model and of the optimizers
         self._gradients: dict[int, Any] = {}  # hooks on weights, of the step that is recorded
-        self._replaced: list[tuple[torch.nn.Module, str, Any]] = []
+        self._replaced = Replacements()
         self._recomputed: dict[int, torch.nn.Module] = {}  # layers in checkpoints that build their graph in backward
         self._stack: list[torch.nn.Module] = []
         self._calls: dict[str, int] = {}  # of a layer in this step
@@ -101,11 +100,11 @@ class Watch:
             self.recording.tell(self.step)
         self.recording._end_step = None
         self._notes |= dict.fromkeys(compiled_notes(self.recording.coverage, self._compiled))
-        self.recording.notes = (*self._notes, *map(_unrecorded, self._missed, self._missed.values()))
+        self.recording.notes = (*self._notes, *map(unrecorded, self._missed, self._missed.values()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The notes that a user is warned of; that products are of other kinds is no fault of a recording."""
+        """Notes that a user is warned of; products of other functions are no fault of a recording."""
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
@@ -113,23 +112,26 @@ class Watch:
         if self._has_run:
             self.end_step()
 
-    def end_step(self) -> None:
-        """The next forward pass belongs to the next step."""
+    def end_step(self, *, skipped: bool = False) -> None:
+        """End the step: the next forward pass belongs to the next one; skipped: whether its update was."""
         if self._is_recorded(self.step):  # else nothing is new
-            self._scales += self._scales_now() if self._has_run else []
+            if self._has_run:
+                self._scales.add(self.step, with_loss=not skipped)
             self._publish()
             self.recording.tell(self.step)
         self.step += 1
         self._has_run = False
 
     def _publish(self) -> None:
-        self.recording.monitors = Monitors(tuple(self._found), tuple(self._scales))
+        """Give the recording what is known so far."""
+        self.recording.monitors = Monitors(tuple(self._found), tuple(self._scales.scales))
         chosen = self.selection.patterns != ("*",)
         self.recording.coverage = replace(self._tally.coverage, is_chosen=chosen)
 
     # ---- forward passes of the model
 
     def _before(self, module: Any, _: Any) -> None:
+        """Begin a forward pass of the model."""
         if module is not self.model or in_backward():
             return
         self._depth += 1
@@ -140,13 +142,15 @@ class Watch:
             self._trains = True
         if self._trains and not self._with_gradients:
             return  # a validation between steps
-        self._note_fallback()
+        if self._scales.skipped(self.step, self._has_run):
+            self.end_step(skipped=True)
         if not self._has_run:
             self._begin()
         if self._is_recorded(self.step):
             self._attach()
 
     def _after(self, module: Any, *_: Any) -> None:
+        """End a forward pass of the model."""
         if module is not self.model or in_backward():
             return
         self._depth -= 1
@@ -157,7 +161,7 @@ class Watch:
             self.end_step()
 
     def _begin(self) -> None:
-        """The first forward pass of a step."""
+        """Begin a step with its first forward pass."""
         self._has_run = True
         self._forget()
         if self._is_recorded(self.step):
@@ -169,17 +173,18 @@ class Watch:
         for handle in self._gradients.values():
             handle.remove()
         self._gradients = {}
-        self._restore()
+        self._replaced.restore()
         self._recomputed, self._calls, self._weights = {}, {}, set()
 
     def _attach(self) -> None:
-        self._restore()
+        """Replace the forward passes of all modules, and enter the mode."""
+        self._replaced.restore()
         self._tally.ran(self.model)  # whose own forward pass has begun
         for name, module in self.model.named_modules():
             if any(is_inside(name, outer) for outer in self._compiled):
                 continue
             if not isinstance(module, torch.jit.ScriptModule):
-                self._replace(module, self._watched(module))
+                self._replaced.replace(module, self._watched(module))
         for name, module in self._compiled.items():
             self._hide(name, module)
         self._stance = stance("force_eager")  # else torch.compile would compile the mode into functions, too
@@ -188,26 +193,15 @@ class Watch:
         self._attached = True
 
     def _detach(self) -> None:
+        """Leave the mode, and give modules their forward passes back."""
         if not self._attached:
             return
         self._attached = False
         self._mode.__exit__(None, None, None)
         self._stance.__exit__(None, None, None)
-        self._restore()
+        self._replaced.restore()
         for module in self._recomputed.values():
-            self._replace(module, self._replayed(module))
-
-    def _replace(self, module: torch.nn.Module, forward: Callable[..., Any], attribute: str = "forward") -> None:
-        self._replaced.append((module, attribute, module.__dict__.get(attribute)))
-        module.__dict__[attribute] = forward
-
-    def _restore(self) -> None:
-        for module, attribute, before in reversed(self._replaced):
-            if before is None:
-                del module.__dict__[attribute]
-            else:
-                module.__dict__[attribute] = before
-        self._replaced = []
+            self._replaced.replace(module, self._replayed(module))
 
     def _hide(self, name: str, module: torch.nn.Module) -> None:
         """Let a compiled module run as ever, outside of the mode, which torch would compile into it."""
@@ -219,21 +213,21 @@ class Watch:
             if self._suspended or not self._attached:
                 return compiled(*args, **kwargs)
             with self._outside():
-                found = products.of(args, kwargs)
-                self._tally.compiled(original(module), name, found, args[0] if args else None)
+                hidden = products.of(args, kwargs)
+                self._tally.compiled(original(module), name, hidden, args[0] if args else None)
                 with stance("default"):
                     return compiled(*args, **kwargs)
 
-        self._replace(module, run, attribute)
+        self._replaced.replace(module, run, attribute)
 
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """The forward pass of a module, by which products in it know where they are."""
+        """Return the forward pass of a module by which its products know where they are."""
         forward = module.forward
 
         @functools.wraps(forward)
         def run(*args: Any, **kwargs: Any) -> Any:
             self._tally.ran(module)
-            if not self._suspended and is_fused(module):
+            if not self._suspended and known.is_fused(module):
                 return self._unseen(module, forward, args, kwargs)
             self._stack.append(module)
             before = self._products
@@ -243,18 +237,14 @@ class Watch:
                 self._stack.pop()
             if isinstance(module, REPLACED) and self._products == before:  # by an operator of its own
                 self._stack.append(module)
-                x = args[0] if args else next(iter(kwargs.values()))
-                cut = not isinstance(module, torch.nn.Linear)
-                settings = settings_of_layer(module) if cut else {}
-                seen = weighted(padded(module, x) if cut else x, module.weight, output, settings=settings)
-                self._see(seen._replace(multiplications=output.numel() * module.weight[0].numel()))
+                self._see(known.product_of_layer(module, args[0] if args else next(iter(kwargs.values())), output))
                 self._stack.pop()
             return output
 
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A module's fused path, which torch leaves where a mode is entered."""
+        """Run a module's fused path, which torch avoids where a mode is entered."""
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
         self._notes[
@@ -277,7 +267,7 @@ class Watch:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """The forward pass of a module that a checkpoint runs again in backward: only its gradients are new."""
+        """Return the forward pass of a module that a checkpoint runs again in backward: only gradients are new."""
         forward = module.forward
 
         @functools.wraps(forward)
@@ -295,10 +285,15 @@ class Watch:
 
     # ---- products
 
+    @property
+    def _module(self) -> torch.nn.Module:
+        """The innermost module whose forward pass runs."""
+        return self._stack[-1] if self._stack else self.model
+
     def _see(self, product: RecordedProduct) -> None:
         """Measure a product, and wait for its gradients."""
         self._products += 1
-        layer = self._layer(product)
+        layer = self.selection.layer_of(self._module, product.weight, isinstance(self._module, known.LAYERS))
         replays = in_backward()
         if not replays:
             self._count(layer, product)
@@ -317,7 +312,7 @@ class Watch:
 
     def _count(self, layer: str, product: RecordedProduct) -> None:
         """Count a product among what the model multiplies."""
-        module = self._stack[-1] if self._stack else self.model
+        module = self._module
         if product.lookup:
             self._tally.looked_up(module, product.weight)
         else:
@@ -328,30 +323,17 @@ class Watch:
         """Note a product that is not recorded."""
         if in_backward():
             return
-        module = self._stack[-1] if self._stack else self.model
+        module = self._module
         name = self.selection.modules[id(module)]
         self._tally.missed(module, name, function, multiplications)
         self._missed.setdefault(function, {})[name or "the model"] = None
 
-    def _layer(self, product: RecordedProduct) -> str:
-        """What the layer of a product is called."""
-        module = self._stack[-1] if self._stack else self.model
-        name = self.selection.modules[id(module)]
-        if product.weight is None:
-            return joined(name, ATTENTION)
-        owner = self._owner(product.weight)
-        return (isinstance(module, LAYERS) and name) or owner or name or "weight"
-
-    def _owner(self, weight: torch.Tensor) -> str | None:
-        """The layer that a weight, or what it is a part of, belongs to."""
-        owners = self.selection.owners
-        return owners.get(id(weight)) or owners.get(id(weight._base))
-
     def _add_operands(self, layer: str, product: RecordedProduct, first: bool) -> None:
+        """Measure the operands of a product, and keep those of the first call."""
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
             if product.mask is not None:
-                self.recording.keep_operand((self.step, layer, MASK), from_torch(added_to_scores(product.mask)))
+                self.recording.keep_operand((self.step, layer, MASK), from_torch(known.added_to_scores(product.mask)))
         for which, x in product.operands.items():
             if which == "weight":  # the same at every call of a step
                 key = layer, x.data_ptr() if product.weight is None else product.weight.data_ptr()
@@ -361,6 +343,7 @@ class Watch:
             self._add(layer, which, x, first, "embedding" if which == "weight" and product.lookup else "")
 
     def _await_gradients(self, layer: str, product: RecordedProduct, first: bool) -> None:
+        """Measure the gradients of a product's result and weight when they come."""
         step = self.step
         output: Any = product.output  # whose register_hook has no types
         weight: Any = product.weight
@@ -368,7 +351,7 @@ class Watch:
             output.register_hook(lambda x: self._add(layer, "output_gradient", x, first, step=step))
         if weight is None or not weight.requires_grad or id(weight) in self._gradients:
             return
-        owner = self._owner(weight)
+        owner = self.selection.owner(weight)
         row = layer if owner is None or owner not in self.selection else owner
         handle = weight.register_hook(lambda x: self._add(row, "weight_gradient", x, False, step=step))
         if weight.is_leaf:  # others live for one forward pass
@@ -377,7 +360,7 @@ class Watch:
     def _add(
         self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
     ) -> None:
-        """Measure a tensor; what is no dense array of floats, or empty, has no row."""
+        """Measure a tensor; what is no dense array of floats, or is empty, has no row."""
         step = self.step if step is None else step
         array = as_floats_of(x)
         if array is None:
@@ -411,89 +394,5 @@ class Watch:
             self.end_step()
 
     def _updated_step(self) -> int:
-        """The step that an update belongs to: a second optimizer's comes after the end of the first one's."""
+        """Return the step that an update belongs to; a second optimizer's comes after the first one's end."""
         return self.step if self._has_run else self.step - 1
-
-    # ---- scales
-
-    def _current_scale(self) -> float | None:
-        return None if self._scaler is None else float(self._scaler.get_scale())
-
-    def _note_fallback(self) -> None:
-        """End a step whose update was skipped, which its scale tells."""
-        scale = self._current_scale()
-        if scale is not None and self._scale is not None and scale < self._scale and self._has_run:
-            self._scales.append(Scale(self.step, "loss", self._scale, True))
-            self._scaler, scaler = None, self._scaler
-            self.end_step()
-            self._scaler = scaler
-        self._scale = scale
-
-    def _scales_now(self) -> list[Scale]:
-        """The scales at the end of a recorded step."""
-        found = [] if self._scaler is None else [Scale(self.step, "loss", float(self._scaler.get_scale()), False)]
-        for name, module in self.model.named_modules():
-            scales = getattr(module, "scales", None)
-            if hasattr(module, "quant_name") and isinstance(scales, torch.Tensor):
-                values = scales[:, 0].tolist()
-                found += [
-                    Scale(self.step, joined(name, which), v, False) for which, v in zip(DELAYED, values, strict=True)
-                ]
-        return found
-
-
-def _unrecorded(function: str, modules: Iterable[str]) -> str:
-    """The modules that multiply by a function whose products are not recorded."""
-    names = list(modules)
-    who = f"{listed(names, NAMED)} {'multiply' if len(names) > 1 else 'multiplies'}"
-    return (
-        f"{who} by {function}, whose operands are not recorded: attention is seen where it is "
-        "torch.nn.functional.scaled_dot_product_attention, and a layer where it is one of torch."
-    )
-
-
-def compiled_notes(coverage: Coverage, compiled: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each compiled module that ran, with the share of the multiplications that it hides."""
-    for name, module in compiled.items():
-        if any(part.name == name and part.kind.endswith(COMPILED_KIND) for part in coverage.parts):
-            yield (
-                f"{name} ({type(original(module)).__name__}) is compiled: its products{share_of(coverage, name)} are "
-                "not seen. Record a model with the module that torch.compile was given in its place."
-            )
-
-
-class Hook:
-    """A hook of one model; copies of the model, in memory and in files, have one that does nothing."""
-
-    def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
-
-    def __call__(self, *args: Any) -> None:
-        self._call(*args)
-
-    def __reduce__(self) -> Any:
-        return Hook, (nothing,)
-
-    def __deepcopy__(self, _: Any) -> Hook:
-        return Hook(nothing)
-
-
-def nothing(*_: Any) -> None:
-    """What hooks of copies do."""
-
-
-def in_backward() -> bool:
-    """Whether autograd calls: a checkpoint computes something again."""
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-def as_floats_of(x: torch.Tensor) -> Array | None:
-    """The elements of a tensor of floats as an array, without a copy where it lies in the CPU's memory; else None."""
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.is_meta:
-        return None
-    with torch.no_grad():
-        if x.layout == torch.sparse_coo:
-            x = x.coalesce().values()  # rows of zeros stay out, as of an embedding
-        if x.layout != torch.strided or not x.numel():
-            return None
-        return from_torch(x.detach().contiguous())

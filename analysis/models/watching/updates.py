@@ -13,7 +13,7 @@ PIECE = 1 << 16  # elements that are compared at once, in the cache
 
 
 class Before(NamedTuple):
-    """A parameter before a step: its memory, a copy, and the gradient's sum of squares and elements other than 0."""
+    """A parameter before a step: its memory, a copy, its gradient's sum of squares and mask of non-zero elements."""
 
     name: str
     live: torch.Tensor
@@ -23,7 +23,7 @@ class Before(NamedTuple):
 
 
 class Updates:
-    """Watches the parameters of a model through one step of an optimizer.
+    """The parameters of a model before and after one step of an optimizer.
 
     Args:
       names: id of each parameter -> its qualified name.
@@ -34,7 +34,7 @@ class Updates:
         self._before: list[Before] = []
 
     def before(self, optimizer: Any) -> None:
-        """Remember the weights, and which elements are asked to change."""
+        """Remember the weights, and which elements have a gradient."""
         with torch.no_grad():
             self._before = [
                 _before(self._names[id(p)], p.detach(), _dense(p.grad))
@@ -44,11 +44,11 @@ class Updates:
             ]
 
     def after(self, step: int) -> list[Update]:
-        """What became of them."""
+        """Return the update of each remembered parameter."""
         with torch.no_grad():
-            found = [_compared(step, one) for one in self._before]
+            updates = [_compared(step, parameter) for parameter in self._before]
         self._before = []
-        return found
+        return updates
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
@@ -56,6 +56,7 @@ def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
 
 
 def _compared(step: int, one: Before) -> Update:
+    """Compare a parameter before and after a step, piece by piece."""
     weight = update = 0.0
     lost = 0
     for start in range(0, one.copy.numel(), PIECE):
@@ -67,12 +68,12 @@ def _compared(step: int, one: Before) -> Update:
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
-    """As float32, or float64 where it is that: a difference of shorter floats would round away."""
+    """Return a tensor as float32, or unchanged if it is float64: differences of shorter floats would be rounded."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def _squares(x: torch.Tensor) -> float:
-    """The sum of squares, in float64."""
+    """Return the sum of squares, in float64."""
     return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 if x.numel() else 0.0
 
 

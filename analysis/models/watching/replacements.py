@@ -1,0 +1,29 @@
+"""Functions of modules that are replaced for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Replacements:
+    """The functions that a watcher has replaced in modules, with those that they had before."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[torch.nn.Module, str, Any]] = []
+
+    def replace(self, module: torch.nn.Module, function: Callable[..., Any], attribute: str = "forward") -> None:
+        """Replace a function of a module."""
+        self._before.append((module, attribute, module.__dict__.get(attribute)))
+        module.__dict__[attribute] = function
+
+    def restore(self) -> None:
+        """Give all modules their functions back, the last one first."""
+        for module, attribute, before in reversed(self._before):
+            if before is None:
+                del module.__dict__[attribute]
+            else:
+                module.__dict__[attribute] = before
+        self._before = []
