@@ -276,7 +276,7 @@ class _Walk:
 def _read_of(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]] | str:
-    """What reads a tensor, or why it is left out."""
+    """Return a function that reads a tensor in chunks, or the reason why the tensor is left out."""
     if proto.is_segment:
         return "it is a segment of a tensor"
     count = math.prod(proto.shape)

@@ -80,7 +80,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def promotion(self) -> int | None:
-        """Terms after which partial sums join a total."""
+        """Number of terms after which a partial sum is added to a total; None without promotion."""
         if isinstance(self.how, Chunked):
             return self.how.chunk
         if isinstance(self.how, Accumulator) or self.schedule is None or not isinstance(self.schedule.sums, Chain):
@@ -300,7 +300,7 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 
 
 def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
-    """Numbers joined level by level: neighbours, or halves."""
+    """Add numbers level by level, as neighbours (kind "pairwise") or the first half to the second."""
     while len(numbers) > 1:
         if kind == "pairwise":
             numbers = [_added(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
@@ -311,7 +311,7 @@ def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
 
 
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
-    """One addition of products to a running sum, as masks see it."""
+    """Return the tree of one step, which adds products to a running sum, as a probe by masks would find it."""
     how = step.how
     assert isinstance(how, Arithmetic)
     terms = [Branch(k) for span in step.spans for k in range(*span)]

@@ -152,10 +152,10 @@ class Order:
 
     @classmethod
     def parsed(cls, text: str) -> Order:
-        """The order whose `str` a text is.
+        """Parse a text that `str` of an order returned.
 
         Raises:
-          ValueError: it is none.
+          ValueError: the text describes no order.
 
         Example:
           >>> from fpsim.probe.order import Order

@@ -27,7 +27,7 @@ class ProductCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What became of a case."""
+    """The result of a case: rows of the report, the model that fits best, and the outputs."""
 
     rows: list[ValidationRow]
     best: LibraryModel | None
