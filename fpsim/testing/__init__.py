@@ -1,4 +1,4 @@
-"""Comparisons of bits for tests, preparations for them, and checks of quantizers and kernels that say what is wrong."""
+"""Tools for tests: comparisons of bits, inputs, and checks of quantizers and kernels that name what is wrong."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from fpsim.testing.operands import OPERAND_SETS, product_operands
 from fpsim.testing.products.check import check_kernel
 from fpsim.testing.products.inputs import discriminating_inputs
 from fpsim.testing.products.report import KernelReport
-from fpsim.testing.quantizers.check import check_quantizer, identify_quantizer
-from fpsim.testing.quantizers.report import Broken, QuantizerIdentity, QuantizerReport
+from fpsim.testing.quantizers.check import check_quantizer
+from fpsim.testing.quantizers.identity import QuantizerIdentity, identify_quantizer
+from fpsim.testing.quantizers.report import Broken, QuantizerReport
 from fpsim.testing.quantizers.scales.identity import ScalingIdentity, identify_scaling
 from fpsim.testing.quantizers.stochastic.check import check_stochastic
 from fpsim.testing.quantizers.stochastic.report import StochasticReport

@@ -15,11 +15,11 @@ from fpsim.formats.named import Format
 from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.scaling import Scaling
 
-DERIVED = ("scale_codes", "tensor_scale")  # parts that say again what the scales say
+DERIVED = ("scale_codes", "tensor_scale")  # parts that follow from the scales
 
 
 class ComparedSide(NamedTuple):
-    """One of the two: what it is, and its arrays."""
+    """One of two compared objects: its kind, format and scaling, and its arrays by name."""
 
     kind: str
     fmt: Element | None
@@ -30,20 +30,20 @@ class ComparedSide(NamedTuple):
 def assert_bits_equal(got: Any, want: Any, *, fmt: Any = None) -> None:
     """Fail unless two arrays hold the same bits: -0.0 differs from 0.0, and NaN equals NaN whatever its payload.
 
-    Codes are compared as integers, so that each NaN is itself: those in integer arrays, and those of an `fp.array` or
-    `fp.Scaled`, which equal only their kind, with the same format, scaling and scales.
+    Codes are compared as integers, so that a NaN equals only the same code: in integer arrays, and in an `fp.array` or
+    `fp.Scaled`, which only equal objects of their kind with the same format, scaling and scales.
 
     Args:
-      got: what the code under test returned: an array of floats (NumPy, ml_dtypes, torch) or integers, of any shape;
-        an EncodedArray; or a Scaled.
-      want: what it should be, of the same kind, dtype and shape.
+      got: the result under test: an array of floats (NumPy, ml_dtypes, torch) or integers, of any shape; an
+        EncodedArray; or a Scaled.
+      want: the right result, of the same kind, dtype and shape.
       fmt: the format whose values or codes these are, by name, dtype or object: the message then shows each element as
         a number, a hexadecimal float and a code. Encoded and Scaled arrays have their own, which must be this one.
 
     Raises:
       AssertionError: kind, format, scaling, dtype, shape or a bit differs; the message names the first place, and says
-        where scales lie along the wrong axis.
-      TypeError: masked arrays, and what holds neither real floats nor integers.
+        if scales are along the wrong axis.
+      TypeError: a masked array, or an object that holds neither real floats nor integers.
       ValueError: an unknown format.
 
     Example:
@@ -86,7 +86,7 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 
 
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
-    """Return the first difference in a sentence; "" where all is equal."""
+    """Return the first difference in a sentence, or "" if all is equal."""
     if got.kind != want.kind:
         return (
             f"kinds differ: got {_named(got)}, want {_named(want)}. Compare codes with codes (.codes), or values with "
@@ -113,13 +113,13 @@ def _named(side: ComparedSide) -> str:
 
 
 def _along(got: Any, want: Any) -> str:
-    """A remark where two scalings lay their tiles along different axes, and else agree."""
+    """Return a remark if two scalings differ only in the axis of their tiles, else ""."""
     small = max(len(got.block), len(want.block)) <= 2
-    return ": the scales lie along the other axis" if small and got.transposed() == want.replace() else ""
+    return ": the scales are along the other axis" if small and got.transposed() == want.replace() else ""
 
 
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
-    """Return the first difference between two arrays in a sentence."""
+    """Return the first difference between two arrays in a sentence, or "" if they are equal."""
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:
         return f"dtypes{of} differ: got {got.dtype}, want {want.dtype}."
@@ -140,17 +140,17 @@ def _differing(got: Array, want: Array) -> Any:
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
-    """A remark where one array is the other one with its axes in reverse order."""
+    """Return a remark if one array is the other one with its axes in reverse order, else ""."""
     if got.ndim < 2 or got.T.shape != want.shape:
         return ""
     equal = not _differing(got.T, want).any()
     if part.startswith("scale") and (equal or got.shape != want.shape):
-        return ": the scales lie along the other axis"
+        return ": the scales are along the other axis"
     return ": got is want with its axes swapped (got.T)" if equal else ""
 
 
 def _shown(value: Any, fmt: Element | None) -> str:
-    """An element: its pattern and value; with a format also as a hexadecimal float and a code."""
+    """Return an element as bit pattern and value; with a format also as a hexadecimal float and a code."""
     digits = 2 * value.dtype.itemsize
     pattern = f"0x{int(_bits(np.asarray(value))):0{digits}X}"
     if fmt is None:
@@ -174,7 +174,7 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """The code of a value, where the format holds it."""
+    """Return the code of a value in words, "no value" where the format does not have it, or "no code" without codes."""
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)

@@ -1,4 +1,4 @@
-"""The inputs at which the result of a cast can change: values, ties, what lies next to them, seams and specials."""
+"""Inputs at which the result of a cast can change: values, ties, their neighbours, edges of ranges, and specials."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.formats.named import format as find_format
 
 Doubles = npt.NDArray[np.float64]
-ANY = 512  # drawn inputs of a kind
+ANY = 512  # random inputs of a kind
 
 SOURCES = tuple(np.dtype(dtype) for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
-BEHIND = (FP16, BF16, FP32)  # formats that casts often go through, whose own edges are points too
+BEHIND = (FP16, BF16, FP32)  # formats that casts often go through; their edges are points too
 INTEGERS = (7, 8, 15, 16, 24, 31, 32, 63, 64)  # powers of two at which conversions through integers break
 
 
 def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -> Array:
-    """The inputs that every check of a cast begins with.
+    """Return the inputs at which the result of a cast can change, with which every check of a cast begins.
 
-    Every finite value of the format and every tie between two of them, half the smallest value and the edge of
-    overflow among them, each with its neighbours in the source's dtype; zeros, infinities, NaNs of both signs and with
-    a payload; the source's own subnormals and largest values; the edges of FP16, BF16 and FP32, which casts go
-    through; powers of two where integers end.
+    These are every finite value of the format and every tie between two of them, half the smallest value and the edge
+    of overflow among them, each with its neighbours in the source's dtype; zeros, infinities, NaNs of both signs and
+    with a payload; the source's own subnormals and largest values; the edges of FP16, BF16 and FP32, which casts go
+    through; powers of two at which ranges of integers end.
 
     Args:
-      fmt: the format, by name, dtype or object. Of one with more than 16 bits a part: in every binade the fractions at
-        both ends, in the middle, and single bits.
-      dtype: of the points: float16, bfloat16, float32 or float64. What it cannot hold is replaced by its neighbours.
-      around: how many neighbours on either side.
+      fmt: the format, by name, dtype or object. Of a format with more than 16 bits, only a part of the values: in every
+        binade the fractions at both ends, in the middle, and those of a single bit.
+      dtype: dtype of the points: float16, bfloat16, float32 or float64. Values that it does not hold are replaced by
+        their neighbours.
+      around: number of neighbours on either side.
 
     Returns:
-      Array of shape (n,) and that dtype, sorted from NaNs with a sign over -Inf, -0, 0 and Inf to NaNs, each pattern
-      once. The same arguments give the same points; E4M3 in float32 has 1,686.
+      Array of shape (n,) and that dtype, each pattern once, sorted from NaNs with a sign over -Inf, -0, 0 and Inf to
+      NaNs. The same arguments give the same points; E4M3 in float32 has 1,686.
 
     Raises:
-      ValueError: an unknown format, another dtype, or around below 0.
-      TypeError: around is no integer.
+      ValueError: the format or dtype is unknown, or around is below 0.
+      TypeError: around is not an integer.
 
     Example:
       >>> import fpsim as fp
@@ -71,15 +72,15 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
 
 
 def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
-    found = dtype_of(BF16.dtype if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16") else dtype)
-    if found is None or found not in SOURCES:
-        names = ", ".join(each.name for each in SOURCES)
+    known = dtype_of(BF16.dtype if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16") else dtype)
+    if known is None or known not in SOURCES:
+        names = ", ".join(source.name for source in SOURCES)
         raise ValueError(f"dtype must be one of {names}; got {shown(dtype)}.")
-    return found
+    return known
 
 
 def _values_and_ties(fmt: Format) -> Doubles:
-    """Every finite magnitude, the ties between them, half the smallest one, and two steps beyond the largest."""
+    """Return every finite magnitude, the ties between them, half the smallest one, and two steps beyond the largest."""
     places = fmt.min_exponent - fmt.mantissa_bits
     if fmt.bits <= 16:
         codes = np.arange(fmt.max_code + 3)
@@ -103,7 +104,7 @@ def _values_and_ties(fmt: Format) -> Doubles:
 
 
 def _seams(source: Format) -> Doubles:
-    """Zero, the edges of the source and of formats that casts go through, and where integers end."""
+    """Return zero, the edges of the source and of formats that casts go through, and ends of integer ranges."""
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):
         if source.holds(fmt):
@@ -114,14 +115,14 @@ def _seams(source: Format) -> Doubles:
 
 
 def _nans(source: Format) -> npt.NDArray[np.uint64]:
-    """A quiet NaN, one with a payload, and the last one, to which nothing can be added without a carry."""
+    """Return a quiet NaN, one with a payload, and the last one, to which adding anything carries into the sign."""
     quiet = source.nan_code
     assert quiet is not None
     return np.array([quiet, quiet | 0x15, (1 << source.bits - 1) - 1], np.uint64)
 
 
 def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int = 0) -> Array:
-    """Inputs that checks add to `points`: ties at every distance, as a sticky bit that forgets bits needs, and any.
+    """Return inputs that checks add to `points`: values near ties, which show lost sticky bits, and random ones.
 
     Example:
       >>> from fpsim.testing.boundary_points import further_points
@@ -140,13 +141,13 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return ties around 1 plus and minus every power of two down to the source's, and the same in the subnormals."""
-    found = []
+    """Return ties near 1 and near 0, plus and minus powers of two down to the last place of the source."""
+    values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1
     for start in (1.0, fmt.smallest_subnormal):
         unit = fmt.ulp(start)
         for step in range(2):
             tie = start + unit * (step + 0.5)
             offsets = unit * 2.0 ** -np.arange(2, smallest, dtype=np.float64)
-            found += [tie - offsets, tie + offsets]
-    return np.concatenate(found)
+            values += [tie - offsets, tie + offsets]
+    return np.concatenate(values)

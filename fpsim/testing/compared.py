@@ -1,4 +1,4 @@
-"""Texts about a failed comparison of floats, in hexadecimal."""
+"""Failed comparisons of floats as text, in hexadecimal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fpsim.arrays import format_of
 
 
 def in_hexadecimal(op: str, left: Any, right: Any) -> str:
-    """Two floats, or the first two that differ of two lists or tuples, as hexadecimal floats; "" for anything else.
+    """Return two floats, or the first two of two sequences that differ, as hexadecimal floats; "" for anything else.
 
     Args:
-      op: how they were compared, such as "==".
-      left, right: floats of Python, NumPy or ml_dtypes, or lists or tuples of them.
+      op: the operator of the comparison, such as "==".
+      left, right: Python, NumPy or ml_dtypes floats, or lists or tuples of them.
 
     Example:
       >>> from fpsim.testing.compared import in_hexadecimal
@@ -40,6 +40,6 @@ def _is_float(x: Any) -> bool:
 
 
 def _hex(x: Any) -> str:
-    """A float in hexadecimal; the sign of a NaN too."""
+    """Return a float in hexadecimal, NaN with its sign."""
     number = float(x)
     return f"{'-' if math.copysign(1, number) < 0 else ''}nan" if math.isnan(number) else number.hex()

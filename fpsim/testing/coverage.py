@@ -34,7 +34,7 @@ class InputCoverage:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The fewest and the most elements of an array."""
+        """Number of elements of the smallest and the largest array."""
         sizes = [math.prod(shape) for shape in self.shapes]
         return min(sizes, default=0), max(sizes, default=0)
 
@@ -56,7 +56,7 @@ class InputCoverage:
 
 
 class CoverageRecord:
-    """Collects the inputs of calls; `coverage` is what they come to."""
+    """Collects the inputs of calls; `coverage` sums them up."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -72,7 +72,7 @@ class CoverageRecord:
         Args:
           x: the input.
           layout: the name of its memory layout, "" for C order.
-          values: whether its values are new; an array that repeats those of earlier calls needs no look.
+          values: whether its values are new; those of an array that repeats earlier ones are not looked at.
         """
         self.calls += 1
         self.shapes.setdefault(x.shape)
@@ -96,7 +96,7 @@ class CoverageRecord:
 
     @property
     def coverage(self) -> InputCoverage:
-        """All calls so far."""
+        """Inputs of all calls so far."""
         named: dict[str, Any] = {
             name: tuple(getattr(self, name)) for name in ("shapes", "layouts", "dtypes", "specials")
         }

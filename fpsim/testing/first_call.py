@@ -1,4 +1,4 @@
-"""Compiles what tests are going to call before they are timed."""
+"""Compiles the kernels that tests need before the first test starts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ USUAL = (E4M3, E5M2, FP16, BF16)
 
 @with_cast_keywords
 def warm_up(*formats: FormatLike, calls: Iterable[Callable[[], object]] = (), **keywords: Unpack[CastKeywords]) -> None:
-    """Compile, or load from disk, the kernels that tests need, so that no test is slow because it is the first.
+    """Compile the kernels that tests need, or load them from disk, so that the first test is not slower than others.
 
     Args:
-      formats: formats whose casts from and to float32 and float64 are wanted, by name, dtype or object; none are E4M3,
-        E5M2, FP16 and BF16.
+      formats: formats that the tests cast to and from, by name, dtype or object; without any, E4M3, E5M2, FP16 and
+        BF16.
       calls: functions without arguments, called once each: a small call of whatever else the tests use.
-      rounding, overflow, subnormals, seed, random_bits: of the casts, as in `fpsim.encode`. A rounding has kernels of
-        its own.
+      rounding, overflow, subnormals, seed, random_bits: keywords of the casts, as in `fpsim.encode`. Each rounding has
+        separate kernels.
 
     Raises:
-      ValueError: an unknown format or word.
-      TypeError: calls is no list of functions.
+      ValueError: an unknown format or keyword.
+      TypeError: calls is not a list of functions.
 
     Example:
       >>> import fpsim as fp

@@ -1,4 +1,4 @@
-"""Operands of products that show how sums are ordered, aligned, cut and rounded. Functions of a seed."""
+"""Operands of products that show how sums are ordered, aligned, cut and rounded, as functions of a seed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SPAN = {"e4m3": 7, "e5m2": 13, "fp16": 12, "bf16": 40, "tf32": 40}  # binades on
 
 
 def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int = 0) -> tuple[Words, Words]:
-    """Codes of a, (M, K), and b, (K, N).
+    """Return codes of a, (M, K), and b, (K, N), that show how a kernel adds.
 
     Args:
-      name: one of `OPERAND_SETS`: "cancelling" tells orders of sums apart also where results are rounded to BF16, for
-        which "normal", "positive" and "wide" are not enough in short sums.
+      name: one of `OPERAND_SETS`. "cancelling" tells orders of sums apart even where results are rounded to BF16; for
+        short sums "normal", "positive" and "wide" do not.
       shape: (M, N, K).
-      pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (words of float32 whose low 13 bits are zero).
-      seed: the same one gives the same codes.
+      pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
+      seed: seed of the random numbers.
 
     Example:
       >>> import fpsim as fp
@@ -47,7 +47,7 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
 
 
 def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
-    """Return the values that an accumulator starts at, (M, N) float32; None for "zero".
+    """Return the values that accumulators start at, (M, N) float32; None for the name "zero".
 
     Example:
       >>> from fpsim.testing.operands import start
@@ -94,17 +94,17 @@ def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -
 
 
 def _normal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """N(0, 1)."""
+    """Return values of N(0, 1)."""
     return _each(rng, shape, pair, _normal_codes)  # type: ignore[no-any-return]
 
 
 def _positive(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """U[0, 1): sums that only grow, so that what is cut off adds up."""
+    """Return values of U[0, 1), whose sums only grow, so that everything that is cut off adds up."""
     return _each(rng, shape, pair, lambda g, size, kind: _encoded(g.random(size), kind))  # type: ignore[no-any-return]
 
 
 def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Exponents over most of the format's range."""
+    """Return values with exponents over most of the format's range."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         span = SPAN[kind]
@@ -114,7 +114,7 @@ def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tupl
 
 
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Terms that come back with the other sign, a few of them a bit off: in the same instruction or in a later one."""
+    """Return terms of which half are the others with the opposite sign, 5 % of them one code off, in random order."""
     a, b = _wide(rng, shape, pair) if rng.random() < 0.5 else _normal(rng, shape, pair)
     k = shape[2]
     place, half = rng.permutation(k), k // 2
@@ -128,7 +128,7 @@ def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -
 
 
 def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Subnormals and the smallest normals, of both signs."""
+    """Return subnormals and the smallest normal values, of both signs."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         fmt = FORMATS[kind]
@@ -140,20 +140,20 @@ def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) ->
 
 
 def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Inf, NaN, zeros of both signs and the largest values, here and there."""
+    """Return normal values, and in a few places Inf, NaN, zeros of both signs and the largest values."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         fmt = FORMATS[kind]
-        found = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
-        found[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN
-        chosen = found[g.integers(0, len(found), size)]
+        specials = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
+        specials[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN
+        chosen = specials[g.integers(0, len(specials), size)]
         return np.where(g.random(size) < 0.7 / shape[2], chosen, _normal_codes(g, size, kind)).astype(fmt.storage)
 
     return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
 
 
 def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """One large term in about a hundred, all others tiny: most of what is added hangs out on the right."""
+    """Return tiny terms with one large one in about a hundred, so that most bits are below the sum's last place."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         along = size[1] if size[1] == shape[2] else size[0]
@@ -169,7 +169,7 @@ def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) 
 
 
 def _ties(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Powers of two only: sums and partial sums that fall on ties, or a bit beside them."""
+    """Return powers of two, so that sums and partial sums are ties, or next to ties."""
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
         return _encoded(g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(-5, 6, size), kind)

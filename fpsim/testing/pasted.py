@@ -1,4 +1,4 @@
-"""Arrays and numbers as Python text that gives the same bits when it is pasted."""
+"""Arrays and numbers as Python expressions that give the same bits."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fpsim.arrays import Array, format_of, words
 
 
 def pasted(x: Array | np.generic) -> str:
-    """Return floats as an expression of their patterns, -0 and every NaN included, and codes in hexadecimal.
+    """Return an array as a Python expression: floats by their patterns, -0 and NaN included, codes in hexadecimal.
 
     Codes are unsigned integers; anything else is printed as `repr` has it.
 
     Args:
-      x: array or number of NumPy; floats may be ml_dtypes' too.
+      x: a NumPy array or scalar, of a NumPy or ml_dtypes dtype.
 
     Returns:
-      An expression of `np` and, for the dtypes of its own, `ml_dtypes`.
+      An expression of `np` and, for its dtypes, `ml_dtypes`.
 
     Example:
       >>> from fpsim.testing.pasted import pasted

@@ -1,4 +1,4 @@
-"""bench: how fast fpsim is on the GPU of this machine, beside the copy bandwidth and cuBLAS.
+"""bench: measures fpsim on the GPU of this machine, relative to the copy bandwidth and cuBLAS.
 
 `python -m fpsim.gpu bench --out DIR` prints a table with its summary last and writes DIR/bench.json.
 """
@@ -25,8 +25,8 @@ from fpsim.gpu.lab.lab import REAL, about_of
 
 RECORD, TABLE = "bench.json", "bench.txt"
 PARTS = tuple(dict.fromkeys(work.part for work in WORKS if work.part != COPY))
-LEAST_RUNS = 3  # that must find time, else a row is measured at a small size alone
-SPARE = 2  # times the bytes of a row that must be free on the GPU
+LEAST_RUNS = 3  # runs for which there must be time, else a row is measured at a small size alone
+SPARE = 2  # free bytes on the GPU that a row needs, relative to its bytes
 Found = Callable[[Speed], None]
 
 
@@ -34,22 +34,22 @@ def bench(
     out: str | Path | None = None, minutes: float = 4, parts: Sequence[str] | None = None, *, hardware: Any = None,
     short: bool = False,
 ) -> BenchReport:  # fmt: skip
-    """Measure fpsim on the GPU of this machine, beside the copy bandwidth and cuBLAS.
+    """Measure fpsim on the GPU of this machine, relative to the copy bandwidth and cuBLAS.
 
     Args:
       out: a folder for bench.json and bench.txt. None writes nothing.
-      minutes: that all rows may take together; a row that would take longer than its share is measured at a small size.
+      minutes: time for all rows together; a row that would take longer than its share is measured at a small size.
       parts: some of "casts", "arithmetic", "scaling", "products"; None for all. The copy is always measured.
-      hardware: what to measure: an object or module with `about`, `room` and `measure` of `fpsim.gpu.hardware`, or a
-        module's name; None for the GPU.
-      short: a few rows of every part.
+      hardware: an object or module with `about`, `room` and `measure` of `fpsim.gpu.hardware`, or the name of a module;
+        None for the GPU.
+      short: whether to measure only a few rows of every part.
 
     Returns:
       BenchReport; its str() is a table, with a summary last.
 
     Raises:
-      GpuError: there is no GPU. Whatever fails later is said in its row.
-      ValueError: unknown parts, or an `out` that cannot be written to.
+      GpuError: there is no GPU. Later failures are in their rows.
+      ValueError: a part is unknown, or `out` cannot be written to.
 
     Source: docs/gpu.md.
 
@@ -77,7 +77,7 @@ def bench(
 
 
 def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
-    """The rows of some parts, and the copy."""
+    """Return the rows of some parts, and the copy."""
     return [
         work for work in WORKS
         if work.part == COPY or (work.part in (parts or PARTS) and (not short or work.name in SHORT))
@@ -87,24 +87,24 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
 # ---- rows
 
 
-def run(silicon: Any, works: Sequence[BenchWork], deadline: float, found: Found) -> None:
-    """Measure rows until their time is over; `found` sees each as it comes."""
+def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -> None:
+    """Measure rows until their time is over; `add` is called with each row."""
     known: dict[str, Speed] = {}
     for i, work in enumerate(works):
         left = deadline - time.monotonic()
         if left <= 0 and known:
-            found(Speed(work.part, work.name, error="no time was left; give more minutes"))
+            add(Speed(work.part, work.name, error="no time was left; give more minutes"))
             continue
         try:
             row = _measured(silicon, work, left / (len(works) - i), known.get(work.beside))
         except Exception as reason:
             row = Speed(work.part, work.name, wanted=work.wanted, error=said_of(reason))
         known[work.name] = row
-        found(row)
+        add(row)
 
 
 def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
-    """One row: at a small size first, and at the full one if that is to end within its share of the time."""
+    """Return one row, measured at a small size first, and at the full size if there is time for it."""
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
     times = silicon.measure(work, small, seconds / 8)
     expected = statistics.median(times) * work.count(size) / work.count(small)
@@ -125,7 +125,7 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
 
 
 def _elements(silicon: Any, work: BenchWork) -> int:
-    """As many elements as are wanted, or as there is room for."""
+    """Return the number of elements of a row, fewer if the GPU has no room for them."""
     free, size = silicon.room(), ELEMENTS
     while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:
         size //= 2
@@ -136,12 +136,12 @@ def _elements(silicon: Any, work: BenchWork) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 where every row was measured, 1 where one failed, 2 without a GPU or a folder."""
+    """Run the command; return 0 if every row was measured, 1 if one failed, 2 without a GPU or a folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/bench", help="folder for bench.json")
-    parser.add_argument("--minutes", type=float, default=4, help="for all rows together")
+    parser.add_argument("--minutes", type=float, default=4, help="time for all rows together")
     parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--short", action="store_true", help="a few rows of every part")
+    parser.add_argument("--short", action="store_true", help="measure only a few rows of every part")
     parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="measure this module's functions")
     parser.add_argument("--rows", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rows_alone(options: argparse.Namespace) -> int:
-    """Measure in the process that a validation has started, and append rows to its file as they come."""
+    """Measure in a process that a validation has started, and append each row to its file."""
     began = time.monotonic()
     with open(options.rows, "a") as file:
 

@@ -1,8 +1,9 @@
-"""Casts and arithmetic on the GPU beside the CPU's bits, torch's own casts and PTX's conversions."""
+"""Comparisons of casts, arithmetic and products of fp.gpu with the CPU's bits, torch's casts and PTX's conversions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -27,13 +28,13 @@ MODES: tuple[dict[str, Any], ...] = (
     {}, {"rounding": "toward_zero"}, {"rounding": "up"}, {"rounding": "odd"}, {"overflow": "saturate"},
     {"rounding": "stochastic", "seed": 7}, {"subnormals": "flush"},
 )  # fmt: skip
-OVERFLOWS = ("torch", "torch<2.12", "nonfinite", "saturate", "saturate_finite")  # that torch's casts may have
+OVERFLOWS = ("torch", "torch<2.12", "nonfinite", "saturate", "saturate_finite")  # policies that torch's casts may have
 PTX_OVERFLOW = {"e4m3": "saturate", "e5m2": "saturate", "fp16": "nonfinite", "bf16": "nonfinite"}
 NAMES = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16}
 
 
 class Check(NamedTuple):
-    """One comparison that is not a product."""
+    """A comparison other than that of a library's product."""
 
     part: str
     name: str
@@ -42,7 +43,7 @@ class Check(NamedTuple):
 
 
 def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
-    """Random bit patterns, values near the limits and ties of narrow formats, and specials."""
+    """Return random bit patterns, values near the limits and ties of narrow formats, and specials."""
     rng = np.random.default_rng([lab.seed, 32])
     patterns = rng.integers(0, 1 << 32, size // 2, np.uint32).view(np.float32)
     with np.errstate(over="ignore"):
@@ -54,7 +55,7 @@ def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
 
 
 def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
-    """What is cast: every float16 and bfloat16, and many float32."""
+    """Return the inputs of casts by name: every float16 and bfloat16, and many float32 values."""
     every = np.arange(1 << 16, dtype=np.uint16)
     size = 1 << (12 if lab.small else 22)
     return {
@@ -64,58 +65,53 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """PTX's casts, torch's, and fp.gpu.encode and quantize; every float32 comes first, for it takes the least time."""
+    """Yield comparisons of casts by PTX, torch and fp.gpu; every float32 comes first, as that takes the least time."""
     for kind in () if lab.small else NAMES:
-        yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", _sweep(lab, kind))
+        yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
     for kind in NAMES:
-        yield Check("casts", f"PTX cvt.rn to {kind}", label, _ptx_cast(lab, x, kind))
+        yield Check("casts", f"PTX cvt.rn to {kind}", label, partial(_ptx_cast, lab, x, kind))
     for label, x in sources(lab).items():
         for kind in NAMES:
-            yield Check("casts", f"torch's cast to {kind}", label, _torch_cast(lab, x, kind))
+            yield Check("casts", f"torch's cast to {kind}", label, partial(_torch_cast, lab, x, kind))
     for label, x in sources(lab).items():
         for fmt in TARGETS:
             for options in MODES:
                 words = " ".join(str(value) for value in options.values())
                 yield Check(
-                    "casts", f"fp.gpu.encode {fmt} {words}".strip(), label, _twin(lab, "encode", fmt, x, options)
+                    "casts",
+                    f"fp.gpu.encode {fmt} {words}".strip(),
+                    label,
+                    partial(_twin, lab, "encode", fmt, x, options),
                 )
-            yield Check("casts", f"fp.gpu.quantize {fmt}", label, _twin(lab, "quantize", fmt, x, {}))
+            yield Check("casts", f"fp.gpu.quantize {fmt}", label, partial(_twin, lab, "quantize", fmt, x, {}))
 
 
-def _sweep(lab: Lab, kind: str) -> Callable[[], ValidationRow]:
-    def run() -> ValidationRow:
-        compared, differing, first = lab.hardware.sweep(kind)
-        return row_of_difference(WordDifference(compared, differing, 0, first))
-
-    return run
+def _sweep(lab: Lab, kind: str) -> ValidationRow:
+    """Return the comparison of PTX's conversion and fp.gpu.encode for every float32."""
+    compared, differing, first = lab.hardware.sweep(kind)
+    return row_of_difference(WordDifference(compared, differing, 0, first))
 
 
-def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> Callable[[], ValidationRow]:
-    def run() -> ValidationRow:
-        want = as_words(getattr(public(), name)(x, fmt, **options))
-        got = lab.hardware.twin(name, x, fmt=fmt, **options)
-        return row_of_difference(difference(got, want, "fp32" if name == "quantize" else "integer"))
-
-    return run
+def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> ValidationRow:
+    """Return the comparison of a cast of fp.gpu with the CPU's."""
+    want = as_words(getattr(public(), name)(x, fmt, **options))
+    got = lab.hardware.twin(name, x, fmt=fmt, **options)
+    return row_of_difference(difference(got, want, "fp32" if name == "quantize" else "integer"))
 
 
-def _torch_cast(lab: Lab, x: Any, kind: str) -> Callable[[], ValidationRow]:
-    def run() -> ValidationRow:
-        return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
-
-    return run
+def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
+    """Return the comparison of torch's cast with fp.encode under several overflow policies."""
+    return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
 
 
-def _ptx_cast(lab: Lab, x: Any, kind: str) -> Callable[[], ValidationRow]:
-    def run() -> ValidationRow:
-        return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
-
-    return run
+def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
+    """Return the comparison of PTX's conversion with fp.encode under several overflow policies."""
+    return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
 
 
 def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> ValidationRow:
-    """The overflow policy that fits best."""
+    """Return the comparison of a cast with the overflow policy that fits best."""
     tried = []
     for overflow in dict.fromkeys(overflows):
         tried.append((overflow, difference(got, encode(x, NAMES[kind], overflow=overflow), kind)))
@@ -124,11 +120,11 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
     return row_of_difference(best[1], f"overflow {best[0]!r}", rivals, best[0] in expected)
 
 
-def row_of_difference(found: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
-    """A row without its names, which the caller knows."""
-    note = f"{found.other_nans} NaNs with other payloads" if found.other_nans else ""
+def row_of_difference(of: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
+    """Return a row without its names, which the caller adds."""
+    note = f"{of.other_nans} NaNs with other payloads" if of.other_nans else ""
     return ValidationRow(
-        "", "", "", found.compared, found.differing, found.other_nans, found.first, model, max(rivals, 0), expected,
+        "", "", "", of.compared, of.differing, of.other_nans, of.first, model, max(rivals, 0), expected,
         note=note,
     )  # fmt: skip
 
@@ -140,7 +136,7 @@ OPERATIONS = {
 
 
 def arithmetic(lab: Lab) -> Iterator[Check]:
-    """The operations of fp.gpu, with their flags, beside the CPU's."""
+    """Yield comparisons of operations of fp.gpu and their flags with the CPU's."""
     for fmt in (E4M3, E5M2, FP16, BF16, FP32):
         for name, count in OPERATIONS.items():
             modes: tuple[dict[str, Any], ...] = ({},)
@@ -150,7 +146,7 @@ def arithmetic(lab: Lab) -> Iterator[Check]:
                 words = " ".join(str(value) for value in options.values())
                 label, codes = codes_of(lab, fmt, count)
                 yield Check("arithmetic", f"fp.gpu.{name} {fmt} {words}".strip(), label,
-                            _operation(lab, name, fmt, codes, options))  # fmt: skip
+                            partial(_operation, lab, name, fmt, codes, options))  # fmt: skip
 
 
 UNITS = ("hopper_e4m3_f32", "hopper_e5m2xe4m3_f32", "hopper_f16_f32", "hopper_bf16_f32", "hopper_mma_e4m3_f32",
@@ -167,7 +163,7 @@ SCHEDULED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
 
 
 def matmuls(lab: Lab) -> Iterator[Check]:
-    """fp.gpu.matmul beside the CPU's, for units of several rules, with and without promotion, and by schedules."""
+    """Yield comparisons of fp.gpu.matmul with the CPU's, for units of several rules, promotions and schedules."""
     shape = (16, 16, 256) if lab.small else (96, 80, 1024)
     for name in UNITS:
         unit = find_unit(name)
@@ -176,26 +172,23 @@ def matmuls(lab: Lab) -> Iterator[Check]:
             codes = product_operands(label, shape, (kinds[0], kinds[1]), lab.seed)
             for promote in (None, 128):
                 call = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
-                yield Check("matmuls", call, label, _matmul(lab, codes, accumulate=name, promote=promote))
+                yield Check("matmuls", call, label, partial(_matmul, lab, codes, accumulate=name, promote=promote))
     for pair, schedule, more in SCHEDULED:
         codes = product_operands("wide", shape, (pair[0], pair[1]), lab.seed)
         name = unit_name("hopper", pair)
         options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
-        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", _matmul(lab, codes, **options))
+        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", partial(_matmul, lab, codes, **options))
 
 
-def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> Callable[[], ValidationRow]:
+def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
+    """Return the comparison of fp.gpu.matmul with fp.matmul."""
     kind = "bf16" if options.get("out_fmt") == "bf16" else "fp32"
-
-    def run() -> ValidationRow:
-        want = as_words(matmul(*codes, **options))
-        return row_of_difference(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
-
-    return run
+    want = as_words(matmul(*codes, **options))
+    return row_of_difference(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
 
 
 def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
-    """All codes, all pairs of 8 bits, or many random ones."""
+    """Return all codes, all pairs of 8-bit codes, or many random ones, with a label."""
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
     if count == 2 and fmt.bits == 8:
@@ -207,19 +200,15 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
     return f"{size} random codes", codes
 
 
-def _operation(
-    lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]
-) -> Callable[[], ValidationRow]:
-    def run() -> ValidationRow:
-        want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
-        got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
-        found = difference(got, as_words(want), "integer")
-        of_flags = difference(as_words(flags), as_words(np.asarray(raised)), "integer")
-        if not found.differing and of_flags.differing:
-            return row_of_difference(of_flags._replace(first=f"flags {of_flags.first}"))
-        return row_of_difference(found)
-
-    return run
+def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
+    """Return the comparison of an operation of fp.gpu and its flags with the CPU's."""
+    want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
+    got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
+    of_results = difference(got, as_words(want), "integer")
+    of_flags = difference(as_words(flags), as_words(np.asarray(raised)), "integer")
+    if not of_results.differing and of_flags.differing:
+        return row_of_difference(of_flags._replace(first=f"flags {of_flags.first}"))
+    return row_of_difference(of_results)
 
 
 CHECKS = {"matmuls": matmuls, "casts": casts, "arithmetic": arithmetic}

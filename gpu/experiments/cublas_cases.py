@@ -1,4 +1,4 @@
-"""Products of cuBLAS whose algorithm matters: torch.mm of FP16, BF16 and TF32, and cublasLtMatmul with its fields."""
+"""Products whose bits depend on cuBLAS's algorithm: torch.mm of FP16, BF16 and TF32, and cublasLtMatmul."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words
 from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
 
 INSTRUCTION = 8  # terms of the mma that takes operands without alignment
-TN = {"nn": (), "tn": ("TN",)}  # the words for a layout in a name
+TN = {"nn": (), "tn": ("TN",)}  # layout -> words in the name of a case
 
 # ---- FP16, BF16 and TF32
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
-    """torch.mm of FP16, BF16 and TF32; first with both operands contiguous along K, which nobody has measured."""
+    """Yield products by torch.mm of FP16, BF16 and TF32, first with both operands contiguous along K."""
     shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
                            (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
     along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (40, 64, 1000), (1, 64, 2048)]
@@ -52,7 +52,7 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
 def _half(
     lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[LibraryModel], layout: str = "nn"
 ) -> ProductCase:  # fmt: skip
-    """A case of torch.mm."""
+    """Return the case of a product by torch.mm."""
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         return lab.hardware.matmul(problem.a, problem.b, kind, out=out, layout=layout), None
@@ -62,9 +62,9 @@ def _half(
 
 
 def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryModel]:
-    """cuBLAS's families for FP16 and BF16, the likeliest for the shape first.
+    """Return models of cuBLAS's families for FP16 and BF16, the likeliest for the shape first.
 
-    along_k: both operands are contiguous along K, where torch.mm takes nvjet for one row, too (H100, cuBLAS 13.1).
+    along_k: both operands are contiguous along K; torch.mm then takes nvjet for a single row, too (H100, cuBLAS 13.1).
     """
     m, n, k = shape
     splits = splits_of(k, 64)
@@ -88,15 +88,15 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
         without_units = [LibraryModel(f"{prefix}'gemv', option={option})") for option in options]
         without_units += [LibraryModel(f"{prefix}'dot', split_k={s})") for s in (1, *splits[1:16])]
     aligned = k % 8 == 0 and n % 8 == 0
-    found = (nvjet, cutlass, threads) if aligned else (cutlass, threads, nvjet)
-    return list(chain(*((without_units, *found) if without_units and not along_k else (*found, without_units))))
+    families = (nvjet, cutlass, threads) if aligned else (cutlass, threads, nvjet)
+    return list(chain(*((without_units, *families) if without_units and not along_k else (*families, without_units))))
 
 
 # ---- cuBLASLt, whose algorithm is read
 
 
 def cublaslt(lab: Lab) -> Iterator[ProductCase]:
-    """cublasLtMatmul with the fields of its algorithm, which say the schedule; first what nobody has measured."""
+    """Yield products by cublasLtMatmul, whose fields give the schedule, first with operands contiguous along K."""
     halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
                               (32, 40, 999), (9, 24, 100), (8, 64, 300), (3, 17, 1234), (1, 64, 2048), (64, 1, 2048),
                               (1, 1, 5000), (257, 72, 712)]  # fmt: skip
@@ -114,22 +114,22 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
-    """A case of cuBLASLt."""
+    """Return the case of a product by cublasLtMatmul."""
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         scale_options = {"scale_a": float(scales["scale_a"]), "scale_b": float(scales["scale_b"])} if fp8 else {}
-        found: tuple[Words, Any] = lab.hardware.lt_matmul(
+        result: tuple[Words, Any] = lab.hardware.lt_matmul(
             problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **scale_options
         )
-        return found
+        return result
 
     def models(fields: Fields) -> list[LibraryModel]:
         guesses = tensor_models(lab, shape[2], fast) if fp8 else half_models(lab, shape)
         try:
             read = str(schedule_of(fields, lab.arch, fast_accum=fast))
-        except ValueError:  # nobody has decoded it
+        except ValueError:  # an unknown algorithm
             return guesses
         whole = [LibraryModel(read[:-1] + ", tail_loss=False)")] if fields.algo == 66 else []
         return [LibraryModel(read), *whole, *guesses]

@@ -1,4 +1,4 @@
-"""The products that a validation compares: shapes, inputs, what is called, and the models of what it may do."""
+"""The products that a validation compares: shapes, inputs, calls of libraries, and models of these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ORDERS = ("product", "a_first", "b_first")
 
 
 def units(lab: Lab) -> Iterator[ProductCase]:
-    """Triton's loops of tl.dot beside units and `triton` schedules."""
+    """Yield products by Triton loops of tl.dot, with models of units and `triton` schedules."""
     plans: list[tuple[Pair, int, int | None, str]] = [
         (E4M3, 128, None, "normal"), (E4M3, 128, 128, "normal"), (E4M3, 64, 32, "zero"), (E4M3, 128, 64, "wide"),
         (E4M3, 64, None, "large"), (E4M3, 64, None, "special"), (("e5m2", "e5m2"), 64, None, "normal"),
@@ -48,9 +48,9 @@ def units(lab: Lab) -> Iterator[ProductCase]:
         shape = (64, 32, 256) if lab.small else (64, 64, 768)
 
         def call(problem: ProductProblem, pair: Pair = pair, block_k: int = block_k, limit: int | None = limit) -> Any:
-            found = lab.hardware.dot(problem.a, problem.b, problem.c, pair, block_k=block_k,
+            result = lab.hardware.dot(problem.a, problem.b, problem.c, pair, block_k=block_k,
                                      max_num_imprecise_acc=limit, block_n=min(64, problem.b.shape[1]))  # fmt: skip
-            return found, None
+            return result, None
 
         words = f"triton({block_k}" + (")" if limit is None else f", max_num_imprecise_acc={limit})")
         others = [f"triton({block_k}, max_num_imprecise_acc={n})" for n in (32, 64, 128) if n <= block_k]
@@ -63,7 +63,7 @@ def units(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
-    """Tiles of 16 rows, which take mma.sync: Triton converts FP8 to FP16, and takes k mod 4 in {0, 1} first."""
+    """Yield products with tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K."""
     for pair, block_k in ((E4M3, 64), (("fp16", "fp16"), 32)):
         shape = (32, 32, 256)
 
@@ -90,7 +90,7 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:
-    """One scale per tensor, fast accumulation on, which nobody has measured, and off."""
+    """Yield products with one scale per tensor, with fast accumulation and without."""
     shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
     if lab.small:
         shapes = [(32, 32, 512), (16, 16, 2048)]
@@ -111,16 +111,16 @@ def _scaled(
     lab: Lab, part: str, shape: Shape, pair: Pair, recipe: str, fast: bool, models: Sequence[LibraryModel],
     out: str = "fp32", **more: Any,
 ) -> ProductCase:  # fmt: skip
-    """A case of torch._scaled_mm."""
+    """Return the case of a product by torch._scaled_mm."""
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         one = np.float32(1)
-        found = lab.hardware.scaled_mm(
+        result = lab.hardware.scaled_mm(
             problem.a, problem.b, pair, one if problem.scale_a is None else problem.scale_a,
             one if problem.scale_b is None else problem.scale_b, recipe=recipe, out=out, fast_accum=fast,
             bias=problem.bias,
         )  # fmt: skip
-        return found, None
+        return result, None
 
     name = named(shape, "x".join(pair), recipe, "fast" if fast else "", out, "bias" if "bias" in more else "")
     return ProductCase(
@@ -129,7 +129,7 @@ def _scaled(
 
 
 def rowwise(lab: Lab) -> Iterator[ProductCase]:
-    """One scale per row and column."""
+    """Yield products with one scale per row and column."""
     shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
     for fast, shape in product((True, False), shapes):
         m, n, k = shape
@@ -149,7 +149,7 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def blockwise(lab: Lab) -> Iterator[ProductCase]:
-    """Scales per block of 128, no powers of two, so that the order of the multiplications shows; and powers of two."""
+    """Yield products with scales per block of 128: any numbers, which show orders of products, and powers of two."""
     shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]
     recipes = ("1x128_128x128", "1x128_1x128", "128x128_1x128")
     for powers, shape, recipe in product((False, True), shapes, recipes):
@@ -162,12 +162,12 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
             "scale_a": inputs.scales((rows, k // 128), lab.seed, powers=powers),
             "scale_b": inputs.scales((k // 128, columns), lab.seed + 1, powers=powers),
         }
-        found = _scaled(lab, "blockwise", shape, E4M3, recipe, False, _block_models(lab, k), **scales)
-        yield found._replace(name=found.name + (" powers of two" if powers else ""))
+        case = _scaled(lab, "blockwise", shape, E4M3, recipe, False, _block_models(lab, k), **scales)
+        yield case._replace(name=case.name + (" powers of two" if powers else ""))
 
 
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
-    """Every order of the scales, by fma and after +0, with K whole and in slices."""
+    """Return models with every order of the block scales, with K whole and in slices."""
     cublas_models = [LibraryModel(f"cublas({lab.arch!r}, family='block_scaled')")]
     cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]
     others = [LibraryModel(f"cutlass_blockwise({order!r})") for order in ORDERS] + [LibraryModel("deepgemm('1d2d')")]
@@ -175,7 +175,7 @@ def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
     return [*cublas_models, *others, *split]
 
 
-# What nobody has measured comes first: where time or a record's room runs out, the rest is left out.
+# The parts measured least come first: if time or the room of a record runs out, the rest is left out.
 PRODUCTS = {
     "blockwise": blockwise, "tensorwise": tensorwise, "rowwise": rowwise, "halves": halves, "cublaslt": cublaslt,
     "units": units,

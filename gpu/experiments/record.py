@@ -1,4 +1,4 @@
-"""record: products of a real GPU in a small file, so that machines without one can compare the emulator with it.
+"""record: stores products of a GPU in a small file, so that machines without one can compare the emulator with it.
 
 `python -m fpsim.gpu record --out tests/gpu/recordings/h200-2026-11-20.npz` stores codes, results, and the model that
 gave the same bits; `replay` computes them again on the CPU.
@@ -29,18 +29,18 @@ def record(
     """Run small products on the GPU of this machine and store them.
 
     Args:
-      path: of the file, .npz.
-      hardware: as for `fpsim.gpu.validate`.
+      path: name of the file, .npz.
+      hardware: an object or module with the functions of `fpsim.gpu.hardware`; None for the GPU.
       parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units"; None for all.
-      minutes: that it may take.
-      seed: of the inputs.
+      minutes: the longest time that it may take.
+      seed: seed of the inputs.
 
     Returns:
-      What was left out, a sentence each: calls that failed, and what did not fit into 2 MB.
+      A sentence for each product that was left out: calls that failed, and products that did not fit into 2 MB.
 
     Raises:
       GpuError: there is no GPU.
-      ValueError: unknown parts, or a path in a folder that cannot be written to.
+      ValueError: a part is unknown, or the folder of the path cannot be written to.
 
     Example:
       >>> import fpsim as fp
@@ -69,7 +69,7 @@ def record(
 
 
 def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out: list[str]) -> None:
-    """Add the products of a part, until the time is over, and a sentence for each that is left out."""
+    """Add the products of a part to the entries until the time is over, and a sentence for each that is left out."""
     try:
         for case in PRODUCTS[part](lab):
             if time.monotonic() > end:
@@ -87,12 +87,12 @@ def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 where a file was written, 2 without a GPU or a folder."""
+    """Run the command; return 0 if a file was written, 2 without a GPU or a folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu record", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", required=True, help="the file, .npz")
     parser.add_argument("--parts", nargs="+", choices=list(PRODUCTS), metavar="PART", help=", ".join(PRODUCTS))
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs")
     parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="record this module's functions")
     options = parser.parse_args(arguments)
     try:
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(reason, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"Interrupted; what was recorded until then, if anything, is in {options.out}.", file=sys.stderr)
+        print(f"Interrupted; the products recorded so far, if any, are in {options.out}.", file=sys.stderr)
         return INTERRUPTED
     done = replay(options.out)
     for sentence in left_out:

@@ -1,9 +1,10 @@
-"""Scaled quantisation, sums, single steps of units, comparisons and conversions of fp.gpu beside the CPU's bits."""
+"""Comparisons of scaled quantisation, sums, steps of units and conversions of fp.gpu with the CPU's bits."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from fpsim.matrix_units.catalogue import units as catalogue
 from fpsim.scaling.recipes import ROWS
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
-# Recipes that are made for other elements than E4M3.
+# Element formats of recipes that are not for E4M3.
 ELEMENTS: dict[str, Any] = {"NVFP4": E2M1, "TE_NVFP4": E2M1, "TORCHAO_NVFP4": E2M1, "ROW": INT8}
 CASTS: tuple[dict[str, Any], ...] = (
     {}, {"rounding": "stochastic", "seed": 2**40 + 3}, {"rounding": "up", "subnormals": "flush"},
@@ -45,9 +46,9 @@ def scaling(lab: Lab) -> Iterator[Check]:
                 words = " ".join(map(str, options.values()))
                 label = f"{shape[0]} x {shape[1]} float32"
                 yield Check("scaling", f"fp.gpu.encode_scaled {fmt} {name} {words}".strip(), label,
-                            _twin(lab, "encode_scaled", (x,), fmt=fmt, scaling=row, **options))  # fmt: skip
+                            partial(_twin, lab, "encode_scaled", (x,), fmt=fmt, scaling=row, **options))  # fmt: skip
             yield Check("scaling", f"fp.gpu.quantize_scaled {fmt} {name}", label,
-                        _twin(lab, "quantize_scaled", (x,), fmt=fmt, scaling=row))  # fmt: skip
+                        partial(_twin, lab, "quantize_scaled", (x,), fmt=fmt, scaling=row))  # fmt: skip
 
 
 def sums(lab: Lab) -> Iterator[Check]:
@@ -55,23 +56,24 @@ def sums(lab: Lab) -> Iterator[Check]:
     for accumulator in ACCUMULATORS:
         for terms in (13, 100 if lab.small else 1000):
             x, y = _near_one(lab, (60, terms), 1), _near_one(lab, (60, terms), 2)
-            options = {"accumulate": accumulator}
+            added = partial(_twin, lab, accumulate=accumulator)
             label = f"60 rows of {terms} float16"
-            yield Check("sums", f"fp.gpu.sum {accumulator}", label, _twin(lab, "sum", (x,), axis=1, **options))
-            yield Check("sums", f"fp.gpu.dot {accumulator}", label, _twin(lab, "dot", (x, y), **options))
-            yield Check("sums", f"fp.gpu.matmul {accumulator}", label, _twin(lab, "matmul", (x, y.T.copy()), **options))
+            yield Check("sums", f"fp.gpu.sum {accumulator}", label, partial(added, name="sum", operands=(x,), axis=1))
+            yield Check("sums", f"fp.gpu.dot {accumulator}", label, partial(added, name="dot", operands=(x, y)))
+            product = partial(added, name="matmul", operands=(x, y.T.copy()))
+            yield Check("sums", f"fp.gpu.matmul {accumulator}", label, product)
     mine = dataclasses.replace(find_unit("hopper_e4m3_f32"), name="mine", terms=24, fraction_bits=9, result_bits=11)
     rng = np.random.default_rng([lab.seed, 5])
     for unit in [*catalogue(), mine]:
         if unit.scale is not None:
-            continue  # block scales are operands of their own
+            continue  # block scales are further operands
         rows = 64 if lab.small else 4096
         operands = [rng.integers(0, 1 << fmt.bits, (rows, unit.terms), np.uint64).astype(fmt.storage)
                     for fmt in (unit.a.carrier, unit.b.carrier)]  # fmt: skip
         start = rng.standard_normal(rows) * 2.0 ** rng.integers(-12, 12, rows)
         c = as_words(public().encode(start, unit.d.carrier))
         yield Check("sums", f"fp.gpu.dot_add {unit.name}", f"{rows} steps of random codes",
-                    _twin(lab, "dot_add", (*operands, c), unit=unit))  # fmt: skip
+                    partial(_twin, lab, "dot_add", (*operands, c), unit=unit))  # fmt: skip
 
 
 def functions(lab: Lab) -> Iterator[Check]:
@@ -80,56 +82,47 @@ def functions(lab: Lab) -> Iterator[Check]:
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)
             for name in ("decode", "classify", "absolute"):
-                yield Check("functions", f"fp.gpu.{name} {fmt}", "all codes", _twin(lab, name, every, fmt=fmt))
+                yield Check("functions", f"fp.gpu.{name} {fmt}", "all codes", partial(_twin, lab, name, every, fmt=fmt))
     for fmt in (E4M3, E2M1, FP16, BF16, FP32):
         label, pair = codes_of(lab, fmt, 2)
         for name in ("equal", "less", "less_equal", "minimum_number", "maximum_number"):
-            yield Check("functions", f"fp.gpu.{name} {fmt}", label, _twin(lab, name, pair, fmt=fmt))
+            yield Check("functions", f"fp.gpu.{name} {fmt}", label, partial(_twin, lab, name, pair, fmt=fmt))
         label, one = codes_of(lab, fmt, 1)
         for target in (E5M2, E2M1, BF16):
             for rounding in ("nearest_even", "toward_zero"):
                 yield Check("functions", f"fp.gpu.convert {fmt} to {target} {rounding}", label,
-                            _twin(lab, "convert", one, fmt=fmt, to=target, rounding=rounding))  # fmt: skip
+                            partial(_twin, lab, "convert", one, fmt=fmt, to=target, rounding=rounding))  # fmt: skip
         for dtype in (np.int8, np.int64):
             yield Check("functions", f"fp.gpu.to_int {fmt} {dtype.__name__}", label,
-                        _twin(lab, "to_int", one, fmt=fmt, dtype=dtype))  # fmt: skip
+                        partial(_twin, lab, "to_int", one, fmt=fmt, dtype=dtype))  # fmt: skip
         n = np.random.default_rng([lab.seed, 6]).integers(-(1 << 40), 1 << 40, 4096) >> np.arange(4096) % 41
-        yield Check("functions", f"fp.gpu.from_int {fmt}", "4096 integers", _twin(lab, "from_int", (n,), fmt=fmt))
+        yield Check(
+            "functions", f"fp.gpu.from_int {fmt}", "4096 integers", partial(_twin, lab, "from_int", (n,), fmt=fmt)
+        )
 
 
-def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> Callable[[], ValidationRow]:
-    """Return what compares all that a function gives on the GPU with the same on the CPU."""
-
-    def run() -> ValidationRow:
-        want = arrays_of(getattr(public(), name)(*operands, **options))
-        got = lab.hardware.twin(name, *operands, **options)
-        results = got if isinstance(got, tuple) else (got,)
-        if len(results) != len(want):
-            raise ValueError(f"the GPU gave {len(results)} arrays, and the CPU {len(want)}.")
-        differences = [difference(a, b, _words_format(b)) for a, b in zip(results, want, strict=True)]
-        first = next((f"array {i}, {d.first}" for i, d in enumerate(differences) if d.differing), "")
-        return row_of_difference(
-            WordDifference(
-                sum(d.compared for d in differences), sum(d.differing for d in differences),
-                sum(d.other_nans for d in differences), first,
-            )
-        )  # fmt: skip
-
-    return run
+def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> ValidationRow:
+    """Compare all results of a function on the GPU with those on the CPU."""
+    want = arrays_of(getattr(public(), name)(*operands, **options))
+    got = lab.hardware.twin(name, *operands, **options)
+    results = got if isinstance(got, tuple) else (got,)
+    if len(results) != len(want):
+        raise ValueError(f"the GPU gave {len(results)} arrays, and the CPU {len(want)}.")
+    # words of 32 bits are shown as float32, others as plain numbers
+    formats = ["fp32" if words.dtype.itemsize == 4 else "integer" for words in want]
+    differences = [difference(*arrays) for arrays in zip(results, want, formats, strict=True)]
+    first = next((f"array {i}, {d.first}" for i, d in enumerate(differences) if d.differing), "")
+    counts = (sum(getattr(d, name) for d in differences) for name in ("compared", "differing", "other_nans"))
+    return row_of_difference(WordDifference(*counts, first))
 
 
 def arrays_of(result: Any) -> tuple[Words, ...]:
-    """Return a result as arrays of words: of scaled arrays their codes, scales, scale codes, zero points and values."""
+    """Return a result as arrays of words; for scaled arrays codes, scales, scale codes, zero points and values."""
     parts = [result]
     if hasattr(result, "scales"):
         parts = [result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale]
         parts.append(result.decode())
     return tuple(np.atleast_1d(as_words(np.asarray(part))) for part in parts if part is not None)
-
-
-def _words_format(words: Words) -> str:
-    """Return the format in which words are shown: float32 for 32 bits, plain numbers for others."""
-    return "fp32" if words.dtype.itemsize == 4 else "integer"
 
 
 def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:

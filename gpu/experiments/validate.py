@@ -1,8 +1,8 @@
-"""validate: fpsim beside a real GPU, part by part, each within its time and with its own errors.
+"""validate: compares fpsim with a GPU, part by part, each with a time limit and separate errors.
 
-`python -m fpsim.gpu validate --out DIR` runs every part in a process of its own, all that compare at the same time, so
-that a failed launch or a hang costs one part alone and compiling takes all cores, prints the table with its summary
-last, and writes DIR/validation.json.
+`python -m fpsim.gpu validate --out DIR` runs every part in a separate process, those that compare at the same time, so
+that a failed launch or a hang only costs one part and compiling takes all cores. It prints a table with a summary at
+the end, and writes DIR/validation.json.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from fpsim.gpu.lab.report import ValidationReport, ValidationRow, row_of
 PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS, **TWINS}
 SPEED = "speed"  # the part that measures; the others compare
 NAMES = (*PARTS, SPEED)
-SPEED_WEIGHT = 2  # times the time of another part: compiling alone takes it half a minute
-GRACE = 45.0  # seconds that a part's process may take beyond its time, for imports and compiling
+SPEED_WEIGHT = 2  # time of the part that measures relative to others: compiling alone takes half a minute
+GRACE = 45.0  # seconds that the process of a part may take beyond its time, for imports and compiling
 RECORD, TABLE, UNFIT = "validation.json", "validation.txt", "unfit"
-MOST_KEPT = 3  # problems of a case that no model gives
+MOST_KEPT = 3  # problems of a case without a fitting model that are stored
 
 
 def validate(
@@ -49,23 +49,24 @@ def validate(
 
     Args:
       out: a folder for validation.json, validation.txt, and unfit/*.npz: inputs and results of products that no model
-        gives, which `fpsim.gpu.replay` reads. The first two are written after every part, so that they hold what there
-        is however this ends. None writes nothing.
-      minutes: that all parts may take together; comparisons that find no time are counted and left out.
+        gives, which `fpsim.gpu.replay` reads. The first two are written after every part, so that nothing is lost if
+        the validation is interrupted. None writes nothing.
+      minutes: time for all parts together; comparisons for which there is no time are counted and left out.
       parts: some of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
         "arithmetic", "scaling", "sums", "functions", "speed"; None for all.
-      hardware: what to compare with: an object or module with the functions of `fpsim.gpu.hardware`, or a module's
-        name; None for the GPU.
-      seed: of the inputs.
-      isolated: every part in a process of its own, those that compare at the same time; then `hardware` is a name.
-      small: few and small comparisons.
+      hardware: an object or module with the functions of `fpsim.gpu.hardware`, or the name of a module; None for the
+        GPU.
+      seed: seed of the inputs.
+      isolated: whether to run every part in a separate process, those that compare at the same time; `hardware` must
+        then be a name.
+      small: whether to make few and small comparisons.
 
     Returns:
-      ValidationReport; its str() is a table, with a summary last.
+      ValidationReport; its str() is a table with a summary at the end.
 
     Raises:
-      GpuError: there is no GPU. Whatever fails later is a row of the report.
-      ValueError: unknown parts, an object for parts in processes of their own, or an `out` that cannot be written to.
+      GpuError: there is no GPU. Later failures are rows of the report.
+      ValueError: a part is unknown, `hardware` is an object although `isolated`, or `out` cannot be written to.
 
     Source: docs/gpu.md, docs/schedules.md.
 
@@ -80,7 +81,9 @@ def validate(
         if part not in NAMES:
             raise unknown("part", part, list(NAMES))
     if isolated and not isinstance(hardware, str | None):
-        raise ValueError("a part in a process of its own needs the hardware's module by name; got an object.")
+        raise ValueError(
+            "hardware must be the name of a module if isolated=True; got an object. Pass isolated=False, or a name."
+        )
     name = hardware if isinstance(hardware, str) else REAL
     silicon = importlib.import_module(name) if hardware is None or isinstance(hardware, str) else hardware
     about = about_of(silicon)
@@ -88,10 +91,10 @@ def validate(
     keep = None if folder is None else folder / UNFIT
     lab = laboratory(silicon, about, seed, small)
     end = began + 60 * minutes
-    found = FoundByParts([], [])
+    results = PartResults([], [])
 
     def report() -> ValidationReport:
-        made = ValidationReport(tuple(found.rows), about, time.monotonic() - began, tuple(found.speeds))
+        made = ValidationReport(tuple(results.rows), about, time.monotonic() - began, tuple(results.speeds))
         if folder is not None:
             made.save(folder / RECORD)
             write_whole(folder / TABLE, f"{made}\n")
@@ -103,23 +106,23 @@ def validate(
             seconds = max(left * _weight(parts_now) / sum(map(_weight, turns[i:])), 1.0)
             if isolated:
                 most = min(seconds + GRACE, max(left + GRACE, 1.0))
-                _in_processes(parts_now, seconds, most, Lab(name, seed=seed, small=small), keep, found, report)
+                _in_processes(parts_now, seconds, most, Lab(name, seed=seed, small=small), keep, results, report)
             elif parts_now == [SPEED]:
-                measure_rows(silicon, works_of(short=True), time.monotonic() + seconds, found.speeds.append)
+                measure_rows(silicon, works_of(short=True), time.monotonic() + seconds, results.speeds.append)
             else:
-                run_part(parts_now[0], lab, time.monotonic() + seconds, found.rows.append, keep)
+                run_part(parts_now[0], lab, time.monotonic() + seconds, results.rows.append, keep)
             report()
     except KeyboardInterrupt:
-        found.rows.append(
-            ValidationRow(parts_now[0], "the part itself", "", error="interrupted, and all that was to follow")
+        results.rows.append(
+            ValidationRow(parts_now[0], "the part itself", "", error="interrupted, and all later parts")
         )
         report()
         raise
     return report()
 
 
-class FoundByParts(NamedTuple):
-    """What the parts have found so far."""
+class PartResults(NamedTuple):
+    """The results of all parts so far."""
 
     rows: list[ValidationRow]
     speeds: list[Speed]
@@ -129,16 +132,26 @@ class FoundByParts(NamedTuple):
 
 
 def run_part(
-    part: str, lab: Lab, deadline: float, found: Callable[[ValidationRow], None] | None = None, keep: Path | None = None
+    part: str,
+    lab: Lab,
+    deadline: float,
+    each_row: Callable[[ValidationRow], None] | None = None,
+    keep: Path | None = None,
 ) -> list[ValidationRow]:
-    """The rows of a part, until its time is over; `found` sees each as it comes, `keep` gets what no model gives."""
+    """Run a part until its time is over, and return its rows.
+
+    Args:
+      part, lab, deadline: name of the part, settings, and the time of time.monotonic() at which it ends.
+      each_row: called with each row.
+      keep: folder for products that no model gives, or None.
+    """
     rows: list[ValidationRow] = []
     left_out = 0
 
     def add(row: ValidationRow) -> None:
         rows.append(row)
-        if found is not None:
-            found(row)
+        if each_row is not None:
+            each_row(row)
 
     try:
         for number, case in enumerate(PARTS[part](lab)):
@@ -155,15 +168,15 @@ def run_part(
 
 
 def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[ValidationRow]:
-    """The rows of one case."""
+    """Yield the rows of one case."""
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
         yield from judgement.rows
         try:
             if keep is not None:
                 _keep(case, judgement, keep)
-        except OSError as reason:  # a full disk, as it may be
-            yield ValidationRow(case.part, f"{case.name}: what no model gives", "", error=said_of(reason))
+        except OSError as reason:  # such as a full disk
+            yield ValidationRow(case.part, f"{case.name}: products that no model gives", "", error=said_of(reason))
         return
     try:
         yield replace(case.run(), part=case.part, what=case.name, inputs=case.inputs)
@@ -172,7 +185,7 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
-    """Store what no model gives, so that it can be looked at without a GPU."""
+    """Store products that no model gives, so that they can be examined without a GPU."""
     model = judgement.best
     unfit = [
         Entry(f"{case.part}: {case.name}, {problem.name}", problem, output, model, row.differing)
@@ -184,14 +197,14 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
-    """Parts that run at the same time: in processes of their own all that compare; what measures runs alone."""
+    """Return groups of parts that run at the same time: in separate processes all that compare; the benchmark alone."""
     if not isolated:
         return [[part] for part in chosen]
     return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]
 
 
 def _weight(turn: list[str]) -> int:
-    """The share of the time that parts get."""
+    """Return the weight of parts in the division of the time."""
     return SPEED_WEIGHT if turn == [SPEED] else len(turn)
 
 
@@ -201,28 +214,28 @@ def _in_processes(
     most: float,
     lab: Lab,
     keep: Path | None,
-    found: FoundByParts,
+    results: PartResults,
     report: Callable[[], Any],
 ) -> None:
-    """Parts in processes of their own, which end after `most` seconds; what one had found is kept where it dies."""
+    """Run parts in separate processes, which end after `most` seconds; rows of a process that dies are kept."""
     rows: dict[str, list[ValidationRow]] = {part: [] for part in parts}
-    before = tuple(found.rows)
+    before = tuple(results.rows)
 
     def ended(worker: Ended) -> None:
         if worker.name == SPEED:
-            found.speeds.extend(speed_of(json.loads(line)) for line in worker.lines)
+            results.speeds.extend(speed_of(json.loads(line)) for line in worker.lines)
         else:
             rows[worker.name].extend(row_of(json.loads(line)) for line in worker.lines)
         if worker.error:
             rows[worker.name].append(ValidationRow(worker.name, "the part itself", "", error=worker.error))
-        found.rows[:] = [*before, *(row for part in parts for row in rows[part])]
+        results.rows[:] = [*before, *(row for part in parts for row in rows[part])]
         report()
 
     side_by_side(parts, lambda part, file: _command(part, seconds, lab, keep, file), most, ended)
 
 
 def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
-    """What runs a part and writes its rows to a file."""
+    """Return the command that runs a part and writes its rows to a file."""
     python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
     if part == SPEED:
         return [*python, "fpsim.gpu", "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]
@@ -234,14 +247,14 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 where everything is equal, 1 where something differs or failed, 2 without a GPU or folder."""
+    """Run the command; return 0 if everything is equal, 1 if something differs or failed, 2 without a GPU or folder."""
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/validation", help="folder for validation.json")
-    parser.add_argument("--minutes", type=float, default=7, help="for all parts together")
+    parser.add_argument("--minutes", type=float, default=7, help="time for all parts together")
     parser.add_argument("--parts", nargs="+", choices=NAMES, metavar="PART", help=", ".join(NAMES))
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs")
-    parser.add_argument("--small", action="store_true", help="few and small comparisons")
-    parser.add_argument("--together", action="store_true", help="all parts in this process")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs")
+    parser.add_argument("--small", action="store_true", help="make few and small comparisons")
+    parser.add_argument("--together", action="store_true", help="run all parts in this process")
     parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="compare with this module's functions")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=60, help=argparse.SUPPRESS)
@@ -266,17 +279,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupted(record: Path, began: float) -> int:
-    """Show what had been found when Ctrl-C came, unless the record is of an earlier validation."""
+    """Print the results so far after Ctrl-C, unless the record is of an earlier validation."""
     if record.exists() and record.stat().st_mtime >= began:
         print(ValidationReport.load(record))
-        print(f"Interrupted; what was found until then is in {record.parent}.", file=sys.stderr)
+        print(f"Interrupted; the results so far are in {record.parent}.", file=sys.stderr)
     else:
-        print("Interrupted before anything was found.", file=sys.stderr)
+        print("Interrupted before there were any results.", file=sys.stderr)
     return INTERRUPTED
 
 
 def _one_part(options: argparse.Namespace) -> int:
-    """Run a part and append its rows to a file as they come."""
+    """Run a part, and append each row to a file."""
     began = time.monotonic()
     silicon = importlib.import_module(options.hardware)
     lab = laboratory(silicon, dict(silicon.about()), options.seed, options.small)

@@ -46,7 +46,7 @@ LAYOUTS = ("nn", "tn")  # both operands row-major; both contiguous along K
 
 
 class Fields(NamedTuple):
-    """What CUBLASLT_ALGO_CONFIG_... says of an algorithm, in the order of its numbers."""
+    """The fields of an algorithm, CUBLASLT_ALGO_CONFIG_..., in the order of their numbers."""
 
     algo: int
     tile: int
@@ -73,15 +73,15 @@ class _Result(ctypes.Structure):
 
 @renamed_arguments(arch="chip")
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
-    """The schedule of an algorithm by its fields.
+    """Return the schedule of an algorithm by its fields.
 
     Args:
-      fields: of `lt_matmul`.
+      fields: fields of the algorithm, as `lt_matmul` returns them.
       chip: as for `fpsim.schedules.cublas`.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
 
     Raises:
-      ValueError: an algorithm, or a value of a field, that nobody has decoded.
+      ValueError: the algorithm, or the value of a field, is unknown.
 
     Example:
       >>> from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
@@ -105,10 +105,10 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
 
 @cache
 def library() -> Any:
-    """libcublasLt: the one that torch has loaded, one of pip's packages, or the system's.
+    """Return libcublasLt: the one that torch has loaded, one of pip's packages, or the system's.
 
     Raises:
-      GpuError: none is found.
+      GpuError: the library is not found.
     """
     tried = [*_packaged(), "libcublasLt.so.13", "libcublasLt.so.12", ctypes.util.find_library("cublasLt")]
     for name in filter(None, tried):
@@ -122,20 +122,20 @@ def library() -> Any:
 
 
 def _packaged() -> Iterator[str]:
-    """libcublasLt beside torch, of the version that torch was built for first."""
+    """Yield the paths of libcublasLt in torch's environment, first of the version that torch was built for."""
     try:
         torch = torch_module()
     except GpuError:
         return
     root = os.path.dirname(os.path.dirname(str(torch.__file__)))
-    found = [file for pattern in ("nvidia/cu*/lib", "nvidia/cublas/lib", "torch/lib")
+    files = [file for pattern in ("nvidia/cu*/lib", "nvidia/cublas/lib", "torch/lib")
              for file in glob.glob(os.path.join(root, pattern, "libcublasLt.so.*"))]  # fmt: skip
     major = str(torch.version.cuda or "").partition(".")[0]
-    yield from sorted(found, key=lambda file: not file.endswith(f".so.{major}"))
+    yield from sorted(files, key=lambda file: not file.endswith(f".so.{major}"))
 
 
-def _typed(found: Any) -> Any:
-    """The library with the types of what is called."""
+def _typed(loaded: Any) -> Any:
+    """Return the library with the argument types of the functions that are called."""
     pointer, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     types: dict[str, list[Any]] = {
         "cublasLtCreate": [pointer], "cublasLtMatmulDescCreate": [pointer, integer, integer],
@@ -150,20 +150,20 @@ def _typed(found: Any) -> Any:
         "cublasLtMatmul": [pointer] * 14 + [size, pointer],
     }  # fmt: skip
     for name, arguments in types.items():
-        function = getattr(found, name)
+        function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, integer
-    found.cublasLtGetVersion.restype = size
-    return found
+    loaded.cublasLtGetVersion.restype = size
+    return loaded
 
 
 def version() -> str:
-    """The version of cuBLASLt, such as "13.1.1"."""
+    """Return the version of cuBLASLt, such as "13.1.1"."""
     number = int(library().cublasLtGetVersion())
     return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """One call; a GpuError with its name and status unless it succeeds."""
+    """Call a function of cuBLASLt; raise a GpuError with its name and status unless it succeeds."""
     status = getattr(library(), name)(*arguments)
     if status:
         why = {7: " (invalid value)", 15: " (not supported: no algorithm for these operands)"}.get(status, "")
@@ -179,7 +179,7 @@ def _handle() -> Any:
 
 @contextmanager
 def _made(kind: str, *arguments: Any) -> Iterator[Any]:
-    """A descriptor, for as long as it is needed."""
+    """Make a descriptor, and destroy it afterwards."""
     made = ctypes.c_void_p()
     _call(f"cublasLt{kind}Create", ctypes.byref(made), *arguments)
     try:
@@ -196,7 +196,7 @@ def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
 
 
 class Sides(NamedTuple):
-    """Operands and result as the descriptors say them: (tensor, type, rows, columns, leading dimension)."""
+    """Operands and result as descriptors have them: (tensor, type, rows, columns, leading dimension)."""
 
     a: tuple[Any, int, int, int, int]
     b: tuple[Any, int, int, int, int]
@@ -210,21 +210,23 @@ def lt_matmul(
     a: Any, b: Any, pair: Pair = ("fp16", "fp16"), *, out: str = "fp16", scale_a: float = 1.0, scale_b: float = 1.0,
     fast_accum: bool = False, workspace: int = WORKSPACE, layout: str = "nn",
 ) -> tuple[Words, Fields]:  # fmt: skip
-    """cublasLtMatmul with the first algorithm of the heuristic, and the fields of that algorithm.
+    """Multiply by cublasLtMatmul with the first algorithm of the heuristic, and return the fields of the algorithm.
 
     Args:
-      a, b: (M, K) and (K, N) codes of pair: ("fp16", "fp16"), ("bf16", "bf16"), or FP8 but E5M2 by E5M2.
-      out: the result's format: "fp16", "bf16" or "fp32".
+      a, b: (M, K) and (K, N) codes.
+      pair: formats of a and b: ("fp16", "fp16"), ("bf16", "bf16"), or FP8, except E5M2 by E5M2.
+      out: format of the result: "fp16", "bf16" or "fp32".
       scale_a, scale_b: decode scales of FP8 operands.
+      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
       workspace: bytes that the algorithm may use; the heuristic depends on it.
-      layout: of FP16 and BF16: "nn", all row-major; "tn", a and b contiguous along K. FP8 is always "tn".
+      layout: layout of FP16 and BF16 operands: "nn", both row-major; "tn", both contiguous along K. FP8 is always "tn".
 
     Returns:
       ((M, N) words, Fields).
 
     Raises:
       GpuError: no GPU, no cuBLASLt, or a call that failed.
-      ValueError: operands that cuBLASLt refuses.
+      ValueError: cuBLASLt does not take the operands.
 
     Source: cuBLAS manual, cublasLtMatmul; docs/schedules.md.
 
@@ -248,15 +250,15 @@ def lt_matmul(
     result = torch.empty((m, n), dtype=getattr(torch, {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[out]),
                          device=left.device)  # fmt: skip
     of_d = TYPES[out]
-    if fp8 or layout == "tn":  # as columns: the transposed product, b first, both contiguous along K
+    if fp8 or layout == "tn":  # column-major: the transposed product, b first, both contiguous along K
         sides = Sides((column_major(b, pair[1]), TYPES[pair[1]], k, n, k), (left, TYPES[pair[0]], k, m, k),
                       (result, of_d, n, m, n), 0, TRANSPOSED)  # fmt: skip
     else:
         sides = Sides((left, TYPES[pair[0]], m, k, k), (tensor(b, pair[1]), TYPES[pair[1]], k, n, n),
                       (result, of_d, m, n, n), ROW, 0)  # fmt: skip
     scales = (floats([scale_b]), floats([scale_a])) if fp8 else None
-    found = _run(sides, scales, fast_accum, workspace)
-    return words(result), found
+    fields = _run(sides, scales, fast_accum, workspace)
+    return words(result), fields
 
 
 def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:
@@ -294,7 +296,7 @@ def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspa
 
 
 def _fields(best: _Result) -> Fields:
-    """The fields of an algorithm; 0 for one that it does not have."""
+    """Return the fields of an algorithm, 0 for those that it does not have."""
     values = []
     for attribute in range(len(Fields._fields)):
         value, written = ctypes.c_uint32(), ctypes.c_size_t()

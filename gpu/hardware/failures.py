@@ -1,4 +1,4 @@
-"""Failures of torch, cuBLAS and Triton on the GPU, in one sentence each."""
+"""Turns failures of torch, cuBLAS and Triton on the GPU into GpuErrors of one sentence."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fpsim.gpu.hardware.tensors import torch_module
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-MOST = 200  # characters of what a library says
+MOST = 200  # characters of a library's message
 
 
 def in_one_sentence(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """What fails on the GPU becomes a GpuError; room that a failed call had taken is given back."""
+    """Return a function whose failures on the GPU are GpuErrors, and which frees the memory of a failed call."""
 
     @wraps(function)
     def called(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -26,18 +26,14 @@ def in_one_sentence(function: Callable[Arguments, Result]) -> Callable[Arguments
         except GpuError:
             raise
         except Exception as reason:
-            if not _is_of_the_gpu(reason):
+            # torch and cuBLAS raise RuntimeError and subclasses; Triton has separate exceptions
+            if not isinstance(reason, RuntimeError) and type(reason).__module__.partition(".")[0] != "triton":
                 raise
             text = _sentence(function.__name__, reason)
-        _give_back()  # outside, where the traceback no longer holds the call's arrays
+        _free_memory()  # outside of the except block, whose traceback holds the call's arrays
         raise GpuError(text)
 
     return called
-
-
-def _is_of_the_gpu(reason: Exception) -> bool:
-    """torch and cuBLAS raise RuntimeError and what is derived from it; Triton has exceptions of its own."""
-    return isinstance(reason, RuntimeError) or type(reason).__module__.partition(".")[0] == "triton"
 
 
 def _sentence(name: str, reason: Exception) -> str:
@@ -48,8 +44,8 @@ def _sentence(name: str, reason: Exception) -> str:
     return f"the GPU did not run {name}: {said}.{advice}"
 
 
-def _give_back() -> None:
-    """Memory that torch keeps for later, to the GPU."""
+def _free_memory() -> None:
+    """Free the memory that torch keeps for later."""
     torch: Any = torch_module()
     if torch.cuda.is_available():
         try:

@@ -1,4 +1,4 @@
-"""Single instructions on the GPU: Triton's loops of `tl.dot`, conversions of PTX and torch, and fpsim's own kernels."""
+"""Single instructions on the GPU: Triton loops of `tl.dot`, conversions of PTX and torch, and fpsim's kernels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fpsim.gpu.hardware.tensors import words as words_of
 from fpsim.lazy import public
 
 KIND_OF = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
-NAN_FROM = {"e4m3": 0x7F, "e5m2": 0x7D, "fp16": 0x7C01, "bf16": 0x7F81}  # the least NaN without its sign
-LEAST_TERMS = {"e4m3": 32, "e5m2": 32, "fp16": 16, "bf16": 16, "tf32": 16}  # of a block of tl.dot
+NAN_FROM = {"e4m3": 0x7F, "e5m2": 0x7D, "fp16": 0x7C01, "bf16": 0x7F81}  # the smallest NaN code without sign
+LEAST_TERMS = {"e4m3": 32, "e5m2": 32, "fp16": 16, "bf16": 16, "tf32": 16}  # smallest BLOCK_K of tl.dot
 
 
 @in_one_sentence
@@ -35,20 +35,22 @@ def dot(
     a: Any, b: Any, c: Any = None, pair: Pair = ("e4m3", "e4m3"), *, block_k: int = 128,
     max_num_imprecise_acc: int | None = None, block_m: int = 64, block_n: int = 64, num_warps: int = 4,
 ) -> Words:  # fmt: skip
-    """A Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc)` over blocks of K, from an accumulator c.
+    """Multiply by a Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc)` over blocks of K, starting from c.
 
     Args:
-      a, b: (M, K) and (K, N) codes of pair: e4m3, e5m2 (mixed or not), fp16, bf16 or tf32 (float32).
-      c: (M, N) float32 that the accumulator starts at; None for +0.
-      block_k: BLOCK_K; block_m, block_n: of the tile of a program. M, N and K are multiples of them.
-      max_num_imprecise_acc: as in tl.dot; None is Triton's own choice.
+      a, b: (M, K) and (K, N) codes.
+      c: (M, N) float32 start of the accumulator; None for +0.
+      pair: formats of a and b: e4m3 and e5m2 in any combination, or fp16, bf16 or tf32 (float32) for both.
+      block_m, block_n, block_k: BLOCK_M, BLOCK_N and BLOCK_K, of which M, N and K are multiples.
+      max_num_imprecise_acc: as in tl.dot; None for Triton's default.
+      num_warps: warps of a program.
 
     Returns:
       (M, N) words of float32.
 
     Raises:
-      GpuError: no GPU, one without FP8, or no Triton.
-      ValueError: shapes that are not whole blocks.
+      GpuError: there is no GPU, it has no FP8, or Triton is not installed.
+      ValueError: the shapes are not multiples of the blocks.
 
     Source: docs/schedules.md, Triton.
 
@@ -88,8 +90,10 @@ def dot(
 
 @in_one_sentence
 def ptx_cast(x: Any, target: str) -> Words:
-    """float32 values (any shape) through PTX's `cvt.rn` (`.satfinite` for FP8), as codes of "e4m3", "e5m2", "fp16"
-    or "bf16"."""
+    """Convert float32 values of any shape by PTX's `cvt.rn` (`.satfinite` for FP8).
+
+    target: "e4m3", "e5m2", "fp16" or "bf16", the format of the codes.
+    """
     known(target, ("e4m3", "e5m2", "fp16", "bf16"), "target")
     require_capability(FP8_CAPABILITY, f"the conversion to {target}")
     from fpsim.gpu.hardware import triton_kernels
@@ -105,11 +109,12 @@ def ptx_cast(x: Any, target: str) -> Words:
 
 @in_one_sentence
 def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tuple[int, int, str]:
-    """Every float32, 2**32 of them, through fp.gpu.encode and PTX's conversion, compared on the GPU.
+    """Compare fp.gpu.encode with PTX's conversion for every float32, all 2**32, on the GPU.
 
     Args:
       target: "e4m3", "e5m2", "fp16" or "bf16".
-      chunk: values at a time; chunks: how many chunks, None for all.
+      chunk: number of values at a time.
+      chunks: number of chunks; None for all.
 
     Returns:
       (compared, differing, the first difference in words). A NaN equals any NaN.
@@ -133,18 +138,18 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
         theirs = theirs & (2 * magnitude + 1)
         nans = ((ours & magnitude) >= NAN_FROM[target]) & ((theirs & magnitude) >= NAN_FROM[target])
         differ = (ours != theirs) & ~nans
-        compared, found = compared + chunk, int(differ.sum())
-        if found and not first:
+        compared, wrong = compared + chunk, int(differ.sum())
+        if wrong and not first:
             at = int(differ.nonzero()[0, 0])
             words = [int(x[at]) & 0xFFFFFFFF for x in (patterns, theirs, ours)]
             first = f"float32 0x{words[0]:08X}: hardware 0x{words[1]:X}, emulator 0x{words[2]:X}"
-        differing += found
+        differing += wrong
     return compared, differing, first
 
 
 @in_one_sentence
 def torch_cast(x: Any, target: str) -> Words:
-    """Floats (float16, bfloat16, float32, any shape) through torch's own cast on the GPU, as words of the target."""
+    """Cast float16, bfloat16 or float32 values of any shape by torch on the GPU, and return words of the target."""
     require_device()
     array = np.asarray(x)
     source = tensor(array, known(KIND_OF.get(array.dtype.name, array.dtype.name), tuple(KIND_OF.values()), "x's dtype"))
@@ -153,16 +158,16 @@ def torch_cast(x: Any, target: str) -> Words:
 
 @in_one_sentence
 def twin(name: str, *arrays: Any, **options: Any) -> Any:
-    """A function of `fpsim.gpu` on NumPy arrays: they go to the GPU as torch tensors, and results come back as words.
+    """Call a function of `fpsim.gpu` with NumPy arrays, sent to the GPU as torch tensors, and return words.
 
     Args:
-      name: "encode", "add", ...
-      arrays: floats, codes, integers, or None where the function takes it; options: the function's own, "fmt" among
-        them.
+      name: name of the function, such as "encode".
+      arrays: floats, codes, integers, or None if the function takes it.
+      options: keywords of the function, such as "fmt".
 
     Returns:
-      Words, or a tuple of them where the function returns several (flags=True). Scaled arrays come as those of their
-      codes, scales, scale codes, zero points and tensor's scale, as far as they have them, and of their values.
+      Words, or a tuple of them if the function returns several arrays (flags=True). For scaled arrays these are codes,
+      scales, scale codes, zero points and tensor scale, as far as they exist, and values.
     """
     require_device()
     result = getattr(public("fpsim.gpu"), name)(*map(_to_gpu, arrays), **options)
@@ -173,7 +178,7 @@ def twin(name: str, *arrays: Any, **options: Any) -> Any:
 
 
 def _to_gpu(x: Any) -> Any:
-    """Return an array as a tensor: floats and signed integers of their own dtype, codes as unsigned integers."""
+    """Return an array as a tensor: floats and signed integers of the same dtype, codes as unsigned integers."""
     if x is None:
         return None
     array = np.ascontiguousarray(x)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability, require_device
-from fpsim.gpu.hardware.cublaslt import LAYOUTS, lt_matmul
+from fpsim.gpu.hardware.cublaslt import LAYOUTS, lt_matmul, version
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.instructions import dot, ptx_cast, sweep, torch_cast, twin
 from fpsim.gpu.hardware.tensors import (
@@ -47,36 +47,32 @@ RECIPES = {
 
 
 def about() -> dict[str, str]:
-    """What a record of the hardware names: the GPU, its driver, and the versions of CUDA, torch and Triton."""
+    """Return the GPU, its driver, and the versions of CUDA, torch and Triton, for records."""
     require_device()
     torch = torch_module()
-    found = {
+    facts = {
         "gpu": str(torch.cuda.get_device_name()),
         "capability": ".".join(map(str, torch.cuda.get_device_capability())),
         "multiprocessors": str(torch.cuda.get_device_properties(0).multi_processor_count),
         "torch": str(torch.__version__), "cuda": str(torch.version.cuda),
     }  # fmt: skip
-    for name, ask in (("driver", _driver), ("cublaslt", _cublaslt), ("triton", _triton)):
+    asks = (
+        ("driver", _driver),
+        ("cublaslt", version),
+        ("triton", lambda: importlib.import_module("triton").__version__),
+    )
+    for name, ask in asks:
         try:
-            found[name] = ask()
+            facts[name] = str(ask())
         except Exception as reason:
-            found[name] = f"unknown ({type(reason).__name__})"
-    return found
+            facts[name] = f"unknown ({type(reason).__name__})"
+    return facts
 
 
 def _driver() -> str:
+    """Return the version of the driver by nvidia-smi."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
-
-
-def _cublaslt() -> str:
-    from fpsim.gpu.hardware.cublaslt import version
-
-    return version()
-
-
-def _triton() -> str:
-    return str(importlib.import_module("triton").__version__)
 
 
 # ---- scaled products
@@ -87,23 +83,24 @@ def scaled_mm(
     a: Any, b: Any, pair: Pair = ("e4m3", "e4m3"), scale_a: Any = 1.0, scale_b: Any = 1.0, *, recipe: str = "tensor",
     out: str = "bf16", fast_accum: bool = False, bias: Any = None,
 ) -> Words:  # fmt: skip
-    """FP8 products with scales by torch: `torch._scaled_mm`, or `torch.nn.functional.scaled_mm` for blocks.
+    """Multiply FP8 operands with scales by `torch._scaled_mm`, or `torch.nn.functional.scaled_mm` for blocks.
 
     Args:
-      a, b: (M, K) and (K, N) codes, uint8; pair names their formats, "e4m3" or "e5m2".
+      a, b: (M, K) and (K, N) codes, uint8.
+      pair: formats of a and b, "e4m3" or "e5m2".
       scale_a, scale_b: decode scales, float32, of the recipe: a number; (M, 1) and (1, N); per block (M, K / 128) or
         (M / 128, K / 128) of a, (K / 128, N) or (K / 128, N / 128) of b, as for `fpsim.matmul`.
       recipe: "tensor", "row", "1x128_128x128", "1x128_1x128" or "128x128_1x128".
       out: "bf16", "fp16" or "fp32".
-      fast_accum: use_fast_accum.
-      bias: (N,) of the dtype of out, which must be "bf16" or "fp16".
+      fast_accum: use_fast_accum of torch.
+      bias: (N,) values of format out, which must be "bf16" or "fp16".
 
     Returns:
       (M, N) words.
 
     Raises:
-      GpuError: no GPU, or one without FP8.
-      ValueError: what torch and cuBLASLt refuse, with the rule.
+      GpuError: there is no GPU, or it has no FP8.
+      ValueError: torch or cuBLASLt does not take the operands, with the rule.
 
     Source: torch, aten/src/ATen/native/cuda/ScaledBlas.cpp; docs/gpu.md.
 
@@ -122,10 +119,10 @@ def scaled_mm(
     if "128" not in recipe:
         shapes = ((), ()) if recipe == "tensor" else ((left.shape[0], 1), (1, right.shape[1]))
         first, second = (floats(s).reshape(shape) for s, shape in zip((scale_a, scale_b), shapes, strict=True))
-        found = torch._scaled_mm(
+        product = torch._scaled_mm(
             left, right, scale_a=first, scale_b=second, bias=added, out_dtype=dtype, use_fast_accum=fast_accum
         )
-        return words(found)
+        return words(product)
     functional = importlib.import_module("torch.nn.functional")
     if not hasattr(functional, "scaled_mm"):
         raise GpuError(
@@ -134,20 +131,20 @@ def scaled_mm(
         )
     types = [getattr(functional.ScalingType, name) for name in RECIPES[recipe]]
     first, second = _block_scales(floats(scale_a), types[0].name), _block_scales(floats(scale_b).t(), types[1].name)
-    found = functional.scaled_mm(
+    product = functional.scaled_mm(
         left, right, first, types[0], second, types[1], bias=added, output_dtype=dtype, use_fast_accum=False
     )
-    return words(found)
+    return words(product)
 
 
 def _block_scales(scales: Any, kind: str) -> Any:
-    """Scales (rows or blocks of rows, K / 128) as torch wants them.
+    """Return scales (rows or blocks of rows, K / 128) in the layout that torch needs.
 
     1x128: the same shape, rows next to each other in memory. 128x128: (K / 128 padded to a multiple of 4, blocks), K
     next to each other; without the padding wrong scales are read (pytorch issue 166752).
     """
     if kind == "BlockWise1x128":
-        # an axis of one element has any stride, of which torch takes the usual one alone
+        # the stride of an axis of one element is arbitrary, but torch only takes the usual one
         return scales.t().contiguous().as_strided(scales.shape, (1, scales.shape[0]))
     torch = torch_module()
     blocks, terms = scales.shape
@@ -157,7 +154,7 @@ def _block_scales(scales: Any, kind: str) -> Any:
 
 
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
-    """A ValueError for what torch refuses."""
+    """Raise a ValueError for operands that torch does not take."""
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)
     known(recipe, tuple(RECIPES), "recipe")
@@ -188,13 +185,14 @@ def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool,
 def matmul(
     a: Any, b: Any, kind: str = "fp16", *, out: str | None = None, layout: str = "nn", reduced: bool = False
 ) -> Words:
-    """`torch.mm` on tensor cores, with float32 sums.
+    """Multiply by `torch.mm` on tensor cores, with float32 sums.
 
     Args:
-      a, b: (M, K) and (K, N): codes (uint16; float32 for "tf32") of kind "fp16", "bf16" or "tf32".
-      out: the result's format: a and b's unless it is "fp32".
-      layout: what torch is given: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`.
-      reduced: allow merges of split K in reduced precision, which is torch's default setting, instead of in float32.
+      a, b: (M, K) and (K, N) codes, uint16, or float32 for "tf32".
+      kind: format of a and b, "fp16", "bf16" or "tf32".
+      out: format of the result, that of a and b or "fp32"; None for that of a and b.
+      layout: layout of the operands: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`.
+      reduced: whether slices of K may be merged in reduced precision, torch's default, instead of in float32.
 
     Returns:
       (M, N) words.
@@ -224,10 +222,10 @@ REDUCTIONS = tuple(f"allow_{kind}_reduced_precision_reduction" for kind in ("fp1
 
 @contextmanager
 def _settings(torch: Any, reduced: bool) -> Iterator[None]:
-    """Settings of torch.backends.cuda.matmul while a product runs; all are put back, also after a failure.
+    """Set torch.backends.cuda.matmul while a product runs, and restore all settings, also after a failure.
 
-    A reduction has two: whether it may be of reduced precision, and whether K may be split at all, which setting the
-    first alone resets to True. TF32 is set by the newer of its names where torch has it: the older one changes both.
+    A reduction has two settings: whether it may have reduced precision, and whether K may be split at all, which
+    setting the first one resets to True. TF32 is set by its newer name if torch has it, as the older one changes both.
     """
     settings = torch.backends.cuda.matmul
     tf32 = ("fp32_precision", "tf32") if hasattr(settings, "fp32_precision") else ("allow_tf32", True)

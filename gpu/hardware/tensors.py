@@ -1,4 +1,4 @@
-"""Codes and tensors: NumPy words become torch tensors on the GPU, and results come back as words."""
+"""Converts NumPy words to torch tensors on the GPU, and results to words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FP8 = ("e4m3", "e5m2")
 
 
 def torch_module() -> Any:
-    """PyTorch, or a GpuError that says how to get it."""
+    """Return the module torch, or raise a GpuError that says how to get it."""
     try:
         return importlib.import_module("torch")
     except ImportError:
@@ -34,7 +34,7 @@ def torch_module() -> Any:
 
 
 def tensor(x: Any, kind: str) -> Any:
-    """Codes or floats as a contiguous tensor of a dtype on the GPU."""
+    """Return codes or floats as a contiguous tensor on the GPU, of the dtype of a format."""
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
     if is_torch(x):
@@ -48,17 +48,17 @@ def tensor(x: Any, kind: str) -> Any:
 
 
 def words(x: Any) -> Words:
-    """The words of a tensor, on the CPU."""
+    """Return the words of a tensor, on the CPU."""
     return np.asarray(integers_of(x.detach().contiguous()).cpu().numpy().view(f"u{x.element_size()}"))
 
 
 def column_major(x: Any, kind: str) -> Any:
-    """(K, N) with unit stride along K."""
+    """Return a (K, N) tensor with unit stride along K."""
     return tensor(x.t().contiguous() if is_torch(x) else np.ascontiguousarray(np.asarray(x).T), kind).t()
 
 
 def floats(x: Any) -> Any:
-    """Scales as float32 on the GPU."""
+    """Return scales as float32 on the GPU."""
     torch = torch_module()
     if is_torch(x):
         return x.detach().to(DEVICE, torch.float32)
@@ -72,7 +72,7 @@ def known(kind: str, accepted: tuple[str, ...], name: str) -> str:
 
 
 def shapes_of(a: Any, b: Any) -> tuple[int, int, int]:
-    """(M, N, K)."""
+    """Return (M, N, K) of two operands, or raise a ValueError."""
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a and b must be (M, K) and (K, N), not empty; got {tuple(a.shape)} and {tuple(b.shape)}.")
     return int(a.shape[0]), int(b.shape[1]), int(a.shape[1])

@@ -1,4 +1,4 @@
-"""Triton kernels that pin the order of matrix instructions, and the conversions of PTX. Imported only when used.
+"""Triton kernels with a fixed order of matrix instructions, and of PTX conversions. Imported only when used.
 
 A kernel's BLOCK sizes and `max_num_imprecise_acc` fix which instructions it is made of (docs/schedules.md, Triton):
 from 64 rows on Hopper takes `wgmma`, below that `mma.sync`.
@@ -20,19 +20,19 @@ def _imported(name: str) -> Any:
         return None
 
 
-# Triton finds these names where a kernel is compiled; without it the module can still be read
+# Triton looks these names up when it compiles a kernel; without Triton the module can still be imported
 triton: Any = _imported("triton")
 tl: Any = _imported("triton.language")
 HAS_TRITON = triton is not None and tl is not None
 
 
 def _kernel(function: Any) -> Any:
-    """A kernel for Triton to compile when it is launched."""
+    """Return a kernel that Triton compiles when it is launched."""
     return triton.jit(function) if HAS_TRITON else function
 
 
 def require_triton() -> None:
-    """A GpuError without Triton, or with its interpreter, which multiplies the bits of BF16 as integers."""
+    """Raise a GpuError without Triton, or with its interpreter, which multiplies the bits of BF16 as integers."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise GpuError("Triton interprets kernels on the CPU here, which is no hardware. Unset TRITON_INTERPRET.")
     if not HAS_TRITON:
@@ -44,7 +44,7 @@ def dot_kernel(  # type: ignore[no-untyped-def]
     a, b, c, d, m, n, k,
     block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, imprecise: tl.constexpr,
 ):  # fmt: skip
-    """d = c + a @ b; a: (m, k) row-major, b: (k, n) column-major, c, d: (m, n) float32, in whole blocks.
+    """Store d = c + a @ b; a: (m, k) row-major, b: (k, n) column-major, c, d: (m, n) float32, in whole blocks.
 
     imprecise: max_num_imprecise_acc, 0 for Triton's own choice.
     """
@@ -65,15 +65,15 @@ def dot_kernel(  # type: ignore[no-untyped-def]
 
 @_kernel
 def convert_kernel(source, codes, size, block: tl.constexpr, asm: tl.constexpr):  # type: ignore[no-untyped-def]
-    """codes[i] = one PTX conversion of source[i], as an int32; asm writes $0 from the float32 $1."""
+    """Store codes[i], a PTX conversion of source[i], as an int32; asm writes $0 from the float32 $1."""
     places = tl.program_id(0) * block + tl.arange(0, block)
     inside = places < size
     values = tl.load(source + places, mask=inside, other=0.0)
-    found = tl.inline_asm_elementwise(asm, "=r,r", [values], dtype=tl.int32, is_pure=True, pack=1)
-    tl.store(codes + places, found, mask=inside)
+    converted = tl.inline_asm_elementwise(asm, "=r,r", [values], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(codes + places, converted, mask=inside)
 
 
-# PTX ISA, cvt: the pair instruction takes the upper element first; zero is the other one
+# PTX ISA, cvt: the pair instruction takes the upper element first, here zero
 CONVERSIONS = {
     "e4m3": "{ .reg .b16 h; .reg .f32 z; mov.f32 z, 0f00000000; cvt.rn.satfinite.e4m3x2.f32 h, z, $1; "
             "cvt.u32.u16 $0, h; }",

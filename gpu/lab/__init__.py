@@ -1,1 +1,1 @@
-"""What experiments on a GPU share: cases, models, judgement, reports."""
+"""Parts that experiments on a GPU share: cases, models of libraries, comparisons, reports."""

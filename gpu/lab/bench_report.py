@@ -1,8 +1,9 @@
-"""What a GPU benchmark found: rates beside the copy bandwidth and cuBLAS, as a table and as JSON."""
+"""Reports of GPU benchmarks: rates relative to the copy bandwidth and cuBLAS, as a table and as JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,20 @@ from fpsim.files import path_of, write_whole
 
 @dataclass(frozen=True)
 class Speed:
-    """One row.
+    """One row of a benchmark.
 
-    size: elements, or the side of square matrices; seconds: the median of `runs`; bandwidth: bytes per second, 0 for
-    products; rate: elements per second, or multiplications of a product; ratio: of the bandwidth or rate to that of the
-    row `beside`, 0 where that is not known; wanted: what is asked of the ratio, or of the rate of a product;
-    reduced: at a smaller size than is asked about, for want of time, so that no verdict follows; error: why nothing was
-    measured; note: what else is known.
+    Attributes:
+      part, name: part of the benchmark, and name of the row.
+      size: number of elements, or the side of square matrices.
+      seconds, runs: median of the times, and number of runs.
+      bandwidth: bytes per second, 0 for products.
+      rate: elements per second, or multiplications per second of a product.
+      ratio: bandwidth or rate relative to the row `beside`, 0 if that is unknown.
+      beside: name of the row that this one is compared with.
+      wanted: target of the ratio, or of the rate of a product; 0 without one.
+      reduced: whether the size was reduced for lack of time, so that there is no verdict.
+      error: why nothing was measured, or "".
+      note: further remarks.
     """
 
     part: str
@@ -37,19 +45,19 @@ class Speed:
 
     @property
     def met(self) -> bool | None:
-        """Whether the row is as fast as is asked; None where nothing is asked, or nothing is known."""
+        """Return whether the row reaches its target; None without a target or a measurement."""
         reached = self.ratio if self.bandwidth else self.rate
         return None if not self.wanted or not reached or self.reduced else reached >= self.wanted
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """All rows of a benchmark, and what it ran on.
+    """All rows of a benchmark, and the machine that it ran on.
 
     Attributes:
-      rows: of `Speed`.
-      about: GPU, driver, CUDA, torch, numba, numba-cuda, fpsim, date.
-      seconds: that it took.
+      rows: rows of the benchmark.
+      about: GPU, driver, versions of CUDA, torch, numba, numba-cuda and fpsim, and date.
+      seconds: duration of the benchmark.
     """
 
     rows: tuple[Speed, ...]
@@ -61,11 +69,11 @@ class BenchReport:
         return "\n".join([f"fpsim's speed on the GPU: {head}", "", *table(self.rows), "", self.summary()])
 
     def summary(self) -> str:
-        """The outcome in a line."""
+        """Return the outcome in one line."""
         return f"{outcome(self.rows)}, in {self.seconds:.0f} s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the report as plain data."""
         return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary(),
                 "rows": [plain(row) for row in self.rows]}  # fmt: skip
 
@@ -90,36 +98,41 @@ class BenchReport:
 
 
 def plain(row: Speed) -> dict[str, Any]:
-    """A row as plain data."""
+    """Return a row as plain data."""
     return asdict(row) | {"met": row.met}
 
 
 def speed_of(read: dict[str, Any]) -> Speed:
-    """A row from plain data."""
+    """Return a row from plain data."""
     return Speed(**{name: value for name, value in read.items() if name != "met"})
 
 
 def outcome(rows: tuple[Speed, ...]) -> str:
-    """How many rows are as fast as is asked."""
+    """Return how many rows reach their targets, and how many failed, in words."""
     judged = [row for row in rows if row.wanted]
     failed = sum(bool(row.error) for row in rows)
-    return f"{sum(row.met is True for row in judged)} of {len(judged)} speeds as asked; {failed} of {len(rows)} failed"
+    met = sum(row.met is True for row in judged)
+    return f"{met} of {len(judged)} speeds reach their targets; {failed} of {len(rows)} rows failed"
 
 
-COLUMNS = ("part", "what", "size", "GB/s", "Gel/s", "TMAC/s", "ratio", "asked", "verdict")
+COLUMNS = ("part", "what", "size", "GB/s", "Gel/s", "TMAC/s", "ratio", "target", "verdict")
 
 
 def table(rows: tuple[Speed, ...]) -> list[str]:
-    """Lines of a table, with the sentences about single rows below it."""
-    cells = [COLUMNS, *map(_cells, rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
-    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    said = [f"{row.name}: {row.error or row.note}" for row in rows if row.error or row.note]
-    return [shown[0], "-" * max(map(len, shown)), *shown[1:], *([""] if said else []), *said]
+    """Return the lines of a table, with remarks on single rows below it."""
+    remarks = [f"{row.name}: {row.error or row.note}" for row in rows if row.error or row.note]
+    return [*aligned([COLUMNS, *map(_cells, rows)]), *([""] if remarks else []), *remarks]
+
+
+def aligned(cells: Sequence[tuple[str, ...]], widest: int = 1 << 20) -> list[str]:
+    """Return the lines of a table: its head, a rule of at most `widest` characters, and its rows."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return [shown[0], "-" * min(max(map(len, shown)), widest), *shown[1:]]
 
 
 def _cells(row: Speed) -> tuple[str, ...]:
-    """The cells of one row."""
+    """Return the cells of one row."""
     product = bool(row.rate and not row.bandwidth)
     goal = f"{row.wanted / 1e12:g} TMAC/s" if product else f"{row.wanted:g} of copy"
     ratio = f"{row.ratio:.2g} of {row.beside}" if row.ratio else ""

@@ -1,27 +1,31 @@
-"""What the GPU benchmark measures, as data: one row per function, format and mode, with what is asked of it."""
+"""The rows of the GPU benchmark as data: one for each function, format and mode, with its target."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-# Beyond the caches, of which an H200 has 50 MB, and so many that a call keeps the GPU busy for longer than the CPU
-# takes to launch the next one, 0.1 to 0.5 ms: elements of three bytes at 4 TB/s for 0.8 ms.
+# More than caches hold (50 MB on an H200), and so many that a call keeps the GPU busy for longer than the CPU takes to
+# launch the next one, 0.1 to 0.5 ms: elements of three bytes at 4 TB/s take 0.8 ms.
 ELEMENTS = 1 << 30
 SMALL_ELEMENTS = 1 << 22
-# Of square products; the small ones are large enough that 64 of them take about the time of one, launches and all.
+# Sides of square products: 64 small ones take about the time of a large one, launches included.
 SIDE, SMALL_SIDE = 4096, 1024
-SHARE = 0.7  # of the copy bandwidth that casts and arithmetic are to reach
-FP8_RATE = 1e12  # products and sums per second that the emulated FP8 product is to reach
+SHARE = 0.7  # of the copy bandwidth: the target of casts and arithmetic
+FP8_RATE = 1e12  # multiply-adds per second: the target of the emulated FP8 product
 COPY = "copy"
 
 
 class BenchWork(NamedTuple):
-    """One row: a call, what it moves, and what is asked of it.
+    """One row of the benchmark: a call, the bytes that it moves, and its target.
 
-    function: of `fpsim.gpu`, or "copy", "cublas"; operands: float32, bfloat16, or the name of a format, whose codes
-    they are; options: keywords, of which `scaling` names a row of `fpsim.scalings`; moved: bytes per element, read and
-    written, 0 for products; wanted: share of the copy bandwidth, or products and sums per second; beside: the row that
-    a product is compared with.
+    Attributes:
+      part, name: part of the benchmark, and name of the row.
+      function: name of a function of `fpsim.gpu`, or "copy" or "cublas".
+      operands: "float32", "bfloat16", or the name of a format, for codes.
+      options: keywords; `scaling` names a row of `fpsim.scalings`.
+      moved: bytes read and written per element, 0 for products.
+      wanted: target, a share of the copy bandwidth, or multiply-adds per second.
+      beside: name of the row that this one is compared with.
     """
 
     part: str
@@ -35,11 +39,11 @@ class BenchWork(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Whether a row multiplies matrices, so that its size is a side."""
+        """Return whether the row multiplies matrices, so that its size is a side."""
         return not self.moved
 
     def count(self, size: int) -> int:
-        """Elements, or multiplications of a product."""
+        """Return the number of elements, or of multiplications of a product."""
         return size**3 if self.is_product else size
 
 
@@ -66,7 +70,7 @@ def _arithmetic() -> list[BenchWork]:
 
 
 def _scaled() -> list[BenchWork]:
-    # codes take a byte each, also those of E2M1
+    # a code takes one byte, also of E2M1
     plans = (("E4M3", "TILE_1X128", 4 / 128), ("E4M3", "MX", 1 / 32), ("E2M1", "NVFP4", 1 / 16))
     return [
         BenchWork("scaling", f"encode_scaled {fmt} {scaling}", "encode_scaled", ("float32",),
@@ -88,7 +92,7 @@ def _products() -> list[BenchWork]:
     ]  # fmt: skip
 
 
-# The copy comes first, then peers, for the others are compared with them.
+# The copy comes first, then peers: the others are compared with them.
 WORKS: tuple[BenchWork, ...] = (
     BenchWork(COPY, COPY, COPY, ("float32",), {}, 8), *_casts(), *_arithmetic(), *_scaled(), *_products(),
 )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Cases of products: run them on the hardware, and find the model that gives its bits."""
+"""Runs products on the hardware, and finds the model of the library that gives the same bits."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,18 +13,18 @@ import numpy as np
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words, predict
 from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 
-Models = Callable[[Any], Sequence[LibraryModel]]  # of what the hardware says of its algorithm; the expected one first
+Models = Callable[[Any], Sequence[LibraryModel]]  # what the library says of its algorithm -> models, expected one first
 
 
 class ProductCase(NamedTuple):
-    """One way to multiply one shape: an algorithm that is the same for all its problems."""
+    """Products of one shape that a library multiplies by the same algorithm."""
 
     part: str
     name: str
     problems: tuple[ProductProblem, ...]
-    call: Callable[[ProductProblem], tuple[Words, Any]]  # words, and what is known of the algorithm
+    call: Callable[[ProductProblem], tuple[Words, Any]]  # -> words, and what is known of the algorithm
     models: Models
-    exhaustive: bool = True  # try all models, to say how many fit; else stop at the first that does
+    exhaustive: bool = True  # try all models, to count those that fit; else stop at the first
 
 
 class Judgement(NamedTuple):
@@ -35,14 +36,14 @@ class Judgement(NamedTuple):
 
 
 def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
-    """Run a case, and compare it with its models until they are all tried, or one fits and the time is over."""
+    """Run a case and compare it with its models until all are tried, or one fits and the time is over."""
     outputs: list[Words | None] = []
     errors: list[str] = []
     known: Any = None
     for problem in case.problems:
         try:
-            found, said = case.call(problem)
-            outputs.append(found)
+            result, said = case.call(problem)
+            outputs.append(result)
             errors.append("")
             known = known if said is None else said
         except Exception as reason:
@@ -60,8 +61,8 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
     for problem, output, error in zip(case.problems, outputs, errors, strict=True):
         row = ValidationRow(case.part, case.name, problem.name, error=error or why, note=note)
         if output is not None and best is not None:
-            fits = sum(1 for _, each in tried if not each[place].differing) if not best[1][place].differing else 0
-            same = sum(1 for _, each in tried if not any(d.differing for d in each))
+            fits = sum(1 for _, entry in tried if not entry[place].differing) if not best[1][place].differing else 0
+            same = sum(1 for _, entry in tried if not any(d.differing for d in entry))
             rivals = max(min(same, fits) - 1, 0)
             row = _row(row, best, place, rivals, len(tried) - 1, _family(best[0]) == _family(tried[0][0]))
         place += output is not None
@@ -73,46 +74,47 @@ Tried = tuple[LibraryModel, list[WordDifference]]
 
 
 def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words]], deadline: float) -> list[Tried]:
-    """Every model with its differences, one per problem; models that cannot be computed are left out."""
-    found: list[Tried] = []
+    """Return every model with its differences, one per problem, without models that cannot be computed."""
+    tried: list[Tried] = []
     failure: Exception | None = None
     for model in case.models(known):
-        fits = any(not any(d.differing for d in differences) for _, differences in found)
+        fits = any(not any(d.differing for d in differences) for _, differences in tried)
         if fits and not case.exhaustive:
             break
-        if found and time.monotonic() > deadline and (fits or len(found) > 3):
+        if tried and time.monotonic() > deadline and (fits or len(tried) > 3):
             break
         try:
-            found.append((model, [difference(output, predict(p, model), p.out) for p, output in done]))
+            tried.append((model, [difference(output, predict(p, model), p.out) for p, output in done]))
         except Exception as reason:
             failure = failure or reason
-    if not found and failure is not None:
+    if not tried and failure is not None:
         raise failure
-    return found
+    return tried
 
 
 def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, expected: bool) -> ValidationRow:
+    """Return a row with what the best model of a case gives for its problem."""
     model, differences = best
     of = differences[place]
     note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")
-    return ValidationRow(
-        row.part, row.what, row.inputs, of.compared, of.differing, of.other_nans, of.first, str(model), rivals,
-        expected, "", note.removeprefix("; "), others,
+    return replace(
+        row, **of._asdict(), model=str(model), rivals=rivals, expected=expected, error="",
+        note=note.removeprefix("; "), others=others,
     )  # fmt: skip
 
 
 def _family(model: LibraryModel) -> LibraryModel:
-    """A model without what a heuristic chooses: the number of slices and their merge."""
+    """Return a model without what a heuristic chooses: the number of slices and their merge."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 
 
 def said_of(reason: BaseException) -> str:
-    """An error in one line."""
+    """Return an exception as one line."""
     text = " ".join(str(reason).split())
     return f"{type(reason).__name__}: {text[:400]}" if text else type(reason).__name__
 
 
 def as_words(x: Any) -> Words:
-    """An array of any dtype as words."""
+    """Return an array of any dtype as unsigned integers."""
     array = np.ascontiguousarray(x)
     return array.view(f"u{array.dtype.itemsize}")

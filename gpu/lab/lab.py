@@ -1,4 +1,4 @@
-"""What the cases of a validation have in common: the hardware, its chip, and the seed."""
+"""Settings of validations and helpers of their cases: the hardware, its chip, sets of inputs, usual models."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Shape = tuple[int, int, int]
 Pair = tuple[str, str]
 
 E4M3, MIXED, MIXED_2 = ("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3")
-# "cancelling" tells the orders of sums apart where the others may not, so that no product goes without it.
+# "cancelling" tells orders of sums apart that the others may not, so that every product has it.
 SETS = ("cancelling", "normal", "positive", "wide", "subnormal", "special", "adversarial", "ties")
-LARGE, HUGE = 1 << 22, 1 << 25  # products of M, N and K from which fewer input sets are enough
+LARGE, HUGE = 1 << 22, 1 << 25  # products of M, N and K, from which on fewer sets of inputs are used
 
 
 class Lab(NamedTuple):
-    """The hardware, and how much of it is asked for."""
+    """The hardware of a validation, its chip, and the size of the comparisons."""
 
     hardware: Any  # a module or object with the functions of fpsim.gpu.hardware
     chip: str = "hopper"
@@ -58,7 +58,7 @@ def unit_name(chip: str, pair: Pair) -> str:
 
 
 def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
-    """One problem per input set; where things are small, one set by turns."""
+    """Return one problem per set of inputs; for a small validation only one of them, which depends on the shape."""
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
     chosen = sets[turn : turn + 1] if lab.small else sets
@@ -68,18 +68,18 @@ def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more:
 
 
 def sets_for(shape: Shape) -> tuple[str, ...]:
-    """The input sets for a product of this size."""
+    """Return the names of the sets of inputs for a product of a shape."""
     size = shape[0] * shape[1] * shape[2]
     return SETS if size <= LARGE else SETS[:4] if size <= HUGE else SETS[:2]
 
 
 def always(models: Sequence[LibraryModel]) -> Models:
-    """Models that do not depend on what the hardware says."""
+    """Return a function that gives the same models whatever the library says of its algorithm."""
     return lambda _: models
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Numbers of slices that K has room for."""
+    """Return the numbers of slices of at least `grain` terms that K has room for."""
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 
@@ -88,9 +88,9 @@ def named(shape: Shape, *words: str) -> str:
 
 
 def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
-    """cuBLAS with every split, with and without promotion; other libraries."""
-    found = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
-    return [*found, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
+    """Return models of cuBLAS with every split, with and without promotion, and of other libraries."""
+    models = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
+    return [*models, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
 
 
 def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
@@ -99,7 +99,7 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """The hardware with the names that units and schedules have for its chip."""
+    """Return the settings of a validation, with the names of the hardware's chip in units and schedules."""
     capability = about.get("capability", "")
     if not capability:
         return Lab(silicon, seed=seed, small=small)
@@ -108,24 +108,22 @@ def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool =
 
 
 def about_of(silicon: Any) -> dict[str, str]:
-    """GPU, versions and date."""
-    found = dict(silicon.about())
-    try:
-        version = version_of("fpsim-numerics")
-    except PackageNotFoundError:
-        version = str(getattr(public(), "__version__", "a checkout"))
-    capability = found.get("capability", "")
+    """Return the GPU, versions and date that reports begin with."""
+    about = dict(silicon.about())
+    capability = about.get("capability", "")
     named = find(capability)
     if capability and named is None:
-        found["models"] = f"none of matrix units for compute capability {capability}"
+        about["models"] = f"none of matrix units for compute capability {capability}"
     elif named is not None and named.chip.arch not in ON:
-        found["models"] = f"units of {named.chip.arch}, and no schedules of cuBLAS, which are not known for it"
-    packages = {name: _version(name) for name in ("numpy", "numba", "numba-cuda")}
-    return {**found, "fpsim": version, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+        about["models"] = f"units of {named.chip.arch}, without schedules of cuBLAS, which are not known for it"
+    version = _version("fpsim-numerics", str(getattr(public(), "__version__", "a checkout")))
+    packages = {name: _version(name, "not installed") for name in ("numpy", "numba", "numba-cuda")}
+    return {**about, "fpsim": version, **packages, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
 
 
-def _version(package: str) -> str:
+def _version(package: str, missing: str) -> str:
+    """Return the version of an installed package, else `missing`."""
     try:
         return version_of(package)
     except PackageNotFoundError:
-        return "not installed"
+        return missing

@@ -1,4 +1,4 @@
-"""A product as data, what a library is thought to do with it, and the words that this would give."""
+"""A product as data, a model of what a library does with it, and the words that the model gives."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Words = npt.NDArray[Any]
 
 
 class ProductProblem(NamedTuple):
-    """A product: codes, scales and the format of the result."""
+    """A product as data: codes, scales and the format of the result."""
 
     name: str
-    unit: str  # of the instructions that the library is expected to use
+    unit: str  # name of the unit that the library is expected to use
     a: Words  # (M, K)
     b: Words  # (K, N)
     c: npt.NDArray[np.float32] | None = None  # (M, N), where the accumulator starts
@@ -36,17 +36,20 @@ class ProductProblem(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(M, N, K)."""
+        """Shape of the product, (M, N, K)."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
 
 class LibraryModel(NamedTuple):
-    """What a library is thought to do, in words that a record can hold.
+    """A model of the order in which a library adds, as text that a record can hold.
 
-    schedule: a call of `fpsim.schedules`, such as "cublas('sm_90', split_k=4)", or "FLAT". The others change it:
-    unit: another one's name; scale_order: of the epilogue, or of the blocks; fused_bias: fma(s, sum, bias); slices and
-    grain: K cut into so many slices of whole runs of terms; k_order: "pairs" takes, of every 32 terms, those with
-    k mod 4 in {0, 1} before the others.
+    Attributes:
+      schedule: a call of `fpsim.schedules`, such as "cublas('sm_90', split_k=4)", or "FLAT".
+      unit: name of another unit than that of the problem, or "".
+      scale_order: order of scales in the epilogue, or of block scales; "" for that of the schedule.
+      fused_bias: whether the epilogue is fma(s, sum, bias).
+      slices, grain: number of slices of K, and terms of which each is a multiple; 0 for those of the schedule.
+      k_order: "pairs" takes, of every 32 terms, those with k mod 4 in {0, 1} before the others; "" takes them in order.
     """
 
     schedule: str = "FLAT"
@@ -64,32 +67,32 @@ class LibraryModel(NamedTuple):
 
 
 def built(model: LibraryModel) -> Schedule:
-    """The schedule that a model names.
+    """Return the schedule that a model names.
 
     Raises:
-      ValueError: words that are no call of `fpsim.schedules` with plain values.
+      ValueError: the text is not a call of `fpsim.schedules` with plain values.
 
     Example:
       >>> from fpsim.gpu.lab.model import LibraryModel, built
       >>> built(LibraryModel("cublas('sm_90', split_k=4)", scale_order="a_first")).epilogue.scale_order
       'a_first'
     """
-    found = _called(model.schedule)
-    epilogue = found.epilogue
+    schedule = _called(model.schedule)
+    epilogue = schedule.epilogue
     if model.scale_order:
         epilogue = replace(epilogue, scale_order=model.scale_order)  # type: ignore[arg-type]
     if model.fused_bias:
         epilogue = replace(epilogue, fused_bias=True)
-    slicing = found.slicing
+    slicing = schedule.slicing
     if model.slices:
         slicing = replace(slicing, count=model.slices, rule="ceiling")
     if model.grain:
         slicing = replace(slicing, grain=model.grain)
-    return replace(found, epilogue=epilogue, slicing=slicing)
+    return replace(schedule, epilogue=epilogue, slicing=slicing)
 
 
 def _called(words: str) -> Schedule:
-    """A schedule by its words, without running code."""
+    """Return the schedule that a text names, without running code."""
     refusal = ValueError(f"a model's schedule must be FLAT or a call of fpsim.schedules; got {shown(words)}.")
     try:
         node = ast.parse(words, mode="eval").body
@@ -111,7 +114,7 @@ MAKERS = ("FLAT", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "t
 
 
 def predict(problem: ProductProblem, model: LibraryModel) -> Words:
-    """The words of a product as the model has it: uint8, uint16 or uint32.
+    """Return the result of a product by a model, as words: uint8, uint16 or uint32.
 
     Example:
       >>> import numpy as np
@@ -123,29 +126,24 @@ def predict(problem: ProductProblem, model: LibraryModel) -> Words:
     unit = find_unit(model.unit or problem.unit)
     a, b = _carried(problem.a, problem.unit, "a", unit), _carried(problem.b, problem.unit, "b", unit)
     if model.k_order == "pairs":
-        order = _pairs_first(a.shape[1])
+        terms = np.arange(a.shape[1])
+        order = terms[np.lexsort((terms, terms % 4 > 1, terms // 32))]
         a, b = np.ascontiguousarray(a[:, order]), np.ascontiguousarray(b[order])
     out = find_format(problem.out)
     bias = None if problem.bias is None else decode(problem.bias, out)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # that the library's heuristic would choose another kernel
-        found = matmul(
+        warnings.simplefilter("ignore")  # warnings that the library's heuristic would choose another kernel
+        result = matmul(
             a, b, problem.c, accumulate=unit, schedule=built(model), scale_a=problem.scale_a, scale_b=problem.scale_b,
             bias=bias, out_fmt=None if problem.out == "fp32" else out, strict=False,
         )  # fmt: skip
-    return np.ascontiguousarray(found).view(f"u{found.dtype.itemsize}")
+    return np.ascontiguousarray(result).view(f"u{result.dtype.itemsize}")
 
 
 def _carried(codes: Words, name: str, side: str, unit: Any) -> Words:
-    """Codes of the problem's unit as those of another unit, which holds all their values."""
+    """Return codes of the problem's unit as codes of another unit, which holds all their values."""
     source, wanted = getattr(find_unit(name), side), getattr(unit, side)
     if source == wanted:
         return codes
     values = decode(codes, source.fmt)
     return np.asarray(values.astype(np.float16).view(np.uint16)) if wanted.name == "f16" else codes
-
-
-def _pairs_first(k: int) -> npt.NDArray[np.int64]:
-    """0 .. k - 1, of every 32 those with k mod 4 in {0, 1} first."""
-    terms = np.arange(k)
-    return terms[np.lexsort((terms, terms % 4 > 1, terms // 32))]

@@ -1,11 +1,11 @@
-"""Processes side by side: the parts of a validation, of which each spends most of its time compiling on one core."""
+"""Runs processes at the same time: parts of a validation, which spend most of their time compiling on one core."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 from fpsim.lazy import public
 
 PAUSE = 0.05  # seconds between two looks at the processes
-SAID = 400  # characters of what a process said last
+SAID = 400  # characters of the last line of a failed process
 SPREAD = 2  # threads per core, for processes compile more than they calculate
 
 
 class Ended(NamedTuple):
-    """A process that is over."""
+    """A process that has ended."""
 
     name: str
-    lines: list[str]  # whole ones of its file
-    error: str  # "" where it ended by itself and well
+    lines: list[str]  # whole lines of its file
+    error: str  # "" if it succeeded
 
 
 class _Running(NamedTuple):
-    """A process at work."""
+    """A running process."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -37,13 +37,13 @@ class _Running(NamedTuple):
 def side_by_side(
     names: Sequence[str], command: Callable[[str, Path], list[str]], most: float, ended: Callable[[Ended], None]
 ) -> None:
-    """Run a command per name, all at the same time, for at most so many seconds.
+    """Run a command for each name, all at the same time, for a limited time.
 
     Args:
-      names: of the processes.
-      command: the arguments that start a process of a name, which writes lines to a file.
-      most: seconds after which a process is killed; what it had written is kept.
-      ended: called for each as it ends. An exception, as of Ctrl-C, ends all of them, and it is called for those too.
+      names: names of the processes.
+      command: a function of a name and a file that returns the arguments of a process, which writes lines to the file.
+      most: seconds after which a process is killed; the lines that it has written are kept.
+      ended: called for each process as it ends; also for those that an exception, such as Ctrl-C, ends.
     """
     end = time.monotonic() + most
     with TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def side_by_side(
 
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
-    """A process, with its share of the cores for what the CPU calculates."""
+    """Start a process with its share of the cores for CPU work."""
     root = str(Path(public().__file__).resolve().parent.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     threads = {} if together == 1 else {"NUMBA_NUM_THREADS": str(max(SPREAD * (os.cpu_count() or 1) // together, 1))}
@@ -77,7 +77,7 @@ def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path,
 
 
 def _ended(worker: _Running, late: str) -> Ended:
-    """What a process has written; it is killed if it still runs, and `late` is then its error."""
+    """Return what a process has written; if it still runs, kill it, with `late` as its error."""
     code = worker.process.poll()
     if code is None:
         worker.process.kill()
@@ -86,10 +86,5 @@ def _ended(worker: _Running, late: str) -> Ended:
     else:
         last = (worker.errors.read_text(errors="replace").strip().splitlines() or ["nothing was said"])[-1]
         error = f"its process ended with {code}: {last[:SAID]}" if code else ""
-    return Ended(worker.name, list(_whole_lines(worker.file)), error)
-
-
-def _whole_lines(file: Path) -> Iterator[str]:
-    """The lines of a file but one that its process was about to write when it died."""
-    if file.exists():
-        yield from (line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
+    lines = worker.file.read_text().splitlines(keepends=True) if worker.file.exists() else []
+    return Ended(worker.name, [line for line in lines if line.endswith("\n")], error)  # without one that was cut

@@ -1,4 +1,4 @@
-"""Recordings: products of a GPU in a small file, with the model that gives their bits, and how they are replayed."""
+"""Recordings: products of a GPU in a small file, with the models that give their bits, and their replay."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ FORMAT = 1  # of the file
 
 
 class Replay(NamedTuple):
-    """A recorded product beside the emulator's: which elements are equal, and how many differed when it was made."""
+    """A recorded product compared with the emulator's: numbers of equal and of different elements."""
 
     name: str
     equal: int
     differing: int
-    known: int  # elements that differed when it was recorded: 0 unless no model gave the hardware's bits
+    known: int  # number of elements that differed when recorded: 0 unless no model gave the bits
     first: str = ""
 
 
 class Entry(NamedTuple):
-    """A product with what the hardware gave, and the model that fits best."""
+    """A product with the result of the hardware, and the model that fits best."""
 
     name: str
     problem: ProductProblem
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out: Sequence[str] = ()) -> list[str]:
-    """Write as many entries as have room; a sentence for each of the others comes back."""
+    """Write as many entries as fit in MOST_BYTES; return a sentence for each of the others."""
     chosen: list[Entry] = []
     without: list[str] = []
     size = 0
@@ -65,22 +65,22 @@ def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out:
 
 
 def _arrays(entry: Entry) -> dict[str, Words]:
-    """Everything of an entry that is an array."""
+    """Return all arrays of an entry by name."""
     arrays = {name: getattr(entry.problem, name) for name in ARRAYS}
     return {name: np.asarray(x) for name, x in arrays.items() if x is not None} | {"d": entry.output}
 
 
 def replay(path: str | Path) -> list[Replay]:
-    """Compute what a recording holds on the CPU, and compare.
+    """Compute the products of a recording on the CPU, and compare the results.
 
     Args:
-      path: of a file that `record` wrote.
+      path: a file that `record` wrote.
 
     Returns:
-      One `Replay` (name, equal, differing, known, first) per product.
+      One `Replay` (name, equal, differing, known, first) for each product.
 
     Raises:
-      ValueError: no recording, a damaged one, or one of another version.
+      ValueError: the file is not a recording, damaged, or of another version.
 
     Example:
       >>> from fpsim.gpu.lab.recording import replay
@@ -88,7 +88,7 @@ def replay(path: str | Path) -> list[Replay]:
       >>> [entry for file in Path("tests/gpu/recordings").glob("*.npz") for entry in replay(file) if entry.differing]
       []
     """
-    found = []
+    replays = []
     with _opened(path) as data:
         meta = _meta(data, path)
         for i, entry in enumerate(meta["entries"]):
@@ -97,18 +97,12 @@ def replay(path: str | Path) -> list[Replay]:
             problem = ProductProblem(entry["name"], entry["unit"], out=entry["out"], **arrays)
             of = difference(output, predict(problem, LibraryModel(**entry["model"])), entry["out"])
             equal = of.compared - of.differing
-            found.append(Replay(entry["name"], equal, of.differing, entry["differing"], of.first))
-    return found
-
-
-def about_recording(path: str | Path) -> dict[str, str]:
-    """The GPU, driver, versions and date of a recording."""
-    with _opened(path) as data:
-        return dict(_meta(data, path)["about"])
+            replays.append(Replay(entry["name"], equal, of.differing, entry["differing"], of.first))
+    return replays
 
 
 def _opened(path: str | Path) -> Any:
-    """Return the arrays of a file as np.load opens them, or raise a ValueError that says what it is instead."""
+    """Return the arrays of a file as np.load opens them, or raise a ValueError that says what is wrong with it."""
     try:
         data = np.load(path)
     except FileNotFoundError:
@@ -118,14 +112,14 @@ def _opened(path: str | Path) -> Any:
             f"{path} must be a recording of fpsim.gpu.record; it is damaged, or no .npz file. Record it again."
         ) from reason
     if not isinstance(data, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it holds one array of NumPy.")
+        raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it holds a single NumPy array.")
     return data
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """What a recording says of itself."""
+    """Return the metadata of a recording."""
     if "meta" not in data:
-        raise ValueError(f"{path} is no recording of fpsim.gpu.record: it has no meta.")
+        raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it has no metadata.")
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())
     if meta.get("format") != FORMAT:
         raise ValueError(f"{path} has format {meta.get('format')}; this version reads {FORMAT}. Record it again.")

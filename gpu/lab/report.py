@@ -1,4 +1,4 @@
-"""What a validation found: rows of comparisons, as a table and as JSON."""
+"""Reports of validations: rows of comparisons, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fpsim.casts.cast import decode
 from fpsim.files import path_of, write_whole
 from fpsim.formats.named import format as find_format
-from fpsim.gpu.lab.bench_report import Speed, outcome, plain, speed_of
+from fpsim.gpu.lab.bench_report import Speed, aligned, outcome, plain, speed_of
 from fpsim.gpu.lab.bench_report import table as speed_table
 
 Words = npt.NDArray[Any]
@@ -21,12 +21,19 @@ Words = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ValidationRow:
-    """One comparison of words from the GPU with words from the CPU, or the error that took its place.
+    """One comparison of words from the GPU with words from the CPU, or the error that prevented it.
 
-    compared, differing: elements (a NaN equals any NaN); other_nans: NaNs with another payload; first: the first
-    difference in words; model: the variant that fits best; rivals: how many others fit as well; error: why there is
-    nothing to compare; note: what else is known, such as the fields of an algorithm; others: how many other models were
-    tried, of which those that are no rivals give other bits on these inputs.
+    Attributes:
+      part, what, inputs: part of the validation, what is compared, and name of the inputs.
+      compared, differing: numbers of elements (a NaN equals any NaN).
+      other_nans: number of NaNs with another payload.
+      first: the first difference in words.
+      model: the model of the library that fits best.
+      rivals: number of other models that fit as well.
+      expected: whether the model is the predicted one.
+      error: why nothing was compared, or "".
+      note: further remarks, such as the fields of an algorithm.
+      others: number of other models that were tried; all but the rivals give other bits for these inputs.
     """
 
     part: str
@@ -38,19 +45,19 @@ class ValidationRow:
     first: str = ""
     model: str = ""
     rivals: int = 0
-    expected: bool = True  # the model is the one that was predicted
+    expected: bool = True
     error: str = ""
     note: str = ""
     others: int = 0
 
     @property
     def equal(self) -> bool:
-        """Whether all bits are equal."""
+        """Return whether all bits are equal."""
         return not self.error and self.compared > 0 and not self.differing
 
 
 class WordDifference(NamedTuple):
-    """How two arrays of words differ."""
+    """The differences between two arrays of words."""
 
     compared: int
     differing: int
@@ -59,11 +66,11 @@ class WordDifference(NamedTuple):
 
 
 def difference(got: Words, want: Words, fmt: str) -> WordDifference:
-    """Compare words of a format bit by bit; NaN equals NaN, and is counted where its payload is another.
+    """Compare words of a format bit by bit; NaN equals NaN, but NaNs with another payload are counted.
 
     Args:
-      got: from the hardware; want: from the emulator: arrays of one shape and dtype.
-      fmt: the format whose words they are.
+      got, want: words from the hardware and from the emulator, arrays of one shape and dtype.
+      fmt: format of the words.
 
     Example:
       >>> import numpy as np
@@ -103,13 +110,13 @@ def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """All rows of a validation, and what it ran on.
+    """All rows of a validation, and the machine that it ran on.
 
     Attributes:
-      rows: of `ValidationRow`.
-      about: GPU, driver, CUDA, torch, Triton, fpsim, date.
-      seconds: that it took.
-      speeds: of `Speed`, rows of a short benchmark in the same run.
+      rows: comparisons.
+      about: GPU, driver, versions of CUDA, torch, Triton and fpsim, and date.
+      seconds: duration of the validation.
+      speeds: rows of a short benchmark in the same run.
     """
 
     rows: tuple[ValidationRow, ...]
@@ -119,7 +126,7 @@ class ValidationReport:
 
     def __str__(self) -> str:
         head = ", ".join(f"{name} {value}" for name, value in self.about.items())
-        lines = [f"fpsim beside silicon: {head}", "", *_table(self.rows), ""]
+        lines = [f"fpsim compared with the GPU: {head}", "", *_table(self.rows), ""]
         for row in self.rows:
             if row.error:
                 lines.append(f"ERROR   {row.part} | {row.what} | {row.inputs}: {row.error}")
@@ -129,7 +136,7 @@ class ValidationReport:
         return "\n".join([*lines, *speeds, "", self.summary()])
 
     def summary(self) -> str:
-        """The outcome per part, and of all, in a few lines."""
+        """Return the outcome of each part and of all in a few lines."""
         lines = []
         for part in dict.fromkeys(row.part for row in self.rows):
             rows = [row for row in self.rows if row.part == part]
@@ -150,11 +157,11 @@ class ValidationReport:
 
     @property
     def all_equal(self) -> bool:
-        """Whether every comparison was made and every bit is equal."""
+        """Return whether every comparison was made and every bit is equal."""
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the report as plain data."""
         return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary().splitlines(),
                 "rows": [asdict(row) | {"equal": row.compared - row.differing} for row in self.rows],
                 "speeds": [plain(row) for row in self.speeds]}  # fmt: skip
@@ -181,7 +188,7 @@ class ValidationReport:
 
 
 def row_of(plain: dict[str, Any]) -> ValidationRow:
-    """A row from plain data."""
+    """Return a row from plain data."""
     return ValidationRow(**{name: value for name, value in plain.items() if name != "equal"})
 
 
@@ -189,18 +196,15 @@ COLUMNS = ("part", "what", "inputs", "compared", "differing", "verdict", "model"
 
 
 def _table(rows: tuple[ValidationRow, ...]) -> list[str]:
-    """Lines of a table: one for every part and call, over its inputs."""
+    """Return the lines of a table with a row for every part and call, which sums up its inputs."""
     groups: dict[tuple[str, str], list[ValidationRow]] = {}
     for row in rows:
         groups.setdefault((row.part, row.what), []).append(row)
-    cells = [COLUMNS, *map(_cells, groups.values())]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
-    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return [shown[0], "-" * min(max(map(len, shown)), 160), *shown[1:]]
+    return aligned([COLUMNS, *map(_cells, groups.values())], 160)
 
 
 def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
-    """The cells of the rows of one call."""
+    """Return the cells of the rows of one call."""
     first, differing = rows[0], sum(row.differing for row in rows)
     errors = sum(bool(row.error) for row in rows)
     equal = sum(row.equal for row in rows)
@@ -211,7 +215,7 @@ def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
     notes = dict.fromkeys(row.note for row in rows if row.note)
     others = min((row.others for row in rows if row.model), default=0)
     told = (
-        [f"{others - rivals} of {others} other models differ on these inputs"] if others and equal == len(rows) else []
+        [f"{others - rivals} of {others} other models differ for these inputs"] if others and equal == len(rows) else []
     )
     about = "; ".join([*models, *told, *list(notes)[:2]])
     inputs = first.inputs if len(rows) == 1 else f"{len(rows)} sets"

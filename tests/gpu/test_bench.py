@@ -86,7 +86,7 @@ def test_slow_rows_miss_what_is_asked() -> None:
     report = bench(hardware=FakeGpu(seconds={"encode E4M3": 5 / 2e12}), parts=["casts"])
     assert row_of(report, "encode E4M3").met is False
     assert "MISSED" in str(report)
-    assert report.summary().startswith("15 of 16 speeds as asked; 0 of 17 failed")
+    assert report.summary().startswith("15 of 16 speeds reach their targets; 0 of 17 rows failed")
 
 
 def test_a_row_that_would_take_too_long_is_measured_at_a_small_size() -> None:
@@ -130,7 +130,12 @@ def test_a_failing_row_says_so_and_the_others_go_on(tmp_path: Path) -> None:
     assert row_of(report, "add E4M3").ratio == 0, "nothing is known of the copy"
     assert "add FP16: RuntimeError: CUDA error: add FP16 was told to fail" in str(report)
     assert BenchReport.load(tmp_path / "bench.json").rows == report.rows
-    assert (tmp_path / "bench.txt").read_text().splitlines()[-1].startswith("0 of 9 speeds as asked; 2 of 10 failed")
+    assert (
+        (tmp_path / "bench.txt")
+        .read_text()
+        .splitlines()[-1]
+        .startswith("0 of 9 speeds reach their targets; 2 of 10 rows failed")
+    )
 
 
 def test_without_time_rows_are_left_out_in_a_sentence() -> None:
@@ -165,7 +170,7 @@ def test_the_command_prints_its_table_and_writes_its_record(tmp_path: Path, caps
     arguments = ["--hardware", "tests.gpu.fake_hardware", "--out", str(tmp_path), "--short"]
     assert main(arguments) == 0
     said = capsys.readouterr().out
-    assert said.splitlines()[-1].startswith("7 of 7 speeds as asked; 0 of 9 failed")
+    assert said.splitlines()[-1].startswith("7 of 7 speeds reach their targets; 0 of 9 rows failed")
     read = json.loads((tmp_path / "bench.json").read_text())
     assert {"gpu", "driver", "cuda", "torch", "numba", "numba-cuda", "date"} <= set(read["about"])
     assert [row["name"] for row in read["rows"]] == ["copy", *(work.name for work in WORKS if work.name in SHORT)]

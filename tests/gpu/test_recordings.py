@@ -12,11 +12,17 @@ import pytest
 import fpsim as fp
 from fpsim.gpu.experiments.record import main, record
 from fpsim.gpu.lab.model import LibraryModel
-from fpsim.gpu.lab.recording import MOST_BYTES, about_recording, replay
+from fpsim.gpu.lab.recording import MOST_BYTES, replay
 from tests.gpu.fake_hardware import FakeGpu
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.npz"))
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
+
+
+def about_recording(path: Path) -> dict[str, str]:
+    """Return the GPU, driver, versions and date of a recording."""
+    with np.load(path) as data:
+        return dict(json.loads(data["meta"].tobytes())["about"])
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
@@ -80,7 +86,7 @@ def test_the_model_that_fits_is_stored(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(made: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "none.npz", x=np.zeros(3))
-    with pytest.raises(ValueError, match=r"is no recording of fpsim\.gpu\.record"):
+    with pytest.raises(ValueError, match=r"must be a recording of fpsim\.gpu\.record"):
         replay(tmp_path / "none.npz")
     old = np.frombuffer(json.dumps({"format": 0}).encode(), np.uint8)
     np.savez(tmp_path / "old.npz", meta=old)
@@ -141,7 +147,7 @@ def test_files_that_are_no_recordings_are_refused_in_a_sentence(tmp_path: Path) 
     for name, words in (
         ("text.npz", "damaged, or no .npz file"),
         ("empty.npz", "damaged, or no .npz file"),
-        ("one.npz.npy", "holds one array of NumPy"),
+        ("one.npz.npy", "holds a single NumPy array"),
         ("plain.npz", "has no meta"),
     ):
         with pytest.raises(ValueError, match=words) as refused:

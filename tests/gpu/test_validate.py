@@ -145,7 +145,7 @@ def test_a_gpu_without_models_is_not_judged_by_those_of_another(capability: str)
 def test_a_gpu_without_known_schedules_is_judged_by_its_units(capability: str, arch: str) -> None:
     gpu = Other(capability)
     lab = laboratory(gpu, gpu.about(), small=True)
-    assert about_of(gpu)["models"] == f"units of {arch}, and no schedules of cuBLAS, which are not known for it"
+    assert about_of(gpu)["models"] == f"units of {arch}, without schedules of cuBLAS, which are not known for it"
     assert {problem.unit for problem in next(iter(PRODUCTS["halves"](lab))).problems} == {f"{arch}_f16_f32"}
     assert "models" not in about_of(FakeGpu())
 
@@ -167,7 +167,7 @@ def test_a_verdict_says_how_many_other_models_its_inputs_exclude() -> None:
     assert all(row.equal and row.others > 5 for row in rows)
     assert min(row.rivals for row in rows) < rows[0].others
     excluded = rows[0].others - min(row.rivals for row in rows)
-    assert f"{excluded} of {rows[0].others} other models differ on these inputs" in str(ValidationReport(tuple(rows)))
+    assert f"{excluded} of {rows[0].others} other models differ for these inputs" in str(ValidationReport(tuple(rows)))
 
 
 # ---- failures and time
@@ -229,7 +229,7 @@ def test_wrong_shapes_and_unknown_parts_are_refused() -> None:
         difference(np.zeros(3, np.uint8), np.zeros(4, np.uint8), "e4m3")
     with pytest.raises(ValueError, match="part must be one of blockwise, tensorwise"):
         validate(parts=["tensor"], hardware=FakeGpu())
-    with pytest.raises(ValueError, match="needs the hardware's module by name"):
+    with pytest.raises(ValueError, match="hardware must be the name of a module"):
         validate(hardware=FakeGpu(), isolated=True)
 
 
@@ -256,7 +256,7 @@ def test_speeds_are_measured_and_recorded_beside_the_comparisons(tmp_path: Path)
     assert report.all_equal, "speed is not a matter of bits"
     lines = str(report).splitlines()
     assert any(line.startswith("casts") and "GB/s" not in line and "of copy" in line for line in lines)
-    assert lines[-2].startswith("speed: 6 of 7 speeds as asked; 1 of 9 failed")
+    assert lines[-2].startswith("speed: 6 of 7 speeds reach their targets; 1 of 9 rows failed")
     assert lines[-1].startswith("4 of 4 comparisons equal")
 
 
@@ -294,7 +294,7 @@ def test_what_was_found_before_an_interrupt_is_kept(tmp_path: Path) -> None:
         validate(tmp_path, parts=["blockwise", "rowwise", "tensorwise"], hardware=Interrupted(), small=True)
     rows = ValidationReport.load(tmp_path / "validation.json").rows
     assert [(row.part, row.equal) for row in rows] == [("blockwise", True)] * 3 + [("rowwise", False)]
-    assert rows[-1].error == "interrupted, and all that was to follow"
+    assert rows[-1].error == "interrupted, and all later parts"
 
 
 def test_the_command_shows_what_was_found_before_an_interrupt(
@@ -305,7 +305,7 @@ def test_the_command_shows_what_was_found_before_an_interrupt(
     assert main([*arguments, "blockwise", "rowwise"]) == 130
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("3 of 4 comparisons equal")
-    assert said.err == f"Interrupted; what was found until then is in {tmp_path}.\n"
+    assert said.err == f"Interrupted; the results so far are in {tmp_path}.\n"
 
 
 def planted_module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, scaled_mm: str) -> str:

@@ -81,14 +81,14 @@ def test_scales_are_compared() -> None:
 def test_scales_along_the_wrong_axis_are_called_that(along_columns: fp.Scaling, along_rows: fp.Scaling) -> None:
     got, want = (fp.encode_scaled(ROWS, "e4m3", scaling) for scaling in (along_columns, along_rows))
     assert message(got, want) == (
-        f"scalings differ: got {along_columns!r}, want {along_rows!r}: the scales lie along the other axis."
+        f"scalings differ: got {along_columns!r}, want {along_rows!r}: the scales are along the other axis."
     )
 
 
 def test_transposed_scales_of_square_tiles_are_called_that() -> None:
     want = fp.encode_scaled(ROWS, "e4m3", fp.scalings.BLOCK_128X128)
     got = fp.Scaled(want.codes, want.scales.T.copy(), want.fmt, want.scaling)
-    assert message(got, want).endswith(": the scales lie along the other axis.")
+    assert message(got, want).endswith(": the scales are along the other axis.")
 
 
 def test_swapped_axes_are_called_that() -> None:

@@ -100,7 +100,7 @@ def test_tritons_interpreter_reads_subnormals_of_bf16_wrongly_and_is_named(inter
 
 
 def test_a_change_of_subnormals_keeps_what_is_normal() -> None:
-    from fpsim.testing.products.changes import _without_leading_bit
+    from fpsim.testing.products.operand_changes import _without_leading_bit
     from fpsim.testing.products.promise import promise_of
 
     promise = promise_of("bf16", None, fp.Sequential(fp.FP32))

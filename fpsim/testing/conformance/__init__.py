@@ -1,4 +1,4 @@
-"""Portable test vectors: made here, and any implementation's answers held to them (docs/conformance.md)."""
+"""Portable test vectors: makes them, and compares the answers of any implementation (docs/conformance.md)."""
 
 from fpsim.lazy import face
 from fpsim.testing.conformance.checking import ConformanceReport, ConformanceRow, check, make

@@ -1,4 +1,4 @@
-"""Makes files of vectors, and holds fpsim and other implementations to them."""
+"""Makes files of test vectors, and compares fpsim and other implementations with them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ConformanceRow:
 
     Attributes:
       set: what is computed, such as "cast format=E4M3 ...".
-      cases, answered, wrong: how many.
-      first: the first wrong one in words, "" where there is none.
+      cases, answered, wrong: numbers of cases, of answers, and of wrong answers.
+      first: the first wrong answer in words, or "".
     """
 
     set: str
@@ -40,7 +40,7 @@ class ConformanceRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """The results of an implementation, set by set; `.ok` where it answered something, and nothing wrong."""
+    """The results of an implementation, set by set; `.ok` if it answered something, and nothing wrong."""
 
     name: str
     rows: tuple[ConformanceRow, ...]
@@ -68,10 +68,10 @@ class ConformanceReport:
 
 
 def make(path: str | os.PathLike[str]) -> None:
-    """Write the vectors of this fpsim into a file: 540 KB of text, or .npz.
+    """Write the test vectors of this version of fpsim to a file: 540 KB of text, or .npz.
 
     Args:
-      path: ends in .txt or .npz; a file of that name is replaced.
+      path: name of the file, ending in .txt or .npz; an existing file is replaced.
 
     Raises:
       ValueError: another ending.
@@ -95,22 +95,22 @@ def check(
     only: Sequence[str] | None = None,
     timeout: float = 600.0,
 ) -> ConformanceReport:
-    """Compute a file's outputs again, and compare what another implementation gives for its inputs.
+    """Compare the outputs in a file of vectors with those of another implementation, or of this fpsim.
 
     Args:
       path: a file that `make` wrote.
       command: a program with arguments, as for a shell, that reads lines of inputs and writes lines of outputs
-        (docs/conformance.md); None compares fpsim alone.
-      only: kinds of sets, such as ["cast", "add"], or kinds with the value of one word, such as a format, unit or
-        rounding: ["cast:E5M2", "dot_add:hopper_e4m3_f32"]; None for all.
+        (docs/conformance.md); None compares this fpsim.
+      only: kinds of sets, such as ["cast", "add"], or kinds with a format, unit or rounding:
+        ["cast:E5M2", "dot_add:hopper_e4m3_f32"]; None for all.
       timeout: seconds that the command may take.
 
     Returns:
       The report of the command, or of fpsim without one.
 
     Raises:
-      ValueError: a file that is damaged, edited, or of another version; one whose outputs this fpsim does not have,
-        where a command is to be held to them; a command that fails.
+      ValueError: the file is damaged, edited, or of another version; it has other outputs than this fpsim, so that a
+        command cannot be compared with it; or the command fails.
       FileNotFoundError: there is no such file.
 
     Example:
@@ -137,10 +137,10 @@ def check(
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
-    """Return the sets of some kinds, or of kinds with the value of a word.
+    """Return the sets of some kinds, or of kinds with a format, unit or rounding.
 
     Raises:
-      ValueError: an unknown kind, or a value that no set of the kind has.
+      ValueError: the kind is unknown, or no set of the kind has the value.
     """
     if only is None:
         return sets
@@ -166,7 +166,7 @@ def _computed(vectors: Vectors, path: object) -> Words:
 
 
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
-    return ConformanceReport(name, tuple(_row(*each) for each in zip(sets, results, strict=True)))
+    return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:

@@ -1,4 +1,4 @@
-"""The sets of a file and their inputs: functions of nothing, so that everybody makes the same file."""
+"""The sets of a file of vectors and their inputs, without randomness, so that everybody makes the same file."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ TILE, ROWS_OF_TILES, MATRICES = 32, 2, 6
 
 
 def chosen() -> list[Vectors]:
-    """Every set with its inputs and outputs."""
+    """Return every set with its inputs and outputs."""
     empty = [*_casts(), *_decodings(), *_arithmetic(), *_dots(), *_products(), *_tiles(), *_stochastic(), *_matrices()]
-    return [each._replace(outputs=computed(each)) for each in empty]
+    return [vectors._replace(outputs=computed(vectors)) for vectors in empty]
 
 
 def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tuple[Field, ...], inputs: Any) -> Vectors:
@@ -70,7 +70,7 @@ def _casts() -> Iterator[Vectors]:
 
 
 def _decodings() -> Iterator[Vectors]:
-    """Every code of the formats of up to 8 bits."""
+    """Yield the sets that decode every code of a format of up to 8 bits."""
     for fmt in NAMED.values():
         if fmt.bits <= 8:
             yield _set("decode", {"format": fmt.name}, (Field(fmt, 1),), (Field(FP32, 1),), _every_code(fmt))
@@ -81,7 +81,7 @@ def _every_code(fmt: Format) -> Words:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the part of a policy that a format tells: NaN counts where it has none, negatives where it is unsigned."""
+    """Return what a policy decides for a format: on NaN only if the format has none, on negatives only if unsigned."""
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 
@@ -98,7 +98,7 @@ def _stochastic() -> Iterator[Vectors]:
 
 
 def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
-    """Points around both ends of the range, and points from anywhere, other ones in every set."""
+    """Return points around both ends of the range, and others, which differ from set to set."""
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
     return distinct(np.concatenate([picked, others])).astype(np.uint64)[:, None]
@@ -106,7 +106,7 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The boundary points of a format, and those that every set has."""
+    """Return the boundary points of a format, and those of them that every set has."""
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
     with np.errstate(all="ignore"):
@@ -137,7 +137,7 @@ def _arithmetic() -> Iterator[Vectors]:
 
 
 def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArray[np.int64]:
-    """Codes of any kind, a third of them at the ends of the range or special."""
+    """Return random codes, a third of them at the ends of the range or special."""
     normal = 1 << fmt.mantissa_bits
     ends = [0, 1, normal - 1, normal, fmt.max_code, fmt.max_code - 1, fmt.top_magnitude]
     signs = rng.integers(0, 2, count) * fmt.sign_bit
@@ -158,7 +158,7 @@ def _dots() -> Iterator[Vectors]:
 
 def _products() -> Iterator[Vectors]:
     for name, promote in PROMOTED:
-        (unit,) = (each for each in units() if each.name == name)
+        (unit,) = (candidate for candidate in units() if candidate.name == name)
         k = 2 * promote + unit.terms
         inputs = _operands(unit, k, PRODUCTS, "matmul")[:, : 2 * k]
         fields = unit_fields(unit, k)[:2]
@@ -167,9 +167,9 @@ def _products() -> Iterator[Vectors]:
 
 
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
-    """Rows of a, b, the start and scales: cancelling, wide, and any finite codes."""
+    """Return rows of a, b, the start and scales: usual, cancelling and wide ones in turn."""
     rng = _rng(unit.name, use)
-    found = []
+    rows_of_codes = []
     for case in range(cases):
         spread = (0, 6, 2)[case % 3]
         a, b = (
@@ -185,8 +185,8 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
             for _ in range(2):
                 powers = 2.0 ** rng.integers(-3, 4, k // unit.block)
                 row.append(encode(powers, unit.scale_format, overflow="saturate"))
-        found.append(np.concatenate([part.astype(np.uint64) for part in row]))
-    return np.stack(found)
+        rows_of_codes.append(np.concatenate([part.astype(np.uint64) for part in row]))
+    return np.stack(rows_of_codes)
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
@@ -214,7 +214,7 @@ def _tiles() -> Iterator[Vectors]:
 
 
 def _matrices() -> Iterator[Vectors]:
-    """Matrices with a scale for the array beside those of tiles."""
+    """Yield the sets that scale matrices by an array scale and tile scales."""
     size = ROWS_OF_TILES * TILE
     for scaling in TWO_LEVELS:
         rng = _rng(scaling, "matrix")

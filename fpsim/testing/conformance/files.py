@@ -1,4 +1,4 @@
-"""Files of vectors: text or npz, refused where they are damaged."""
+"""Reads and writes files of vectors, text or .npz; damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LARGEST = 1 << 28  # bytes of a text
 
 
 def save(sets: list[Vectors], path: str | os.PathLike[str]) -> None:
-    """Write sets to a file ending in .txt or .npz, whole or not at all."""
+    """Write sets to a file ending in .txt or .npz, completely or not at all."""
     target = path_of(path)
     if is_text(target):
         write_whole(target, written(sets))
         return
     arrays = {
-        name: np.concatenate([getattr(each, name).ravel() for each in sets]) for name in ("inputs", "outputs")
+        name: np.concatenate([getattr(vectors, name).ravel() for vectors in sets]) for name in ("inputs", "outputs")
     }  # fmt: skip
-    save_arrays(target, arrays, {"kind": KIND, "version": VERSION, "sets": [each.line for each in sets]})
+    save_arrays(target, arrays, {"kind": KIND, "version": VERSION, "sets": [vectors.line for vectors in sets]})
 
 
 def load(path: str | os.PathLike[str]) -> list[Vectors]:
-    """The sets of a file.
+    """Return the sets of a file.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: another ending, or a file that is damaged, edited, of another kind or version.
+      ValueError: the name has another ending, or the file is damaged, edited, or of another kind or version.
     """
     source = path_of(path)
     read_file = _read_text if is_text(source) else _read_arrays
@@ -45,11 +45,11 @@ def load(path: str | os.PathLike[str]) -> list[Vectors]:
         raise
     except ValueError as problem:
         said = str(problem).removeprefix(f"{source}: ").rstrip(".")
-        raise ValueError(f"{source}: no vectors that can be used: {said}. Make the file again.") from None
+        raise ValueError(f"{source}: its vectors cannot be used: {said}. Make the file again.") from None
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file is text, by the ending of its name, .txt, and not .npz."""
+    """Return whether the name of a file ends in .txt; raise a ValueError unless it ends in .txt or .npz."""
     if path.suffix.lower() not in (".txt", ".npz"):
         raise ValueError(f"the file's name must end in .txt or .npz; got {shown(path.name)}.")
     return path.suffix.lower() == ".txt"
@@ -73,7 +73,7 @@ def _read_arrays(path: Path) -> list[Vectors]:
         raise ValueError("it must list its sets")
     if arrays.keys() != {"inputs", "outputs"} or any(array.dtype != np.uint64 for array in arrays.values()):
         raise ValueError("it must have the arrays inputs and outputs, uint64")
-    found, start, end = [], 0, 0
+    sets, start, end = [], 0, 0
     for line in lines:
         vectors, cases = read_line(line)
         wide, narrow = vectors.inputs.shape[1], vectors.outputs.shape[1]
@@ -82,16 +82,16 @@ def _read_arrays(path: Path) -> list[Vectors]:
         if inputs.size != cases * wide or outputs.size != cases * narrow:
             raise ValueError(f"it has too few numbers for {vectors.title!r}")
         start, end = start + cases * wide, end + cases * narrow
-        found.append(vectors._replace(inputs=inputs.reshape(cases, wide), outputs=outputs.reshape(cases, narrow)))
+        sets.append(vectors._replace(inputs=inputs.reshape(cases, wide), outputs=outputs.reshape(cases, narrow)))
     if start != arrays["inputs"].size or end != arrays["outputs"].size:
         raise ValueError("it has more numbers than its sets")
-    for vectors in found:
+    for vectors in sets:
         _refuse_no_codes(vectors)
-    return found
+    return sets
 
 
 def _refuse_no_codes(vectors: Vectors) -> None:
-    """Numbers that their formats do not have."""
+    """Raise a ValueError for numbers that are no codes of their formats."""
     for numbers, fields in ((vectors.inputs, vectors.takes), (vectors.outputs, vectors.gives)):
         most = [(1 << field.fmt.bits) - 1 for field in fields for _ in range(field.numbers)]
         if (numbers > np.array(most, np.uint64)).any():

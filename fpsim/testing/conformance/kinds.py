@@ -1,4 +1,4 @@
-"""Computes the sets of vectors: casts, arithmetic, instructions, products, scaled tiles."""
+"""Computes the outputs of sets of vectors: casts, arithmetic, instructions, products, scaled tiles."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ POLICY = ("rounding", "overflow", "subnormals")
 
 
 def computed(vectors: Vectors) -> Words:
-    """The outputs that fpsim has for a set's inputs, (cases, numbers).
+    """Return the outputs of fpsim for the inputs of a set, (cases, numbers).
 
     Raises:
-      ValueError: a kind, word or field that does not exist or fit.
+      ValueError: the kind, a keyword or a field of the set is unknown, or they do not fit each other.
     """
     if vectors.kind not in KINDS:
         raise unknown("kind of set", vectors.kind, list(KINDS))
@@ -48,10 +48,10 @@ def computed(vectors: Vectors) -> Words:
         if not len(vectors.inputs):
             return vectors.outputs
         with np.errstate(all="ignore"):
-            found = run(vectors, split(vectors.inputs, vectors.takes))
+            outputs = run(vectors, split(vectors.inputs, vectors.takes))
     except KeyError as missing:
         raise ValueError(f"a set of {vectors.kind} must have the word {missing}.") from None
-    parts = [np.asarray(part).reshape(len(vectors.inputs), -1).astype(np.uint64) for part in found]
+    parts = [np.asarray(part).reshape(len(vectors.inputs), -1).astype(np.uint64) for part in outputs]
     return np.concatenate(parts, axis=1)
 
 
@@ -120,11 +120,11 @@ def _operands(vectors: Vectors) -> tuple[Field, ...]:
 
 
 def unit_fields(unit: MatrixUnit, k: int) -> tuple[Field, ...]:
-    """Return the inputs of a case of a unit: k codes of a, k of b, the start, and the scales of both."""
-    found = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
+    """Return the input fields of a case of a unit: k codes of a, k of b, the start, and the scales of both."""
+    fields = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
     if unit.scale_format is not None:
-        found += [Field(unit.scale_format, k // unit.block)] * 2
-    return tuple(found)
+        fields += [Field(unit.scale_format, k // unit.block)] * 2
+    return tuple(fields)
 
 
 def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
@@ -188,7 +188,7 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the fields of a case of a matrix: values; codes, the codes of the scales, and the scale of the array."""
+    """Return input and output fields of a case of a matrix: values; codes, codes of scales, and the array scale."""
     row = recipes.ROWS[scaling]
     size = rows * elements
     tiles = rows * -(-elements // row.block[-1])
@@ -207,10 +207,10 @@ def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
     encoded = [
         encode_scaled(x.view(np.float32).reshape(shape), _format(vectors), _scaling(vectors)) for x in columns[0]
     ]
-    tensor = np.array([each.tensor_scale for each in encoded], np.float32).view(np.uint32)
+    tensor = np.array([q.tensor_scale for q in encoded], np.float32).view(np.uint32)
     return [
-        np.stack([each.codes.ravel() for each in encoded]),
-        np.stack([np.asarray(each.scale_codes).ravel() for each in encoded]),
+        np.stack([q.codes.ravel() for q in encoded]),
+        np.stack([np.asarray(q.scale_codes).ravel() for q in encoded]),
         tensor,
     ]
 
@@ -236,7 +236,7 @@ def _source(vectors: Vectors) -> Format:
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Return where outputs are NaN, of which every one is as good as another."""
+    """Return which outputs are NaN; all NaNs count as equal."""
     parts = [
         np.isnan(decode(part, field.fmt, np.float64))
         for part, field in zip(split(outputs, fields), fields, strict=True)

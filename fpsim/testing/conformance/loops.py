@@ -1,4 +1,4 @@
-"""The loop that casts stochastically with random words that are given."""
+"""The compiled loop that casts stochastically with given random words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.runtime.compile import kernel
 
 @cache
 def drawn_kernel(width: int) -> Any:
-    """The loop `(words of floats, random words, codes, layout, mode, kind)`, all in words of one width."""
+    """Return the loop `(float patterns, random words, codes, layout, mode, kind)` for words of 32 or 64 bits."""
     word: Any = np.uint32 if width == 32 else np.uint64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
 

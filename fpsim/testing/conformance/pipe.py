@@ -1,4 +1,4 @@
-"""Another implementation at the end of a pipe: lines of inputs in, lines of outputs back."""
+"""Runs another implementation through a pipe: lines of inputs in, lines of outputs back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SKIPPED = "?"  # the answer for a case that an implementation does not have
 
 
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
-    """Return the outputs of a command for the inputs of each set, and the numbers of the cases that it answers.
+    """Return, for each set, the outputs of a command and the indices of the cases that it answers.
 
     Raises:
-      ValueError: no command, one that fails, takes too long, or does not answer every case with numbers.
+      ValueError: the command is empty, fails, takes too long, or does not answer every case with numbers.
     """
     try:
         words = shlex.split(command)
@@ -30,11 +30,11 @@ def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Wor
     wanted = sum(len(vectors.inputs) for vectors in sets)
     if len(replies) != wanted:
         raise ValueError(f"{words[0]} must answer each of {wanted:,} cases with a line; got {len(replies):,} lines.")
-    found, start = [], 0
+    results, start = [], 0
     for vectors in sets:
-        found.append(_read(vectors, replies[start : start + len(vectors.inputs)], words[0]))
+        results.append(_read(vectors, replies[start : start + len(vectors.inputs)], words[0]))
         start += len(vectors.inputs)
-    return found
+    return results
 
 
 def _run(words: list[str], text: str, timeout: float) -> list[str]:
@@ -58,10 +58,11 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
 
 def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
-    found = []
+    outputs = []
     for number in answered:
         try:
-            found.append(row_of(replies[number], vectors.gives))
+            outputs.append(row_of(replies[number], vectors.gives))
         except ValueError as problem:
-            raise ValueError(f"{program} answered case {number} of {vectors.title!r} otherwise: {problem}.") from None
-    return rows(found, vectors.gives), np.array(answered, np.uint64)
+            case = f"case {number} of {vectors.title!r}"
+            raise ValueError(f"{program} must answer with numbers or {SKIPPED!r}; for {case}: {problem}.") from None
+    return rows(outputs, vectors.gives), np.array(answered, np.uint64)

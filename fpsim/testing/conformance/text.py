@@ -1,4 +1,4 @@
-"""Vectors as text: a line a set, a line a case, a digest at the end. docs/conformance.md specifies it."""
+"""Vectors as text: one line per set, one line per case, a digest at the end (docs/conformance.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END = "end sha256="
 
 
 def written(sets: Iterable[Vectors]) -> str:
-    """The text of a file."""
+    """Return sets as the text of a file."""
     lines = [FIRST]
     for vectors in sets:
         lines.append(vectors.line)
@@ -26,21 +26,21 @@ def written(sets: Iterable[Vectors]) -> str:
 
 
 def lines_of(vectors: Vectors) -> list[str]:
-    """The inputs of a set, a line a case."""
+    """Return the inputs of a set, one line per case."""
     return [text_of(row, vectors.takes) for row in vectors.inputs]
 
 
 def read(text: str) -> list[Vectors]:
-    """The sets of a text.
+    """Return the sets of the text of a file.
 
     Raises:
-      ValueError: another version, a digest that does not fit, a line that is none.
+      ValueError: the version is another one, the digest is wrong, or a line has another form.
     """
     first, _, _ = text.partition("\n")
     if first != FIRST:
         raise ValueError(f"the first line must be {FIRST!r}; got {first[:60]!r}")
-    body, found, last = text.rpartition(f"\n{END}")
-    if not found or not last.endswith("\n") or len(last) != 65:
+    body, mark, last = text.rpartition(f"\n{END}")
+    if not mark or not last.endswith("\n") or len(last) != 65:
         raise ValueError(f"the last line must be '{END}' and 64 digits: the file is cut short")
     if last.strip() != _digest(f"{body}\n"):
         raise ValueError("its content differs from its digest")

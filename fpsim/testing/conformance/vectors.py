@@ -1,4 +1,4 @@
-"""One set of test vectors: what is computed, in words, and words of integers for inputs and outputs."""
+"""A set of test vectors: what is computed, and codes of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
 
 Words = npt.NDArray[np.uint64]
-MOST_FIELDS, MOST_CASES = 1 << 14, 1 << 24  # what a file may ask for
+MOST_FIELDS, MOST_CASES = 1 << 14, 1 << 24  # that a file may have
 PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
 
 
 class Field(NamedTuple):
-    """So many numbers of one format in a row of a line."""
+    """Consecutive numbers of one format in a line."""
 
     fmt: Format
     numbers: int
 
     @property
     def digits(self) -> int:
-        """Hexadecimal digits of one number."""
+        """Number of hexadecimal digits of one number."""
         return -(-self.fmt.bits // 4)
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """A set: `kind` and `words` say what is computed; a row of `inputs` gives a row of `outputs`, codes all of them."""
+    """A set: `kind` and `words` say what is computed; a row of `inputs` gives a row of `outputs`, all codes."""
 
     kind: str
     words: dict[str, str]
@@ -43,12 +43,12 @@ class Vectors(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The set without its numbers, such as "cast format=E4M3 rounding=nearest_even"."""
+        """Name of the set, such as "cast format=E4M3 rounding=nearest_even"."""
         return " ".join([self.kind, *(f"{word}={value}" for word, value in self.words.items())])
 
     @property
     def line(self) -> str:
-        """The line that begins the set in a file and in a pipe."""
+        """Line that begins the set in a file and in a pipe."""
         return f"set {self.title} in={_listed(self.takes)} out={_listed(self.gives)} cases={len(self.inputs)}"
 
 
@@ -57,10 +57,10 @@ def _listed(fields: tuple[Field, ...]) -> str:
 
 
 def read_line(line: str) -> tuple[Vectors, int]:
-    """A set without numbers from the line that begins it, and how many cases follow.
+    """Return the set that a line begins, without its numbers, and the number of its cases.
 
     Raises:
-      ValueError: it is no such line.
+      ValueError: the line does not begin a set.
     """
     first, *parts = line.split(" ")
     if first != "set" or not parts or not all(PLAIN.fullmatch(part.replace("=", "", 1)) for part in parts):
@@ -75,13 +75,13 @@ def read_line(line: str) -> tuple[Vectors, int]:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    found = []
+    fields = []
     for part in text.split(","):
         name, star, count = part.partition("*")
-        found.append(Field(find_format(name), _count(count, MOST_FIELDS) if star else 1))
-    if sum(field.numbers for field in found) > MOST_FIELDS:
+        fields.append(Field(find_format(name), _count(count, MOST_FIELDS) if star else 1))
+    if sum(field.numbers for field in fields) > MOST_FIELDS:
         raise ValueError(f"a line must have at most {MOST_FIELDS} numbers; got {text!r}")
-    return tuple(found)
+    return tuple(fields)
 
 
 def _count(text: str, most: int) -> int:
@@ -91,36 +91,36 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Rows of integers, (cases, numbers)."""
+    """Return rows of integers as an array, (cases, numbers)."""
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 
 def text_of(row: Words, fields: tuple[Field, ...]) -> str:
-    """A row as hexadecimal numbers of their formats' widths."""
+    """Return a row as hexadecimal numbers with the digits of their formats."""
     widths = [field.digits for field in fields for _ in range(field.numbers)]
     return " ".join(f"{int(word):0{width}x}" for word, width in zip(row, widths, strict=True))
 
 
 def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
-    """The numbers of a line.
+    """Return the numbers of a line.
 
     Raises:
-      ValueError: there are more or fewer than the fields have, or one is no code of its format.
+      ValueError: the line has another count of numbers than the fields, or one is no code of its format.
     """
     parts = text.split()
     formats = [field.fmt for field in fields for _ in range(field.numbers)]
     if len(parts) != len(formats):
         raise ValueError(f"a line must have {len(formats)} numbers; got {len(parts)} in {text[:60]!r}")
-    found = []
+    codes = []
     for part, fmt in zip(parts, formats, strict=True):
         if not re.fullmatch(r"[0-9A-Fa-f]{1,16}", part) or int(part, 16) >> fmt.bits:
             raise ValueError(f"{part[:20]!r} is no code of {fmt.name}, in hexadecimal without 0x")
-        found.append(int(part, 16))
-    return found
+        codes.append(int(part, 16))
+    return codes
 
 
 def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
-    """Columns of rows, one array (cases, count) of each field's codes."""
+    """Return the columns of rows by field: an array of codes, (cases, count), for each field."""
     ends = np.cumsum([field.numbers for field in fields])[:-1]
     parts = np.split(row, ends, axis=1)
     return [part.astype(field.fmt.storage) for part, field in zip(parts, fields, strict=True)]

@@ -1,4 +1,4 @@
-"""Broken kernels, of their own promises and of others. Written with `fpsim.matmul` and NumPy alone."""
+"""Broken kernels, for their own promise or another one, written with `fpsim.matmul` and NumPy."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TAIL, TILE = 32, 64  # terms
 
 @dataclass(frozen=True)
 class KernelMutant:
-    """A broken kernel: its name, what is wrong with it, a promise that it breaks, and how it is made.
+    """A broken kernel: its name, what is wrong with it, a promise that it breaks, and a factory.
 
     Attributes:
-      name, wrong: in words.
-      promise: keywords of `fpsim.testing.check_kernel`.
+      name, wrong: name, and what the kernel does wrong, as a clause after "it".
+      promise: keywords of `fpsim.testing.check_kernel` that the kernel does not satisfy.
 
     Example:
       >>> import fpsim as fp
@@ -60,31 +60,31 @@ class KernelMutant:
     factory: Callable[[Keywords], Kernel | None] = field(repr=False)
 
     def right(self, promise: Keywords | None = None) -> Kernel:
-        """The kernel that it should be: of its own promise, or of another."""
+        """Return the right kernel for its own promise, or for another one."""
         made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
         return made
 
     def make(self, promise: Keywords | None = None) -> Kernel:
-        """The broken kernel: of its own promise, or of another that it can break.
+        """Return the broken kernel for its own promise, or for another one that the fault can break.
 
-        It takes NumPy's and JAX's arrays and torch tensors, and returns tensors where it gets them.
+        The kernel takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors.
 
         Raises:
-          ValueError: the fault has no place in a kernel of that promise.
+          ValueError: a kernel with that promise cannot have the fault.
         """
-        found = self.factory(self.promise if promise is None else with_new_names(promise))
-        if found is None:
+        kernel = self.factory(self.promise if promise is None else with_new_names(promise))
+        if kernel is None:
             raise ValueError(f"{self.name} is no fault of a kernel of {promise}. Ask breaks(promise) before.")
-        made = _of_any_arrays(found)
+        made = _of_any_arrays(kernel)
         made.__name__ = self.name
         return made
 
     def breaks(self, promise: Keywords) -> bool:
-        """Return whether it gives other bits than a kernel of a promise on one of `discriminating_inputs`.
+        """Return whether the fault changes results of a kernel with a promise for one of `discriminating_inputs`.
 
         Raises:
-          TypeError, ValueError: a promise that `check_kernel` does not take.
+          TypeError, ValueError: `check_kernel` does not take the promise.
         """
         promise = with_new_names(promise)
         checked = checked_promise(promise)
@@ -101,11 +101,11 @@ def with_new_names(promise: Any) -> Any:
 
 
 def checked_promise(promise: object) -> Promise:
-    """A promise of a mapping of keywords.
+    """Return the promise that a mapping of keywords describes.
 
     Raises:
-      TypeError: it is none.
-      ValueError: keywords that mean nothing, or a model of a probe.
+      TypeError: the argument is not a mapping.
+      ValueError: a keyword is unknown or missing, or the promise is a model of a probe.
     """
     known = ("a", "b", "accumulate", "schedule", "promote", "out_fmt", *EXTRAS)
     if not isinstance(promise, Mapping):
@@ -126,14 +126,14 @@ def checked_promise(promise: object) -> Promise:
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
     try:
         with np.errstate(all="ignore"):
-            found = kernel(x.a.copy(), x.b.copy(), *(each.copy() for each in x.extras))
+            result = kernel(x.a.copy(), x.b.copy(), *(extra.copy() for extra in x.extras))
     except (ValueError, TypeError):
         return False  # no such product; another of the inputs tells
-    return bool((codes_of(found, promise.out) != promise.bits(x)).any())
+    return bool((codes_of(result, promise.out) != promise.bits(x)).any())
 
 
 def kernel_of(**promise: Any) -> Kernel:
-    """A kernel of NumPy arrays with the bits of a promise, as `check_kernel` takes it."""
+    """Return a kernel of NumPy arrays that keeps a promise, as `check_kernel` takes it."""
     names = [name for name in EXTRAS if promise.get(name)]
     how = {name: value for name, value in promise.items() if name not in (*EXTRAS, *OPERANDS)}
 
@@ -147,14 +147,16 @@ def kernel_of(**promise: Any) -> Kernel:
 
 
 def _of_any_arrays(kernel: Kernel) -> Kernel:
-    """A kernel that takes torch tensors too, and returns one on their device then."""
+    """Return a kernel that also takes torch tensors, for which it returns a tensor on their device."""
 
     def any_arrays(*operands: Any) -> Any:
-        arrays = [as_array(each.detach().cpu() if is_torch(each) else np.asarray(each)) for each in operands]
-        found = np.ascontiguousarray(kernel(*arrays))
+        arrays = [
+            as_array(operand.detach().cpu() if is_torch(operand) else np.asarray(operand)) for operand in operands
+        ]
+        result = np.ascontiguousarray(kernel(*arrays))
         if not operands or not is_torch(operands[0]):
-            return found
-        return to_torch(found).to(operands[0].device)
+            return result
+        return to_torch(result).to(operands[0].device)
 
     return any_arrays
 
@@ -163,13 +165,13 @@ def _of_any_arrays(kernel: Kernel) -> Kernel:
 
 
 def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """A kernel with a promise of which something is changed, with results in the promised format."""
+    """Return a kernel with a changed promise whose results have the promised format."""
     out = checked_promise(promise).out
     made = kernel_of(**{**promise, **changes})
 
     def kernel(*arrays: Array) -> Array:
-        found = made(*arrays)
-        return np.asarray(found if promise.get("out_fmt") else cast(found, out))
+        result = made(*arrays)
+        return np.asarray(result if promise.get("out_fmt") else cast(result, out))
 
     return kernel
 
@@ -203,7 +205,7 @@ def _backwards(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _again(a: Array, b: Array) -> tuple[Array, Array]:
-    """A last tile that is moved back to fit, and so reads terms for a second time."""
+    """Return operands whose last tile is moved back to fit, so that its first terms are read twice."""
     whole, k = a.shape[1] // TILE * TILE, a.shape[1]
     terms = np.arange(k) if whole in (0, k) else np.concatenate([np.arange(whole), np.arange(k - TILE, k)])
     return a[:, terms], b[terms]
@@ -236,7 +238,7 @@ def _promotes_often(promise: Keywords) -> Kernel | None:
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """A kernel whose total goes through FP16 at each promotion."""
+    """Return a kernel whose total is rounded to FP16 at each promotion, or None where a promise has no promotion."""
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
         return None
@@ -255,7 +257,7 @@ def _half_total(promise: Keywords) -> Kernel | None:
 def _half_accumulator(promise: Keywords) -> Kernel | None:
     unit = checked_promise(promise).unit
     narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
-    if narrow not in [each.name for each in units()]:
+    if narrow not in [candidate.name for candidate in units()]:
         return None
     return _otherwise(promise, accumulate=narrow)
 

@@ -1,4 +1,4 @@
-"""Twenty broken quantizers. Each takes an array of floats and returns float32 values of a format."""
+"""Twenty broken quantizers, each a function of an array of floats that returns float32 values of a format."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, FP16
 from fpsim.formats.named import format as find_format
-from fpsim.testing.quantizers.model import QuantizerModel, Through, model_of
+from fpsim.testing.quantizers.model import QuantizerModel, model_of
 from fpsim.testing.quantizers.rounder import grid_of, taken_apart
+from fpsim.testing.quantizers.steps import Through
 
 Quantizer = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken function: its name, what is wrong with it, and how it is made for a format.
+    """A broken quantizer: its name, what is wrong with it, and a factory that makes it for a format.
 
     Example:
       >>> import fpsim as fp
@@ -37,10 +38,10 @@ class Mutant:
     factory: Callable[[Format], Quantizer]
 
     def make(self, fmt: FormatLike) -> Quantizer:
-        """The broken function for a format that float32 holds.
+        """Return the broken quantizer for a format that float32 holds.
 
         Raises:
-          ValueError: an unknown format.
+          ValueError: the format is unknown.
         """
         made = self.factory(find_format(fmt))
         made.__name__ = self.name
@@ -48,7 +49,7 @@ class Mutant:
 
 
 def right(fmt: FormatLike) -> Quantizer:
-    """The quantizer that each mutant should be.
+    """Return the right quantizer for a format.
 
     Example:
       >>> from fpsim.testing.mutants.quantizers import right
@@ -64,7 +65,7 @@ def right(fmt: FormatLike) -> Quantizer:
 
 
 def _model(**changes: Any) -> Callable[[Format], Quantizer]:
-    """A factory of quantizers whose every value follows a model with some parameters changed."""
+    """Return a factory of quantizers that follow the model of the right one with changed parameters."""
 
     def make(fmt: Format) -> Quantizer:
         model: QuantizerModel = model_of(cast_options(fmt)).replace(**changes)
@@ -80,7 +81,7 @@ def _model(**changes: Any) -> Callable[[Format], Quantizer]:
 
 
 def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quantizer]:
-    """A factory of right quantizers after which a function changes results: (flat input, flat results)."""
+    """Return a factory of right quantizers whose results a function (flat input, flat results) changes."""
 
     def make(fmt: Format) -> Quantizer:
         correct = right(fmt)
@@ -97,16 +98,10 @@ def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quant
 
 
 def _last_of_eight(x: Array, results: Array) -> None:
-    """The remainder of a loop over groups of eight truncates."""
+    """Truncate the results after the last whole group of eight, as the remainder loop of a vectorised kernel may."""
     rest = x.size % 8
     if rest:
         results[-rest:] = np.where(np.abs(results[-rest:]) > np.abs(x[-rest:].astype(np.float64)), 0, results[-rest:])
-
-
-def _first_decides(x: Array, results: Array) -> None:
-    """A NaN at the front spreads over its group."""
-    if x.size and np.isnan(x[0]):
-        results[:8] = np.nan
 
 
 def _writes(fmt: Format) -> Quantizer:
@@ -134,7 +129,7 @@ def _remembers(fmt: Format) -> Quantizer:
 
 
 def _by_memory(fmt: Format) -> Quantizer:
-    """Reads an array that is not contiguous as if it were."""
+    """Return a quantizer that reads a non-contiguous array as if it were contiguous."""
     correct = right(fmt)
 
     def quantizer(x: Array) -> Array:
@@ -171,7 +166,7 @@ _ROWS = (
     ("flushes", "turns subnormal results into zeros", _model(subnormals="flush")),
     ("subnormals_halved", "gives subnormals at half their size", _model(subnormals="half")),
     ("subnormals_away", "takes ties away from zero among subnormals", _model(subnormal_rule="nearest_away")),
-    ("never_zero", "gives the smallest value for what rounds to zero", _model(subnormals="never_zero")),
+    ("never_zero", "gives the smallest value for values that round to zero", _model(subnormals="never_zero")),
     ("unsigned_zero", "loses the sign of zeros", _model(zeros="positive")),
     ("limited", "limits the input to the largest value first", _limited),
     ("early_overflow", "takes all values above the largest one as too large", _model(edge="exact")),

@@ -1,4 +1,4 @@
-"""Runs somebody's test on broken code, and tells which faults it does not see."""
+"""Runs a test on broken code, and reports which faults the test does not catch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class MutationReport:
-    """The faults that a test sees, and those that it does not.
+    """The faults that a test catches, and those that it misses.
 
     Attributes:
       verdicts: one for each mutant.
-      passes_right: whether it passes the right function; a test that does not proves nothing.
-      complaint: what it says about the right one otherwise.
+      passes_right: whether the test passes the right function; a test that does not shows nothing.
+      complaint: the message of the test for the right function if it does not pass.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -41,17 +41,17 @@ class MutationReport:
 
     @property
     def caught(self) -> tuple[str, ...]:
-        """Names of the mutants that the test sees."""
+        """Names of the mutants that the test catches."""
         return tuple(one.name for one in self.verdicts if one.outcome == "caught")
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Names of those that it does not see."""
+        """Names of the mutants that the test misses, or for which it raises another error than AssertionError."""
         return tuple(one.name for one in self.verdicts if one.outcome != "caught")
 
     @property
     def score(self) -> float:
-        """Share of mutants that it sees; 0 where it fails the right function."""
+        """Share of mutants that the test catches; 0 if it fails the right function."""
         return len(self.caught) / len(self.verdicts) if self.passes_right and self.verdicts else 0.0
 
     def __str__(self) -> str:
@@ -73,22 +73,22 @@ def _because(one: Verdict) -> str:
 def mutation_score(
     test: Callable[..., object], fmt: FormatLike = E4M3, *, kernel: Mapping[str, Any] | str | None = None
 ) -> MutationReport:
-    """Run a test on broken quantizers or kernels and on the right one, and say which faults it does not see.
+    """Run a test on broken quantizers or kernels and on the right one, and report which faults it misses.
 
     Args:
-      test: takes a function and raises AssertionError where it sees a fault; a test that returns has seen none. The
-        function is a quantizer (an array of floats to float32 values of its shape, nearest even,
-        overflow="nonfinite"), or with kernel= a kernel as `check_kernel` takes it (arrays or torch tensors).
+      test: a function that takes a function and raises AssertionError if that is wrong. It gets a quantizer (an array
+        of floats to float32 values of its shape, nearest even, overflow="nonfinite"), or with kernel= a kernel as
+        `check_kernel` takes it (arrays or torch tensors).
       fmt: the format of quantizers, which float32 holds.
       kernel: what the kernel promises, as keywords of `check_kernel`: the test runs on each row of `mutants.KERNELS`
         that breaks this promise. "each" runs `test(kernel, **promise)` on every row with its own promise.
 
     Returns:
-      A report: `.score`, `.caught`, `.missed`, `.passes_right`, and a text with what each missed one does wrong.
+      A report: `.score`, `.caught`, `.missed`, `.passes_right`, and a text that says what each missed mutant does.
 
     Raises:
-      TypeError: test cannot be called, or kernel is no promise.
-      ValueError: an unknown format, or a promise that means nothing.
+      TypeError: test cannot be called, or kernel is not a promise.
+      ValueError: the format is unknown, or a keyword of the promise is.
 
     Example:
       >>> import numpy as np, fpsim as fp
@@ -114,28 +114,30 @@ def mutation_score(
         )
     target_fmt = find_format(fmt)
     if kernel is None:
-        quantizers = [_Trial(each, each.make(target_fmt), right(target_fmt), test) for each in QUANTIZERS.values()]
+        quantizers = [
+            _Trial(mutant, mutant.make(target_fmt), right(target_fmt), test) for mutant in QUANTIZERS.values()
+        ]
         return _scored(quantizers, quantizers[:1])
     if isinstance(kernel, str):
         require_word("kernel", kernel, ("each",))
         kernels = [
-            _Trial(each, each.make(), each.right(), partial(_with_promise, test, each.promise))
-            for each in KERNELS.values()
+            _Trial(mutant, mutant.make(), mutant.right(), partial(_with_promise, test, mutant.promise))
+            for mutant in KERNELS.values()
         ]
         return _scored(kernels, kernels)
     promise = with_new_names(kernel)
-    kernels = [_Trial(each, each.make(promise), each.right(promise), test) for each in breaking(promise)]
+    kernels = [_Trial(mutant, mutant.make(promise), mutant.right(promise), test) for mutant in breaking(promise)]
     return _scored(kernels, kernels[:1])
 
 
 def breaking(promise: object) -> list[KernelMutant]:
-    """The rows of `mutants.KERNELS` that break a promise.
+    """Return the rows of `mutants.KERNELS` that break a promise.
 
     Raises:
-      TypeError, ValueError: a promise that `check_kernel` does not take.
+      TypeError, ValueError: `check_kernel` does not take the promise.
     """
     checked_promise(promise)
-    return [each for each in KERNELS.values() if each.breaks(promise)]  # type: ignore[arg-type]
+    return [mutant for mutant in KERNELS.values() if mutant.breaks(promise)]  # type: ignore[arg-type]
 
 
 def _with_promise(test: Callable[..., object], promise: Mapping[str, Any], kernel: Callable[..., Any]) -> None:
@@ -143,7 +145,7 @@ def _with_promise(test: Callable[..., object], promise: Mapping[str, Any], kerne
 
 
 class _Trial(NamedTuple):
-    """A mutant, the broken function that it makes, the right one, and the test that both meet."""
+    """A mutant, the broken function that it makes, the right one, and the test that runs on both."""
 
     mutant: Mutant | KernelMutant
     broken: Callable[..., Any]
@@ -152,10 +154,12 @@ class _Trial(NamedTuple):
 
 
 def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationReport:
-    """Return the verdicts of tests on broken functions, and on the right ones of `correct`."""
-    said = [_run(each.test, each.right) for each in correct]
+    """Return the report of tests on the broken functions of trials, and on the right ones of `correct`."""
+    said = [_run(trial.test, trial.right) for trial in correct]
     complaints = [complaint for outcome, complaint in said if outcome != "missed"]
-    verdicts = tuple(Verdict(each.mutant.name, each.mutant.wrong, *_run(each.test, each.broken)) for each in trials)
+    verdicts = tuple(
+        Verdict(trial.mutant.name, trial.mutant.wrong, *_run(trial.test, trial.broken)) for trial in trials
+    )
     return MutationReport(verdicts, not complaints, complaints[0] if complaints else "")
 
 

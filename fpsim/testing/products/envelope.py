@@ -1,4 +1,4 @@
-"""Bounds of the results of a kernel without promised bits, element by element, and their derivation."""
+"""Error bounds for the results of a kernel that promises no bits, element by element, and their derivation."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ NEAREST = Rounding.NEAREST_EVEN
 
 
 class Envelope(NamedTuple):
-    """Exact sums, and how far results may be from them; NaN where there is no bound.
+    """Exact sums, and bounds on the distance of results from them.
 
-    special: NaN, Inf or -Inf where an element can be nothing else, 0 elsewhere.
+    Attributes:
+      exact: the exact sums, (M, N).
+      bound: the largest distance, NaN without a bound.
+      special: NaN, Inf or -Inf where an element must be that, 0 elsewhere.
     """
 
     exact: Array
     bound: Array
     special: Array
-    reason: str
 
 
 def refuse_envelope(promise: Promise) -> None:
-    """A ValueError where no bound is known."""
+    """Raise a ValueError if no error bound is known for a promise."""
     if not isinstance(promise.adding, Adding):
-        raise ValueError("envelope=True wants a unit or an accumulator, whose bound is known; got a model.")
+        raise ValueError("envelope=True needs a unit or an accumulator, whose error bound is known; got a model.")
     if promise.scaled or promise.bias:
-        raise ValueError("envelope=True is for sums without scales and bias; got some. Leave them out of fn.")
+        raise ValueError("envelope=True takes sums without scales and bias; got some. Leave them out of fn.")
     if FP64 in (promise.a.fmt, promise.b.fmt):
-        raise ValueError("envelope=True wants operands of up to 32 bits, whose products float64 holds; got FP64.")
+        raise ValueError("envelope=True needs operands of up to 32 bits, whose products float64 holds; got FP64.")
     rounding = promise.adding.how.rounding if isinstance(promise.adding.how, Accumulator) else NEAREST
     if rounding is Rounding.STOCHASTIC:
-        raise ValueError(f"envelope=True wants a deterministic accumulator; got {shown(promise.adding.how)}.")
+        raise ValueError(f"envelope=True needs a deterministic accumulator; got {shown(promise.adding.how)}.")
 
 
 class SubnormalFlush(NamedTuple):
@@ -75,7 +77,7 @@ FLUSHES = (
 
 
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
-    """Return whether all results, as values, are in the envelope of a product that flushes some subnormals."""
+    """Return whether all results, as values, are within the bounds of a product that flushes some subnormals."""
     sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
     a, b = (_flushed(codes, operand) if name in flush.sides else codes for name, codes, operand in sides)
     of = envelope_of(promise, replace(x, a=a, b=b))
@@ -94,7 +96,7 @@ def _flushed(codes: Array, operand: ProbedOperand) -> Array:
 
 
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
-    """The envelope of one product."""
+    """Return the exact sums and bounds of one product."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     a, b = operand_values(x.a, promise.a), operand_values(x.b, promise.b)
@@ -107,10 +109,10 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
     exact = np.array([math.fsum(row) for row in terms.products.tolist()])
     with np.errstate(all="ignore"):
         if isinstance(adding.how, MatrixUnit):
-            found = matrix_unit_bounds(adding.how, adding.schedule or FLAT, terms, k, chance, False)
+            bounds = matrix_unit_bounds(adding.how, adding.schedule or FLAT, terms, k, chance, False)
         else:
-            found = accumulator_bounds(adding.how, terms, k, chance, exact)
-        bound = found.deterministic
+            bounds = accumulator_bounds(adding.how, terms, k, chance, exact)
+        bound = bounds.deterministic
         if promise.out != adding.own_format:
             step = smallest_step(promise.out, NEAREST, "keep")
             bound = (bound + unit_roundoff(promise.out, NEAREST) * (np.abs(exact) + bound) + step) * SLACK
@@ -118,13 +120,13 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
         bound = np.where(terms.magnitude_sums(k) + bound < largest, bound, np.nan)
     shape = (m, n)
     bound = bound.reshape(shape)
-    # beside an Inf, finite terms that may leave the range may become the other Inf, and both together NaN
+    # finite terms that may overflow to the other Inf make NaN of an Inf
     special = np.where(np.isinf(special) & np.isnan(bound), 0.0, special)
-    return Envelope(exact.reshape(shape), bound, special, "")
+    return Envelope(exact.reshape(shape), bound, special)
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """Return the elements that have a NaN or Inf among their terms, and what they must be."""
+    """Return what elements must be that have a NaN or Inf among their terms, and 0 for the others."""
     with np.errstate(all="ignore"):
         products = a[:, :, None] * b[None]
     nan = np.isnan(products).any(axis=1)
@@ -133,7 +135,7 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Return which results lie outside."""
+    """Return which results are outside the bounds."""
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)
@@ -142,14 +144,14 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return the share of its bound that each finite result uses; NaN where there is none."""
+    """Return the share of its bound that each finite result uses, NaN without a bound."""
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)
 
 
 def derivation(promise: Promise) -> str:
-    """Return the derivation of the bound, in a sentence or two."""
+    """Return the derivation of the bounds as text."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, out = adding.how, promise.out

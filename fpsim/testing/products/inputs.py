@@ -29,19 +29,19 @@ from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise,
 Shape = tuple[int, int, int]
 LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
 LONGEST = 2048  # terms of shapes that are chosen here
-BEYOND = 256  # rows or columns; shapes with more have two kinds of inputs and few terms, as their products are large
+BEYOND = 256  # rows or columns; larger shapes have two kinds of inputs and few terms
 FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes beside the main one
 
 SHOWS = {
-    "masks": "which terms meet before a large one cancels",
-    "uneven": "how partial sums of unlike sizes are joined",
-    "seams": "which terms stand on one side of a boundary of partial sums",
+    "masks": "which terms are added before a large one cancels",
+    "uneven": "how partial sums of different magnitudes are joined",
+    "seams": "where boundaries of partial sums are",
     "cancelling": "orders of additions, by sums that lose their first bits",
-    "alike": "the same among neighbours",
+    "alike": "orders of additions among neighbouring terms",
     "wide": "which bits are cut where exponents differ",
-    "normal": "what usual numbers show",
+    "normal": "usual numbers",
     "positive": "what is cut from sums that only grow",
-    "ties": "partial sums on ties, and a bit beside them",
+    "ties": "partial sums at ties, and next to them",
     "layers": "sums that correct themselves, by three magnitudes far apart",
     "ties of the result": "how results halfway between two numbers are rounded",
     "tail": "whether the last terms of K are added",
@@ -50,7 +50,7 @@ SHOWS = {
     "large": "sums that overflow",
     "zeros": "signs of zeros",
     "special": "infinities and NaN",
-    "infinite": "one Inf or NaN a row, beside small and zero factors",
+    "infinite": "one Inf or NaN in each row, with small and zero factors",
     "faint": "results at and below the smallest number of their format",
 }
 FINITE = tuple(kind for kind in SHOWS if kind not in ("large", "special", "infinite"))
@@ -62,14 +62,14 @@ def discriminating_inputs(
     shapes: Sequence[Shape] | None = None, out_fmt: Any = None, scale_a: str | None = None,
     scale_b: str | None = None, bias: bool = False, seed: int = 0,
 ) -> list[KernelInputs]:  # fmt: skip
-    """Inputs that tell a kernel's arithmetic from others: what `check_kernel` calls a kernel with.
+    """Return the inputs of `check_kernel`, which tell the arithmetic of a kernel from others.
 
     Args:
       a, b, accumulate, schedule, promote, shapes, out_fmt, scale_a, scale_b, bias, seed: as of `check_kernel`.
 
     Returns:
       Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), and `.scale_a`, `.scale_b`, `.bias`, which are None
-      where they are not asked for. The first shape has every kind, others a few.
+      unless promised. The first shape has every kind of inputs, others a few.
 
     Raises:
       TypeError, ValueError: as of `check_kernel`.
@@ -78,7 +78,7 @@ def discriminating_inputs(
       >>> import fpsim as fp
       >>> some = fp.testing.discriminating_inputs(a="e4m3", accumulate="hopper_e4m3_f32", promote=128)
       >>> print(some[0], "shows", some[0].shows)
-      masks 16 x 16 x 595 shows which terms meet before a large one cancels
+      masks 16 x 16 x 595 shows which terms are added before a large one cancels
       >>> sorted({each.shape[2] for each in some})
       [1, 31, 32, 33, 127, 128, 129, 159, 257, 514, 595]
     """
@@ -87,7 +87,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """The inputs of a promise, the most telling first."""
+    """Yield the inputs for a promise, the most telling ones first."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -98,13 +98,13 @@ def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> I
 
 
 def _unknown_kinds(promise: Promise) -> list[str]:
-    """Kinds of which the model of a probe says that it does not know them."""
+    """Return the kinds of inputs whose results the model of a probe does not know."""
     if not isinstance(promise.adding, Model):
         return []
     said = " ".join(promise.adding.unknown)
-    found = [kind for kind, word in WORDS.items() if word in said]
-    more = ["infinite"] * ("special" in found) + ["faint"] * ("subnormal" in found or "vanishing" in found)
-    return found + more + (["tail", "zeros"] if "zeros" in found else [])  # a row whose terms are nearly all zeros
+    unknown = [kind for kind, word in WORDS.items() if word in said]
+    more = ["infinite"] * ("special" in unknown) + ["faint"] * ("subnormal" in unknown or "vanishing" in unknown)
+    return unknown + more + (["tail", "zeros"] if "zeros" in unknown else [])  # a row whose terms are nearly all zeros
 
 
 # ---- shapes
@@ -117,25 +117,25 @@ def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
         raise TypeError(refused_shape(shapes)) from None
     if not listed or any(len(s) != 3 or not all(is_integer(x) and x >= 1 for x in s) for s in listed):
         raise ValueError(refused_shape(shapes))
-    found = [(int(m), int(n), int(k)) for m, n, k in listed]
+    checked = [(int(m), int(n), int(k)) for m, n, k in listed]
     block = promise.unit.block if promise.unit is not None else 0
-    for _, _, k in found:
+    for _, _, k in checked:
         if isinstance(promise.adding, Model) and k != promise.adding.n:
             raise ValueError(f"shapes must have K = {promise.adding.n}, which was probed; got {k}.")
         if block and k % block:
             raise ValueError(f"shapes must have a K that is a multiple of {block}, which share a scale; got {k}.")
-    return found
+    return checked
 
 
 def shapes_for(promise: Promise) -> list[Shape]:
-    """Shapes around every boundary of a promise's schedule, without those that its library refuses."""
+    """Return shapes around every boundary of a schedule, without those that its library refuses."""
     adding = promise.adding
     if isinstance(adding, Model):
         return [(*adding.shape, adding.n)]
     main, terms, _ = lengths(promise)
     few = min(main, 2 * terms[-1] if terms else main)
     short = next((k for k in terms if k >= 8), few)
-    found = [
+    candidates = [
         (16, 16, main),
         *((5, 7, k) for k in terms),
         (1, 33, main),
@@ -149,25 +149,25 @@ def shapes_for(promise: Promise) -> list[Shape]:
     ]
     schedule = adding.schedule
     if promise.along_k and promise.unit is not None and promise.unit.scale is None:
-        found[-5] = (130, 130, main)  # several tiles of scales across
+        candidates[-5] = (130, 130, main)  # several tiles of scales across
     if schedule is None or schedule.library == "fpsim" or not isinstance(adding.how, MatrixUnit):
-        return list(dict.fromkeys(found))
-    kept = [_taken(schedule, adding.how, shape, promise) for shape in found]
+        return list(dict.fromkeys(candidates))
+    kept = [_taken(schedule, adding.how, shape, promise) for shape in candidates]
     return list(dict.fromkeys(shape for shape in kept if shape is not None)) or [(16, 16, main)]
 
 
 def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
-    """A shape that a library takes, rounded up to multiples of 16 where it wants these; None where it takes neither."""
+    """Return a shape that a library takes, rounded up to multiples of 16 if needed; None if it takes neither."""
     up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
-    for each in (shape, up, (1, *up[1:])):
+    for candidate in (shape, up, (1, *up[1:])):
         kinds = (promise.scale_a or "none", promise.scale_b or "none")
-        if not refusals(Call(schedule, unit, *each, *kinds, promise.out)):
-            return each
+        if not refusals(Call(schedule, unit, *candidate, *kinds, promise.out)):
+            return candidate
     return None
 
 
 def lengths(promise: Promise) -> tuple[int, list[int], int]:
-    """The K of the main shape, those around boundaries, and the terms of a partial sum."""
+    """Return K of the main shape, values of K around boundaries, and the number of terms of a partial sum."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, schedule = adding.how, adding.schedule or FLAT
@@ -190,7 +190,7 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
-    """The K of the main shape and those around the steps and intervals of a sum."""
+    """Return K of the main shape, and values of K around the steps and intervals of a sum."""
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
     wanted = {1, step - 1, step, step + 1, longest - 1, longest, longest + 1, longest + step - 1, 2 * longest + 1}
@@ -205,7 +205,7 @@ def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list
 
 
 def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
-    """One set of inputs."""
+    """Make the inputs of one kind and shape."""
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
@@ -224,7 +224,7 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
 
 
 def _held(operand: ProbedOperand, values: Array) -> Array:
-    """Values that an operand's format holds; infinities and NaN stay where it has them."""
+    """Return values that an operand's format holds; infinities and NaN stay as they are."""
     finite = np.isfinite(values)
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
 
@@ -252,13 +252,13 @@ Pair = tuple[Array, Array]
 
 
 def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """M and -M at two terms of a row, small ones elsewhere."""
+    """Make factors with two large terms in each row that cancel, and small terms elsewhere."""
     pairs = [tuple(rng.choice(shape[2], 2, replace=False)) if shape[2] > 1 else (0, 0) for _ in range(shape[0])]
     return _large_pairs(rng, promise, shape, pairs)
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """The same on both sides of a boundary, and on one."""
+    """Make factors with two large terms that cancel, on both sides of a boundary of partial sums or on one."""
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -270,14 +270,14 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return where steps, blocks and slices of K begin, and powers of two."""
-    found = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
+    """Return the terms at which steps, blocks and slices of K begin, and powers of two."""
+    starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
         plan = plan_of(adding.schedule or FLAT, adding.how, k)
-        found |= {run.start for part in plan.slices for run in part.runs}
-        found |= {part.runs[0].start + block.start for part in plan.slices for block in part.blocks}
-    return sorted(found)
+        starts |= {run.start for part in plan.slices for run in part.runs}
+        starts |= {part.runs[0].start + block.start for part in plan.slices for block in part.blocks}
+    return sorted(starts)
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
@@ -296,7 +296,7 @@ def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs
 
 
 def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Runs of terms, each with an exponent of its own, so that their sums are rounded where they are joined."""
+    """Make factors whose exponents change from partial sum to partial sum, so that joining the sums rounds."""
     m, n, k = shape
     size = lengths(promise)[2] if isinstance(promise.adding, Adding) else 8
     run = np.arange(k) // max(size, 1)
@@ -311,7 +311,7 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """The last terms alone, other numbers of them in every row."""
+    """Make factors that are zero but for the last terms, another number of them in each row."""
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
@@ -320,7 +320,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """An Inf or NaN in most rows, which meets small and zero factors."""
+    """Make factors with an Inf, NaN or largest value in each row, multiplied by small and zero factors."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
@@ -332,7 +332,7 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Products around the smallest number of the result's format."""
+    """Make factors whose products are around the smallest value of the result's format."""
     m, n, k = shape
     out = promise.out
     smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))
@@ -350,7 +350,7 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Integers whose sums lie halfway between two results, or beside."""
+    """Make integer factors whose sums are halfway between two results, or next to that."""
     m, n, k = shape
     largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]
     size = min(np.sqrt(3 * 1.5 * 2.0**promise.out.precision / np.sqrt(k)), *largest)

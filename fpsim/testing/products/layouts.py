@@ -1,4 +1,4 @@
-"""Memory layouts of a product's operands beside C order: transposed, parts of wider matrices, strided, reversed."""
+"""Memory layouts of operands other than C order: transposed, parts of wider matrices, strided, reversed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.arrays import integers_of, is_torch
 
 
 class OperandLayout(NamedTuple):
-    """A memory layout: its name, and functions that bring an array or tensor in C order, a or b, into it."""
+    """A memory layout: its name, and functions that change a and b, arrays or tensors in C order, to it."""
 
     name: str
     of_a: Callable[[Any], Any]
@@ -31,7 +31,7 @@ def _transposed(x: Any) -> Any:
 
 
 def _widened(x: Any) -> Any:
-    """Return the same matrix as columns of a wider one, with values of its own on either side."""
+    """Return the same matrix as columns of a wider one, with copies of its outer columns on either side."""
     if not is_torch(x):
         return np.concatenate([x[:, -1:], x, x[:, :1]], 1)[:, 1:-1]
     import torch

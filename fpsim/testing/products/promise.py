@@ -1,4 +1,4 @@
-"""The promise of a kernel: operands, arithmetic, epilogue and format of the result; and the bits that this gives."""
+"""The promise of a kernel: operands, arithmetic, epilogue and result format, and the bits that follow."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ NARROW_MERGES = ("output", "in_place")
 class Adding(NamedTuple):
     """The addition of products: a unit with a schedule, or an accumulator.
 
-    `words`: said instead of its name. `codes`: whether the codes of the operands are read as those of the unit,
-    whatever their format.
+    Attributes:
+      how: the unit or accumulator.
+      schedule: the schedule of a unit, or None for one chain.
+      words: name in reports, or "" for the usual one.
+      codes: whether the unit reads the codes of the operands as its own, whatever their format.
     """
 
     how: MatrixUnit | Accumulator
@@ -47,7 +50,7 @@ class Adding(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The arithmetic in words."""
+        """Name of the addition in reports."""
         if self.words:
             return self.words
         if isinstance(self.how, Accumulator):
@@ -58,7 +61,7 @@ class Adding(NamedTuple):
 
     @property
     def own_format(self) -> Format:
-        """The format of sums before scales and casts."""
+        """Format of sums before scales and casts."""
         if isinstance(self.how, Accumulator):
             return self.how.result_format
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
@@ -66,13 +69,13 @@ class Adding(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class KernelInputs:
-    """Operands of one product, and what they show.
+    """Operands of one product, and what they test.
 
     Attributes:
-      name: of the kind, such as "cancelling".
-      shows: what they tell apart, in words.
-      a, b: (M, K) and (K, N) arrays as the kernel gets them, codes where no dtype holds the format.
-      scale_a, scale_b, bias: what else the kernel gets; None for what it does not.
+      name: name of the kind of inputs, such as "cancelling".
+      shows: what results for these inputs show, in words.
+      a, b: (M, K) and (K, N) arrays that the kernel gets, as codes if no dtype holds the format.
+      scale_a, scale_b, bias: further arguments of the kernel; None for those that it does not take.
     """
 
     name: str
@@ -85,12 +88,12 @@ class KernelInputs:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(M, N, K)."""
+        """Shape of the product, (M, N, K)."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
     @property
     def extras(self) -> list[Array]:
-        """The arguments of a kernel beside both operands, in order."""
+        """Arguments of the kernel after both operands, in order."""
         return [x for x in (self.scale_a, self.scale_b, self.bias) if x is not None]
 
     def __str__(self) -> str:
@@ -100,15 +103,15 @@ class KernelInputs:
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """The promise of a kernel, checked.
+    """The promise of a kernel, validated.
 
     Attributes:
       a, b: the operands.
       adding: a unit with a schedule, an accumulator, or the model of a probe.
       out: the format of results.
-      scale_a, scale_b: words of SCALES.
-      bias: whether it takes one.
-      wording: the same in the caller's words.
+      scale_a, scale_b: names of SCALES.
+      bias: whether the kernel takes a bias.
+      wording: the arithmetic as the caller described it.
     """
 
     a: ProbedOperand
@@ -119,6 +122,12 @@ class Promise:
     scale_b: str = ""
     bias: bool = False
     wording: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """Description of the arithmetic, with the formats of operands and results."""
+        a, b = (operand.element or str(operand.fmt) for operand in (self.a, self.b))
+        return f"{self.wording}, {a} by {b} to {self.out}"
 
     @property
     def along_k(self) -> bool:
@@ -132,15 +141,15 @@ class Promise:
 
     @property
     def unit(self) -> MatrixUnit | None:
-        """The unit, where there is one."""
+        """The matrix unit, or None."""
         how = self.adding.how if isinstance(self.adding, Adding) else None
         return how if isinstance(how, MatrixUnit) else None
 
     def bits(self, x: KernelInputs) -> Array:
-        """The results as codes of `out`, every NaN the same, (M, N)."""
+        """Return the right results for inputs as codes of `out`, (M, N), every NaN the same."""
         if isinstance(self.adding, Model):
-            found = self.adding.matmul(x.a, x.b)
-            return canonical(words(np.ascontiguousarray(found)), self.out)
+            result = self.adding.matmul(x.a, x.b)
+            return canonical(words(np.ascontiguousarray(result)), self.out)
         return codes_of(product(self, x, self.adding, self.out), self.out)
 
 
@@ -148,11 +157,10 @@ def promise_of(
     a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
     out_fmt: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
 ) -> Promise:  # fmt: skip
-    """A promise in the words of `check_kernel`, checked.
+    """Return the promise that keywords of `check_kernel` describe, validated.
 
     Raises:
-      TypeError, ValueError: words that mean nothing, operands that the unit does not take, scales that it has no place
-        for.
+      TypeError, ValueError: a keyword is unknown, the unit does not take the operands, or it has no such scales.
     """
     left, right = operand_of(a, "a"), operand_of(a if b is None else b, "b")
     said = [_said(accumulate), *([f"schedule={schedule}"] if schedule is not None else [])]
@@ -229,7 +237,7 @@ def _of_model(
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:
-    """Return whether a unit's element may be what an operand holds; TF32 is passed as float32."""
+    """Return whether a unit takes an operand as its element; TF32 is passed as float32."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
     if operand.fmt in (FP32, TF32):
@@ -238,22 +246,20 @@ def takes(element: Any, operand: ProbedOperand) -> bool:
 
 
 def units_for(promise: Promise) -> list[MatrixUnit]:
-    """Every unit that takes the operands and the block scales of a promise."""
+    """Return every unit that takes the operands and the block scales of a promise."""
     unit = promise.unit
     scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
-    return [
-        each for each in units()
-        if takes(each.a, promise.a) and takes(each.b, promise.b) and (each.scale, each.block) == (scale, block)
-    ]  # fmt: skip
+    fitting = [candidate for candidate in units() if (candidate.scale, candidate.block) == (scale, block)]
+    return [candidate for candidate in fitting if takes(candidate.a, promise.a) and takes(candidate.b, promise.b)]
 
 
 # ---- products
 
 
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
-    """A product as `fpsim.matmul` gives it, scaled, with its bias, cast to `out`; None leaves it as it is added.
+    """Return a product as `fpsim.matmul` gives it, with scales and bias, cast to `out`; None leaves it uncast.
 
-    Accumulators and units that have results of their own in another format than `out` are cast here.
+    Results of accumulators and units in another format than `out` are cast here.
     """
     how = adding.how
     a, b = _read(adding, x.a, promise.a), _read(adding, x.b, promise.b)
@@ -261,11 +267,11 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
         warnings.simplefilter("ignore")  # which kernels a library would take for a shape
         if isinstance(how, Accumulator):
             fmts = None if a.dtype.kind not in "iu" and b.dtype.kind not in "iu" else (promise.a.fmt, promise.b.fmt)
-            found = np.asarray(matmul(a, b, accumulate=how, fmt=fmts))
+            result = np.asarray(matmul(a, b, accumulate=how, fmt=fmts))
             if promise.scaled or promise.bias:
-                found = finish(promise, x, _float32(found, how.result_format))
-                return found if out is None else cast(found, FP32, out)
-            return found if out is None else cast(found, how.result_format, out)
+                result = finish(promise, x, _float32(result, how.result_format))
+                return result if out is None else cast(result, FP32, out)
+            return result if out is None else cast(result, how.result_format, out)
         plain = adding.own_format == out and not (promise.scaled or promise.bias)
         return np.asarray(
             matmul(
@@ -280,46 +286,46 @@ def _read(adding: Adding, x: Array, operand: ProbedOperand) -> Array:
 
 
 def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
-    """The sums alone, float32, without scales that multiply finished sums, and without bias."""
+    """Return the sums as float32, without scales that multiply finished sums and without bias."""
     bare = replace(x, scale_a=None, scale_b=None, bias=None)
     plain = replace(promise, scale_a="", scale_b="", bias=False)
     return _float32(product(plain, bare, adding, None), adding.own_format)
 
 
-def _float32(found: Array, fmt: Format) -> Array:
-    values = decode(found, fmt, np.float64) if found.dtype.kind in "iu" else found
+def _float32(results: Array, fmt: Format) -> Array:
+    values = decode(results, fmt, np.float64) if results.dtype.kind in "iu" else results
     with np.errstate(all="ignore"):
         return np.ascontiguousarray(values.astype(np.float32))
 
 
 def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
-    """Finished sums with scales and bias, float32."""
+    """Return finished sums with scales and bias, float32."""
     of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
     with np.errstate(all="ignore"):
         return np.asarray(finished(sums.copy(), Epilogue(fused_bias=fused), of, Cpu()), np.float32)
 
 
 def cast(
-    found: Array, source: Format, out: Format, rounding: str = "nearest_even", overflow: str | None = None,
+    values_in: Array, source: Format, out: Format, rounding: str = "nearest_even", overflow: str | None = None,
     subnormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Values of one format as codes of another."""
+    """Return values of one format as codes of another."""
     overflow = output_overflow(out) if overflow is None else overflow
-    values = decode(found, source, np.float64) if found.dtype.kind in "iu" else found.astype(np.float64)
+    values = decode(values_in, source, np.float64) if values_in.dtype.kind in "iu" else values_in.astype(np.float64)
     if out == FP64:
         return values.view(np.uint64)
     return encode(values, out, rounding=rounding, overflow=overflow, subnormals=subnormals)
 
 
-def codes_of(found: Array, fmt: Format) -> Array:
-    """Results as codes, every NaN the same."""
+def codes_of(results: Array, fmt: Format) -> Array:
+    """Return results as codes, every NaN the same."""
     return canonical(
-        np.ascontiguousarray(found if found.dtype.kind in "iu" else words(np.ascontiguousarray(found))), fmt
+        np.ascontiguousarray(results if results.dtype.kind in "iu" else words(np.ascontiguousarray(results))), fmt
     )
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
-    """Codes in which every NaN is the format's own."""
+    """Return codes in which every NaN is the format's own."""
     if fmt.nan_code is None:
         return codes
     nan = np.isnan(values_of(codes, fmt))
@@ -327,7 +333,7 @@ def canonical(codes: Array, fmt: Format) -> Array:
 
 
 def values_of(codes: Array, fmt: Format) -> Array:
-    """Values of codes, float64."""
+    """Return the values of codes as float64."""
     dtype = DTYPES.get(fmt)
     with np.errstate(all="ignore"):
         if dtype is not None and dtype.kind == "f" and dtype.itemsize == codes.dtype.itemsize:
@@ -336,7 +342,7 @@ def values_of(codes: Array, fmt: Format) -> Array:
 
 
 def operand_values(x: Array, operand: ProbedOperand) -> Array:
-    """Values of an operand's array, float64."""
+    """Return the values of an operand's array as float64."""
     if x.dtype.kind in "iu":
         return operand.values(x)
     with np.errstate(all="ignore"):
@@ -344,5 +350,5 @@ def operand_values(x: Array, operand: ProbedOperand) -> Array:
 
 
 def refused_shape(sequence: Sequence[Any]) -> str:
-    """The sentence for shapes that are none."""
+    """Return the error sentence for wrong shapes."""
     return f"shapes must be triples (M, N, K) of positive integers, such as [(16, 16, 512)]; got {shown(sequence)}."

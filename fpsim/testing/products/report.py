@@ -1,4 +1,4 @@
-"""The report of a check of a kernel, as data and as a text to act on."""
+"""Reports of checks of kernels: which bits differ, where, why, and what was compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.display.wording import listed
+from fpsim.display.wording import listed, plural
 from fpsim.formats.float_format import Format
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.pasted import pasted
@@ -22,14 +22,14 @@ LISTED = 4  # rivals that a text names
 
 @dataclass(frozen=True)
 class Mismatch:
-    """An element that differs.
+    """A wrong element of a product.
 
     Attributes:
-      inputs: the inputs that show it: `.name`, `.a`, `.b`, and scales and bias where there are some.
+      inputs: the inputs of the product: `.name`, `.a`, `.b`, and scales and bias if promised.
       element: (row, column).
-      got_code, want_code: both patterns; got, want: both values.
-      ulps: how many values of the format lie between; Inf where only one is finite.
-      paste: two lines that make row and column.
+      got_code, want_code: codes of the result and of the right one; got, want: their values.
+      ulps: distance in values of the format; Inf if only one is finite.
+      paste: two lines of Python that make the row of a and the column of b.
     """
 
     inputs: KernelInputs
@@ -57,7 +57,7 @@ class ProductCoverage:
 
     Attributes:
       shapes: (M, N, K), each once.
-      kinds: names of kinds of inputs, such as "cancelling".
+      kinds: names of the kinds of inputs, such as "cancelling".
       dtypes: dtypes of the operands.
       layouts: names of memory layouts other than C order, such as "b transposed".
       smallest, largest: magnitudes of the smallest and the largest finite operand other than zero.
@@ -75,7 +75,10 @@ class ProductCoverage:
     def __str__(self) -> str:
         sides = zip("MNK", zip(*self.shapes, strict=True), strict=True)
         ranges = [f"{side} {min(sizes):,} to {max(sizes):,}" for side, sizes in sides]
-        parts = [f"{', '.join(ranges)} in {len(self.shapes)} shapes", f"{len(self.kinds)} kinds of inputs"]
+        parts = [
+            f"{', '.join(ranges)} in {plural(len(self.shapes), 'shape')}",
+            f"{len(self.kinds)} kinds of inputs",
+        ]
         parts += [f"{' and '.join(self.dtypes)} operands, {', '.join(('in C order', *self.layouts))}"]
         parts += [f"magnitudes from {self.smallest:.3g} to {self.largest:.3g}"] if self.largest else []
         return "; ".join(parts + ([", ".join(self.specials)] if self.specials else []))
@@ -86,31 +89,32 @@ class KernelReport:
     """The report of `check_kernel`.
 
     Attributes:
-      ok: whether all bits are those that were promised, or lie in the envelope.
-      mismatches: elements that differ; of: how many there are; inputs: of how many calls.
-      first: the first element that differs, of the shortest sum; None where none does.
-      max_ulp: the largest distance in values of the format; Inf where only one is finite.
-      explanation: what the kernel does instead, in words; "" where all is well.
-      causes: the same as clauses after "it"; empty where no variant explains all.
-      variant: the changes, as data; None where none brings it nearer.
-      unexplained: how many elements still differ from the explanation.
+      ok: whether all bits are the promised ones, or all results are within the error bounds.
+      mismatches, of: number of wrong elements, and of all elements.
+      inputs: number of products.
+      first: a wrong element of a short sum; None if there is none.
+      max_ulp: the largest distance in values of the format; Inf if only one of two values is finite.
+      explanation: what the kernel does instead, in words; "" if all is right.
+      causes: the same as clauses after "it"; empty if no variant explains all.
+      variant: the changes as data; None if no change brings the results nearer.
+      unexplained: number of elements that the explanation does not give either.
       others: further variants that explain as much.
-      where: to which inputs the differences are limited.
-      terms: the fewest terms of K that show the first difference, all others being zero.
-      smallest: the inputs with these terms alone in the row and column of an element.
-      meet: where these meet in the promised sum, and in the explanation's.
-      trees: the promised tree and the explanation's, None for what has none.
-      model: of `fpsim.probe`, where no variant explains all and one could be made.
-      excluded: how many other variants differ on at least one input.
+      where: the inputs or elements to which differences are limited, in words.
+      terms: the fewest terms of K that show the first difference, with all others zero.
+      smallest: inputs with these terms alone in the row and column of an element.
+      meet: where these terms meet in the promised sum, and in that of the explanation.
+      trees: the promised tree and that of the explanation, None for additions without a tree.
+      model: a model of `fpsim.probe`, if no variant explains all and the kernel could be probed.
+      excluded: number of other variants that differ for at least one input.
       same: other names for the promised additions, for these shapes.
-      rivals: other variants that no input tells from the verdict.
-      broken: what else is wrong with the function, a sentence each.
-      share: the largest share of the envelope that was used, NaN without one.
-      derivation: of the envelope.
-      notes: what is no fault, but good to know.
+      rivals: other variants that give the same results.
+      broken: rules that the function broke, one sentence each.
+      share: the largest share of an error bound that a result used, NaN without bounds.
+      derivation: derivation of the error bounds.
+      notes: remarks that are no faults.
       covered: the inputs that were compared: `.shapes`, `.kinds`, `.dtypes`, `.smallest`, `.largest`, `.specials`,
         `.layouts`.
-      name, asked: of the kernel, and what it promised.
+      name, asked: name of the kernel, and what it promised.
     """
 
     name: str
@@ -150,19 +154,21 @@ class KernelReport:
         return self.ok
 
     def __str__(self) -> str:
-        kept = "lies in the envelope of" if self.derivation else "has the bits of"
-        missed = "leaves the envelope of" if self.derivation else "does not have the bits of"
+        kept = "is within the error bounds of" if self.derivation else "has the bits of"
+        missed = "exceeds the error bounds of" if self.derivation else "does not have the bits of"
         lines = [f"{self.name} {kept if self.ok else missed} {self.asked}."]
         lines += [f"  {sentence}" for sentence in self.broken]
         if self.of:
             of = f"{self.of:,} elements of {self.inputs} inputs"
+            wrong = "exceed their bounds; from the promised sums they differ" if self.derivation else "differ,"
             if self.mismatches:
-                lines.append(f"{self.mismatches:,} of {of} differ, by up to {ulps_in_words(self.max_ulp)}{self._why()}")
-            elif self.ok and not self.derivation:
+                far = f"by up to {ulps_in_words(self.max_ulp)}"
+                lines.append(f"{self.mismatches:,} of {of} {wrong} {far}{self._why()}")
+            elif self.derivation:
+                lines.append(f"All {of} are within their bounds; the largest error is {self.share:.1%} of its bound.")
+            else:
                 said = certificate(self.excluded, self.rivals, self.same) if self.excluded or self.rivals else ""
                 lines.append(f"All {of} are equal. {said}".rstrip())
-            else:
-                lines.append(f"All {of} lie within; the widest uses {self.share:.1%} of its bound.")
         if self.derivation:
             lines.append(f"  {self.derivation}")
         if self.first is not None:
@@ -181,24 +187,27 @@ class KernelReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
-    """Return the sentence that says what a verdict excludes."""
+    """Return the sentence that says which other variants the results exclude."""
     all_of = excluded + len(rivals)
-    text = f"Of {all_of:,} other additions, orders, roundings and faults {excluded:,} differ on at least one input"
-    text += ": every one" if not rivals else f"; not excluded: {listed(rivals, LISTED, '; ')}"
+    others = "other additions, orders, roundings and faults"
+    text = f"Each of {excluded:,} {others} would give another result for at least one input"
+    if rivals:
+        unlike = f"Of {all_of:,} {others}, {excluded:,} would give another result"
+        text = f"{unlike}; not excluded: {listed(rivals, LISTED, '; ')}"
     if same:
-        text += f"; {len(same)} further names stand for the same additions at these shapes"
+        text += f"; {len(same)} further names mean the same additions for these shapes"
     return f"{text}."
 
 
 def ulps_in_words(ulps: float) -> str:
-    """A distance."""
+    """Return a distance in units of the last place as text."""
     if math.isinf(ulps):
         return "one finite and the other not"
     return "1 ulp" if ulps == 1 else f"{int(ulps):,} ulps"
 
 
 def ordinals(codes: Array, fmt: Format) -> Array:
-    """Codes as integers in the order of their values; both zeros are 0, one ulp from the smallest numbers."""
+    """Return codes as integers in the order of their values; both zeros are 0, one ulp from the smallest values."""
     wide = codes.astype(np.int64 if fmt.bits < 64 else object)
     if not fmt.signed:
         return wide
@@ -207,7 +216,7 @@ def ordinals(codes: Array, fmt: Format) -> Array:
 
 
 def distance(got: Array, want: Array, fmt: Format) -> Array:
-    """Return how many values of the format lie between two codes, float64; the zero of the other sign is 1 ulp away."""
+    """Return distances of codes in values of the format, float64; a zero of the other sign is 1 ulp away."""
     x, y = values_of(got, fmt), values_of(want, fmt)
     apart = np.abs((ordinals(got, fmt) - ordinals(want, fmt)).astype(np.float64))
     apart = np.where((apart == 0) & (got != want), 1.0, apart)
@@ -215,7 +224,7 @@ def distance(got: Array, want: Array, fmt: Format) -> Array:
 
 
 def mismatch(promise: Promise, x: KernelInputs, got: Array, want: Array, element: tuple[int, int]) -> Mismatch:
-    """One element that differs."""
+    """Return a wrong element of a product."""
     row, column = element
     fmt = promise.out
     codes = got[element], want[element]

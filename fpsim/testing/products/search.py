@@ -1,15 +1,13 @@
-"""Finds the variant of a promise that gives a kernel's bits: one change, then two, then whatever brings it nearer."""
+"""Finds the variant of a promise that gives a kernel's bits: one change, then two, then those that bring it nearer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array
 from fpsim.formats.named import FP32
 from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.probe.model import Model
@@ -17,36 +15,21 @@ from fpsim.runtime.clock import seconds
 from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree, tree
-from fpsim.testing.products.changes import of_epilogue, of_operands, of_results, of_scales, of_terms
+from fpsim.testing.products.additions import additions, promoted_parts
+from fpsim.testing.products.observing import Observation
+from fpsim.testing.products.operand_changes import of_operands, of_scales
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise
-from fpsim.testing.products.sums import JoinedParts, additions, promoted_parts
+from fpsim.testing.products.result_changes import of_epilogue, of_results
+from fpsim.testing.products.sums import JoinedParts
+from fpsim.testing.products.term_changes import of_terms
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
-SECONDS = 10.0  # of a search, without compiling kernels; what has been found by then is told
+SECONDS = 10.0  # of a search, without compiling kernels; then the best variant so far is reported
 AXES = ("addition", "terms", "results", "operands", "scales", "epilogue")
 LISTED = 12  # further variants that explain as much
-FIRST = 6  # inputs that most variants do not survive
+FIRST = 6  # inputs that rule out most variants
 ORDERLESS = (Rule.FUSED, Rule.SCALED)  # units that add the terms of a step all at once
 USUAL = 120  # additions that are tried with every change of terms and operands
-
-
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """The results of a kernel for inputs, and the right ones: codes, every NaN the same."""
-
-    x: KernelInputs
-    got: Array
-    want: Array
-
-    @cached_property
-    def differ(self) -> Array:
-        """The places at which the results differ."""
-        return np.asarray(self.got != self.want)
-
-    @cached_property
-    def count(self) -> int:
-        """The number of differ."""
-        return int(self.differ.sum())
 
 
 @dataclass(frozen=True)
@@ -54,12 +37,12 @@ class FoundVariant:
     """The result of a search.
 
     Attributes:
-      variant: the best; PROMISED where nothing is better.
-      differ: how many results differ from it, of those that it is about.
-      conditional: whether it is about the inputs alone in which the kernel differs from its promise.
-      others: further variants that explain as much, with as few changes.
-      tried: variants that were held against some results.
-      finished: whether all that was to be tried was.
+      variant: the best variant; PROMISED if no other is better.
+      differ: number of results that the variant does not give.
+      conditional: whether it only holds for the inputs for which the kernel breaks its promise.
+      others: further variants that explain as much with as few changes.
+      tried: number of variants that were compared with results.
+      finished: whether the search ended before its time was over.
     """
 
     variant: Variant
@@ -71,12 +54,12 @@ class FoundVariant:
 
 
 class VariantSearch:
-    """Holds variants against what a kernel gave."""
+    """Compares variants of a promise with the results of a kernel."""
 
     def __init__(self, promise: Promise, seen: list[Observation]) -> None:
         self.promise, self.seen = promise, seen
         self.emulator = Emulator(promise)
-        self.bad = sorted((each for each in seen if each.count), key=_telling)
+        self.bad = sorted((observation for observation in seen if observation.count), key=_telling)
         self.deadline = seconds() + SECONDS
         self.tried = 0
 
@@ -84,7 +67,7 @@ class VariantSearch:
         return seconds() > self.deadline
 
     def changes(self, axis: str) -> list[Variant]:
-        """Every variant with one change of a kind."""
+        """Return every variant with one change of an axis, such as "terms"."""
         promise = self.promise
         own_format = FP32
         if isinstance(promise.adding, Model):
@@ -92,42 +75,46 @@ class VariantSearch:
         elif not (promise.scaled or promise.bias):
             own_format = promise.adding.own_format
         if axis == "addition":
-            return [Variant(addition=each) for each in additions(promise)]
+            return [Variant(addition=change) for change in additions(promise)]
         if axis == "terms":
-            return [Variant(terms=each) for each in of_terms()]
+            return [Variant(terms=change) for change in of_terms()]
         if axis == "operands":
-            return [Variant(operands=each) for each in of_operands(promise)]
+            return [Variant(operands=change) for change in of_operands(promise)]
         if axis == "scales":
-            return [Variant(scales=each) for each in of_scales(promise)]
+            return [Variant(scales=change) for change in of_scales(promise)]
         if axis == "epilogue":
-            return [Variant(epilogue=each) for each in of_epilogue(promise)]
-        return [Variant(results=each) for each in of_results(promise, own_format)]
+            return [Variant(epilogue=change) for change in of_epilogue(promise)]
+        return [Variant(results=change) for change in of_results(promise, own_format)]
 
     def family(self) -> list[Variant]:
-        """Every variant with one change."""
+        """Return every variant with one change."""
         return [variant for axis in AXES for variant in self.changes(axis)]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
-        """Return how many results differ from a variant's; stops behind a limit."""
+        """Return how many results a variant does not give; counting stops above a limit."""
         total = 0
-        for each in seen:
-            total += int(self.emulator.differing(variant, each.x, each.got).sum())
+        for observation in seen:
+            total += int(self.emulator.differing(variant, observation.x, observation.got).sum())
             if total > limit:
                 break
         return total
 
     def explain(self) -> FoundVariant:
-        """The variant with fewest changes that gives all results; else the one that leaves fewest to explain."""
-        bad, most = self.bad, sum(each.count for each in self.bad)
+        """Return the variant with the fewest changes that gives all results, else the one nearest to them."""
+        bad, most = self.bad, sum(observation.count for observation in self.bad)
         family = self.family()
         self.tried = len(family)
         screen = bad[:2]
-        worst = sum(each.count for each in screen)
+        worst = sum(observation.count for observation in screen)
         scores: list[tuple[int, int]] = []  # on the screen, place
         for place, variant in enumerate(family):
             score = self.count(variant, screen[:1])
             hopeless = score and score >= screen[0].count  # as far as the promise is; another input costs as much again
-            score += sum(each.count for each in screen[1:]) if hopeless else self.count(variant, screen[1:], worst)
+            score += (
+                sum(observation.count for observation in screen[1:])
+                if hopeless
+                else self.count(variant, screen[1:], worst)
+            )
             scores.append((score, place))
             if self._late():
                 break
@@ -149,27 +136,27 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """The first of those that hold for all inputs, else of those that hold where the kernel differs."""
+        """Return the first variant that holds for all inputs, else the first that holds where the kernel differs."""
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
-        """Return whether a variant differs where the kernel keeps its promise."""
-        return self.count(variant, (each for each in self.seen if not each.count), 0) > 0
+        """Return whether a variant gives other results where the kernel keeps its promise."""
+        return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
-        """Variants with two changes of different kinds that explain everything."""
+        """Return variants with two changes of different axes that explain everything."""
         by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in AXES}
         first = screen[:1]
         flushes = [
             v for v in family if any("subnormals" in clause for clause in v.clauses)
         ]  # as processors can, at once
-        found = [
+        matches = [
             v for v in self._joined_pairs(flushes) if self.count(v, first, 0) == 0 and self.count(v, self.bad, 0) == 0
         ]
-        if found:
-            return found
+        if matches:
+            return matches
         for one, two, most in (
             ("addition", "results", None), ("addition", "epilogue", None), ("addition", "scales", None),
             ("terms", "results", None), ("operands", "results", None), ("scales", "epilogue", None),
@@ -178,20 +165,20 @@ class VariantSearch:
             ("operands", "scales", None),
         ):  # fmt: skip
             for x in by_axis[one][:most]:
-                found = []
+                matches = []
                 for y in by_axis[two]:
                     variant = _joined(x, y)
                     self.tried += 1
                     if self.count(variant, first, 0) == 0 and self.count(variant, self.bad, 0) == 0:
-                        found.append(variant)
+                        matches.append(variant)
                     if self._late():
                         break
-                if found or self._late():
-                    return found
+                if matches or self._late():
+                    return matches
         return []
 
     def _joined_pairs(self, some: list[Variant]) -> Iterable[Variant]:
-        """Two changes of different kinds at once: of an addition and of operands."""
+        """Yield variants with a change of the addition and a change of operands."""
         for x in some:
             for y in some:
                 if x.addition is not None and y.operands is not None and not self._late():
@@ -199,18 +186,18 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Whatever brings a variant nearer, change by change."""
+        """Add changes that bring a variant nearer; return it with the number of results that it does not give."""
         if best == PROMISED:
             return best, left
         for _ in range(2):
             start = best
-            for each in family:
+            for change in family:
                 if self._late():
                     return best, left
-                taken = any(p is not None and q is not None for p, q in zip(each, start, strict=True))
+                taken = any(p is not None and q is not None for p, q in zip(change, start, strict=True))
                 if taken:
                     continue
-                variant = _joined(start, each)
+                variant = _joined(start, change)
                 self.tried += 1
                 limit = left * 0.7
                 if self.count(variant, self.bad[:2], limit) <= limit:
@@ -224,22 +211,22 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return how many other variants differ on at least one input; those with the same additions; and the others.
+        """Return how many other variants differ for an input, those with the same additions, and the remaining ones.
 
-        It is about a kernel that has all bits of its promise.
+        The kernel must have all bits of its promise.
         """
-        order = sorted(self.seen, key=lambda each: _power(each.x))
+        order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0
         same: list[Variant] = []
         rivals: list[Variant] = []
-        trees = _Trees(self.promise, {each.x.shape for each in self.seen})
+        trees = _Trees(self.promise, {observation.x.shape for observation in self.seen})
         for variant in self.family():
             differs, exists = self._differs(variant, order[:FIRST])
             if differs:
                 excluded += 1
             elif trees.equal(variant):
                 same.append(variant)
-            elif self.emulator.changes_nothing(variant, (each.x for each in order)):
+            elif self.emulator.changes_nothing(variant, (observation.x for observation in order)):
                 continue
             else:
                 differs, later = self._differs(variant, order[FIRST:])
@@ -250,28 +237,28 @@ class VariantSearch:
         return excluded, same, rivals
 
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
-        """Return whether a variant gives other bits for some inputs, and whether it gives any."""
+        """Return whether a variant gives other bits for some inputs, and whether it exists for any of them."""
         exists = False
-        for each in some:
+        for observation in some:
             try:
-                found = self.emulator.bits(variant, each.x)
+                result = self.emulator.bits(variant, observation.x)
             except (ValueError, TypeError):
                 continue  # it has no such product; another of the inputs tells
             exists = True
-            if found.shape != each.got.shape or (found != each.got).any():
+            if result.shape != observation.got.shape or (result != observation.got).any():
                 return True, True
         return False, exists
 
 
 class _Trees:
-    """Comparisons of additions with the promised ones, for some shapes."""
+    """Comparisons of additions with the promised one by their trees, for some shapes."""
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
         self.promise = promise
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Return whether a variant is the promised addition by another name, for these shapes."""
+        """Return whether a variant is another name of the promised addition, for these shapes."""
         if variant.size != 1:
             return False
         if variant.terms is not None:
@@ -293,7 +280,7 @@ class _Trees:
             return False
 
     def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
-        """Return whether slices of K end where promised partial sums do for these lengths, and join as these do."""
+        """Return whether parts of K end where promised partial sums do for these lengths, and are joined alike."""
         if promised is None:
             return False
         sized = parts._replace(terms=promised.terms, parts=0, cut=promised.cut, grain=promised.grain)
@@ -304,7 +291,7 @@ class _Trees:
         return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
-        """Return whether only terms change places that a unit adds in one step, whose order it does not see."""
+        """Return whether only terms of the same step change places, whose order the unit does not see."""
         adding, unit = self.promise.adding, self.promise.unit
         assert variant.terms is not None
         if not isinstance(adding, Adding) or unit is None or unit.rule not in ORDERLESS:
@@ -326,7 +313,7 @@ class _Trees:
 
 
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
-    """The tree of an addition."""
+    """Return the tree of an addition of k terms."""
     if isinstance(adding.schedule, type(None)):
         return tree(adding.how, k, n=n, out_fmt=promise.out)
     unit = adding.how
@@ -341,11 +328,11 @@ def _power(x: KernelInputs) -> int:
     return POWER.index(x.name) if x.name in POWER else len(POWER)
 
 
-def _telling(each: Observation) -> tuple[int, int]:
-    """Inputs that a search begins with: many results that differ, of short sums."""
-    m, n, k = each.x.shape
-    few = each.count < min(8, each.got.size)
-    return int(few), _power(each.x) * 64 + m * n * k // 4096
+def _telling(observation: Observation) -> tuple[int, int]:
+    """Return the sort key of observations for a search: first those with many differences and short sums."""
+    m, n, k = observation.x.shape
+    few = observation.count < min(8, observation.got.size)
+    return int(few), _power(observation.x) * 64 + m * n * k // 4096
 
 
 def _joined(x: Variant, y: Variant) -> Variant:

@@ -1,4 +1,4 @@
-"""The terms of K that show a difference: all others set to zero, the fewest that are left; and where they meet."""
+"""Finds the fewest terms of K that show a difference, with all others zero, and where these meet in a sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fpsim.runtime.clock import seconds
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import Arithmetic, StackOperation, extent, extent_of, joint
 from fpsim.schedules.trees.tree import Tree
-from fpsim.testing.products.black_box import CalledKernel, KernelMisbehaved
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.products.black_box import CalledKernel
 from fpsim.testing.products.promise import KernelInputs, Promise, operand_values
 
 SECONDS = 4.0  # of all calls, without compiling kernels
@@ -21,7 +22,7 @@ ELEMENTS = 8  # that are tried
 
 
 class TermFactors(NamedTuple):
-    """A term of K: both factors, as float64 values."""
+    """A term of K: its index and both factors, as float64 values."""
 
     k: int
     a: float
@@ -32,7 +33,7 @@ class TermFactors(NamedTuple):
 
 
 class Fewest(NamedTuple):
-    """The terms with which one element still differs, and its two codes then."""
+    """The fewest terms with which an element differs, with both of its codes."""
 
     terms: tuple[TermFactors, ...]
     got: int
@@ -43,26 +44,26 @@ class Fewest(NamedTuple):
 
     @property
     def paste(self) -> str:
-        """Lines that make the operands out of zeros."""
+        """Lines of Python that make the operands from zeros."""
         (row, column), (m, n, k) = self.element, self.x.shape
-        places = [each.k for each in self.terms]
+        places = [term.k for term in self.terms]
         return (
             f"a, b = np.zeros({(m, k)}), np.zeros({(k, n)})\n"
-            f"a[{row}, {places}] = {[each.a for each in self.terms]}; b[{places}, {column}] = "
-            f"{[each.b for each in self.terms]}"
+            f"a[{row}, {places}] = {[term.a for term in self.terms]}; b[{places}, {column}] = "
+            f"{[term.b for term in self.terms]}"
         )
 
 
 def fewest_of(
     kernel: CalledKernel, promise: Promise, elements: list[tuple[KernelInputs, tuple[int, int]]]
 ) -> Fewest | None:
-    """The fewest terms that show a difference in one of some elements."""
+    """Return the fewest terms that show a difference in one of some elements, or None."""
     deadline = seconds() + SECONDS
     best: Fewest | None = None
     for x, element in elements[:ELEMENTS]:
-        found = fewest_terms(kernel, promise, x, element, deadline)
-        if found is not None and (best is None or len(found.terms) < len(best.terms)):
-            best = found
+        fewest = fewest_terms(kernel, promise, x, element, deadline)
+        if fewest is not None and (best is None or len(fewest.terms) < len(best.terms)):
+            best = fewest
         if seconds() > deadline or (best is not None and len(best.terms) <= ENOUGH):
             break
     return best
@@ -71,9 +72,9 @@ def fewest_of(
 def fewest_terms(
     kernel: CalledKernel, promise: Promise, x: KernelInputs, element: tuple[int, int], deadline: float
 ) -> Fewest | None:  # fmt: skip
-    """Zero out terms of an element's row and column while it differs (Zeller's delta debugging).
+    """Return the fewest terms with which an element differs, by zeroing others (Zeller's delta debugging).
 
-    None where the element does not differ once its row and column stand alone.
+    Returns None if another call with the same operands does not show the difference.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)
@@ -89,7 +90,7 @@ def fewest_terms(
         small = cut(kept)
         return int(kernel.call(small)[row, column]), int(promise.bits(small)[row, column])
 
-    tried: dict[tuple[int, ...], bool] = {}  # finer cuts, and those after one went, come to the same parts again
+    tried: dict[tuple[int, ...], bool] = {}  # parts that finer cuts try again
 
     def differs(kept: list[int]) -> bool:
         if tuple(kept) in tried:
@@ -109,14 +110,14 @@ def fewest_terms(
         start = some if differs(some) else everything
         kept = _minimal(start, differs)
         got, want = codes(kept)
-    except KernelMisbehaved:
+    except FunctionMisbehaved:
         return None
     terms = tuple(TermFactors(k, float(values_a[k]), float(values_b[k])) for k in kept)
     return Fewest(terms, got, want, element, cut(kept), seconds() < deadline)
 
 
 def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]:
-    """A smallest part that still differs: none of its members can go."""
+    """Return a smallest part of some terms that still differs: none of them can be left out."""
     if differs([]):
         return []
     parts = 2
@@ -141,7 +142,7 @@ def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]
 
 
 def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
-    """Return in words where terms first stand in one sum: the node of a tree at which all have met.
+    """Return where terms of K first are in one sum of a tree, in words.
 
     Example:
       >>> import fpsim as fp
@@ -161,21 +162,21 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
             return f"nowhere: term {gone[0]} is never added"
     wanted = set(terms)
     stack: list[set[int]] = []
-    for each in tree.operations():
-        if each.kind == "begin":
+    for operation in tree.operations():
+        if operation.kind == "begin":
             stack.append(set())
-        elif each.kind in ("step", "push"):
-            inside = {k for k in wanted if any(span.start <= k < span.stop for span in each.spans)}
-            if each.kind == "push":
+        elif operation.kind in ("step", "push"):
+            inside = {k for k in wanted if any(span.start <= k < span.stop for span in operation.spans)}
+            if operation.kind == "push":
                 stack.append(inside)
             else:
                 stack[-1] |= inside
-        elif each.kind in ("join", "pairwise", "butterfly"):
-            count = 2 if each.kind == "join" else each.numbers
+        elif operation.kind in ("join", "pairwise", "butterfly"):
+            count = 2 if operation.kind == "join" else operation.numbers
             numbers = stack[len(stack) - count :]
             stack[len(stack) - count :] = [set().union(*numbers)]
         if stack and stack[-1] == wanted:
-            return _met(each)
+            return _met(operation)
     return "nowhere"
 
 

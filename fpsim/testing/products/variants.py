@@ -1,4 +1,4 @@
-"""A kernel as a promise with some changes, and the bits that it gives."""
+"""Variants of a promise, and the bits that kernels with them would give."""
 
 from __future__ import annotations
 
@@ -43,16 +43,19 @@ class Variant(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of changes."""
-        return sum(each is not None for each in self)
+        """Number of changes."""
+        return sum(change is not None for change in self)
 
     @property
     def clauses(self) -> tuple[str, ...]:
-        """The changes as clauses after "it"."""
-        found = [] if self.operands is None else [self.operands[1].words]
-        found += [] if self.terms is None else [self.terms.words]
-        found += [] if self.addition is None else [f"adds as {self.addition.name}"]
-        return (*found, *(each.words for each in (self.scales, self.epilogue, self.results) if each is not None))
+        """Changes as clauses after "it"."""
+        clauses = [] if self.operands is None else [self.operands[1].words]
+        clauses += [] if self.terms is None else [self.terms.words]
+        clauses += [] if self.addition is None else [f"adds as {self.addition.name}"]
+        return (
+            *clauses,
+            *(change.words for change in (self.scales, self.epilogue, self.results) if change is not None),
+        )
 
     def __str__(self) -> str:
         return "; it ".join(self.clauses)
@@ -62,22 +65,20 @@ PROMISED = Variant()
 
 
 class Emulator:
-    """The bits of variants of one promise, with what several share computed once."""
+    """Computes the bits of variants of one promise; what several variants share is computed once."""
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
         self._operands: dict[tuple[int, str, str], KernelInputs] = {}
         self._before: dict[tuple[int, Variant], tuple[Array, Format]] = {}
         self._partial = PartialSums(promise)
-        self.computed = 0
 
     def bits(self, variant: Variant, x: KernelInputs) -> Array:
-        """The results as codes, every NaN the same.
+        """Return the results of a variant for inputs as codes, every NaN the same.
 
         Raises:
-          ValueError: a variant that has no such product, such as a block that K does not have.
+          ValueError: the variant does not exist for these inputs, such as scales of blocks that K does not have.
         """
-        self.computed += 1
         promise = self.promise
         if variant.epilogue is not None:
             inputs, addition = self._inputs_of(variant, x)
@@ -97,7 +98,7 @@ class Emulator:
         return codes_of(codes, promise.out)
 
     def _values(self, variant: Variant, x: KernelInputs) -> tuple[Array, Format]:
-        """Values before the cast, and their format."""
+        """Return the values before the cast, and their format."""
         key = (id(x), variant)
         if key not in self._before:
             if len(self._before) >= KEPT:
@@ -107,8 +108,8 @@ class Emulator:
         return self._before[key]
 
     def _inputs_of(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
-        """The inputs after the changes of operands, terms and scales, and what adds them."""
-        key = (id(x), *(each.words if each is not None else "" for each in (
+        """Return inputs with the changes of operands, terms and scales, and the addition of a variant."""
+        key = (id(x), *(change.words if change is not None else "" for change in (
             variant.operands and variant.operands[1], variant.terms)))  # fmt: skip
         if key not in self._operands:
             self._operands[key] = self._changed(variant, x)  # type: ignore[index]
@@ -133,7 +134,7 @@ class Emulator:
         return replace(x, a=a, b=b)
 
     def changes_nothing(self, variant: Variant, some: Iterable[KernelInputs]) -> bool:
-        """Return whether a change of scales is none in any shape: of one scale for all of K, those before and after."""
+        """Return whether a variant only changes scales, and leaves them the same for all of some inputs."""
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
         try:
@@ -142,12 +143,12 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Return where results differ from a variant's; everywhere where it has none."""
+        """Return which results differ from those of a variant; all if the variant does not exist for the inputs."""
         try:
-            found = self.bits(variant, x)
+            result = self.bits(variant, x)
         except (ValueError, TypeError):
             return np.ones(got.shape, bool)
-        return np.asarray(found != got) if found.shape == got.shape else np.ones(got.shape, bool)
+        return np.asarray(result != got) if result.shape == got.shape else np.ones(got.shape, bool)
 
     def _raw(self, x: KernelInputs, addition: Addition | Model) -> Array:
         if isinstance(addition, Adding):
@@ -158,7 +159,7 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Values before the cast."""
+        """Return the values before the cast, and their format."""
         promise = self.promise
         if isinstance(addition, Model):
             return np.asarray(addition.matmul(x.a, x.b)), promise.out
@@ -173,14 +174,14 @@ class Emulator:
         if schedule is not None and (
             schedule.slicing.merge in NARROW_MERGES or schedule.epilogue.source == "after_cast"
         ):
-            found = product(promise, x, addition, promise.out)
-            return values_of(codes_of(found, promise.out), promise.out), FP64
-        found = product(promise, x, addition, None)
+            result = product(promise, x, addition, promise.out)
+            return values_of(codes_of(result, promise.out), promise.out), FP64
+        result = product(promise, x, addition, None)
         own_format = FP32 if promise.scaled or promise.bias else addition.own_format
-        return values_of(codes_of(found, own_format), own_format), FP64
+        return values_of(codes_of(result, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-        """Sums as float64 or float32, without scales and bias, but for Dequantised, which has the scales."""
+        """Return sums as float64 or float32, without bias, and without scales unless these are part of the addition."""
         if isinstance(addition, Dequantised):
             return dequantised_sums(self.promise, x, addition)
         return self._partial.joined(x, addition)
@@ -192,10 +193,10 @@ def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
-    """Terms of an operand in some order; zeros where either has none."""
-    found = np.take(x, np.maximum(terms, 0), axis)
+    """Return terms of an operand in some order, zeros where a or b has none."""
+    taken = np.take(x, np.maximum(terms, 0), axis)
     gone = (terms < 0) | (others < 0)
     if gone.any():
         where = gone[None, :] if axis else gone[:, None]
-        found = np.where(where, x.dtype.type(0), found)
-    return np.ascontiguousarray(found)
+        taken = np.where(where, x.dtype.type(0), taken)
+    return np.ascontiguousarray(taken)

@@ -1,1 +1,1 @@
-"""Quantizers as black boxes: what they should do, what they do, and the sentence that says why these differ."""
+"""Checks of quantizers: what they should do, what they do, and why these differ."""

@@ -1,4 +1,4 @@
-"""Faults that depend on where an element is, not on its value: results in the wrong places, and uniform grids."""
+"""Faults that no model of single values has: results in the wrong places, and evenly spaced results."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.formats.float_format import Format
-from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.quantizers.black_box import CalledQuantizer
 
 Places = npt.NDArray[np.intp]
-PROBED = 8192  # inputs that a grid is looked for with
-LEVELS = 5  # positive results that a grid has at least
+PROBED = 8192  # inputs with which a grid is searched for
+LEVELS = 5  # the fewest positive results of a grid
 FEWEST_BINADES = 4  # times the smallest normal value: the format's own values up to there are no longer evenly spaced
 EXACT = 2.0**-18  # relative, of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield the known orders of wrong results, as clauses after "it": result i is the right one of places[i]."""
+    """Yield known wrong orders of results, as clauses after "it": result i is the right one of places[i]."""
     places = np.arange(size)
     yield "exchanges the two results of each pair, as packed codes in the wrong order", _reversed_groups(size, 2)
     for group in (4, 8):
@@ -34,14 +35,14 @@ def arrangements(size: int) -> Iterator[tuple[str, Places]]:
 
 
 def _reversed_groups(size: int, group: int) -> Places:
-    """Places in which each whole group is reversed, and the rest as it was."""
+    """Return places in which each whole group is reversed, and the rest is not."""
     whole = size // group * group
     places = np.arange(size)
     return np.concatenate([places[:whole].reshape(-1, group)[:, ::-1].ravel(), places[whole:]])
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return what explains all results as right ones in other places, as a clause after "it", or None."""
+    """Return the order that makes all results right ones in other places, as a clause after "it", or None."""
     for words, places in arrangements(want.size):
         if (got == want[places]).all():
             return words
@@ -49,13 +50,13 @@ def arrangement_of(got: Any, want: Any) -> str | None:
 
 
 def uniform_grid(box: CalledQuantizer) -> str | None:
-    """Return a clause after "it" for a quantizer that gives evenly spaced values where its format has none, or None.
+    """Return the clause after "it" for a quantizer whose results are evenly spaced, unlike its format, or None.
 
-    It is called with uniform values of two sizes, as the spacing may depend on the largest input.
+    The quantizer is called with uniform values of two ranges, as the spacing may depend on the largest input.
     """
     fmt = box.fmt
     if fmt.exponent_bits == 1 or fmt.mantissa_bits == 0:
-        return None  # whose own values are evenly spaced, or all powers of two
+        return None  # its values are evenly spaced, or all powers of two
     try:
         size = _limit(box, min(fmt.max, 2.0**60))
         while size >= FEWEST_BINADES * fmt.smallest_normal:
@@ -65,27 +66,27 @@ def uniform_grid(box: CalledQuantizer) -> str | None:
             if first is not None and second is not None:
                 return _grid_words(size, first, second, fmt)
             size /= 8
-    except QuantizerMisbehaved:
+    except FunctionMisbehaved:
         pass
     return None
 
 
 def _limit(box: CalledQuantizer, size: float) -> float:
-    """Return the largest result for values of up to a size, where that is less, or else the size."""
+    """Return the largest result for values of up to a size if that is less, else the size."""
     results = np.abs(box.call(_uniform(size)).words.view(np.float64))
     largest = float(results[np.isfinite(results)].max(initial=0.0))
     return largest if 0 < largest < size else size
 
 
 def _uniform(size: float) -> npt.NDArray[np.float32]:
-    """Return uniform values of both signs up to a size, which is the first."""
+    """Return uniform values of both signs up to a size, which is the first value."""
     drawn = np.random.default_rng(0).uniform(-1, 1, PROBED)
     drawn[0] = 1
     return (drawn * size).astype(np.float32)
 
 
 def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
-    """Return whether results for values of up to a size are multiples of a step, next to their inputs."""
+    """Return whether results for values of up to a size are multiples of a step next to their inputs."""
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     if not np.isfinite(got).all():
@@ -96,7 +97,7 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
 
 
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
-    """Return the clause for the steps of values up to a size and up to a quarter of it."""
+    """Return the clause for the steps of values of up to a size, and of up to a quarter of it."""
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"
     if abs(first / second / 4 - 1) > 2 * EXACT:
@@ -107,7 +108,7 @@ def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | 
 
 
 def _step(box: CalledQuantizer, size: float) -> float | None:
-    """Return the distance of results that are evenly spaced and next to inputs of up to a size, or None."""
+    """Return the spacing of results for values of up to a size if they are evenly spaced and near, else None."""
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     sizes = np.unique(np.abs(got))

@@ -1,4 +1,4 @@
-"""Calls a quantizer of anybody's: finds out what it takes, reads what it returns, and says what it did wrong."""
+"""Calls a quantizer under test: finds out which arrays it takes, reads its results, and reports which rule it broke."""
 
 from __future__ import annotations
 
@@ -15,21 +15,14 @@ from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP64
+from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of, require_function
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.rounder import Words, words_of
 
 PATIENCE = 60.0  # seconds of processor time that all calls of a check may take
 TOO_SLOW = 1.0  # seconds for a few values
-CALLS = 40  # about how many calls on all inputs that is
-
-
-class QuantizerMisbehaved(Exception):
-    """A quantizer that broke a rule of the game, not one of rounding: the property, a sentence, and the inputs."""
-
-    def __init__(self, held_not: str, sentence: str, inputs: Array | None = None) -> None:
-        super().__init__(sentence)
-        self.property, self.sentence, self.inputs = held_not, sentence, inputs
+CALLS = 40  # about the number of calls of a check with all inputs
 
 
 class Result(NamedTuple):
@@ -41,39 +34,37 @@ class Result(NamedTuple):
 
 
 class CalledQuantizer:
-    """A quantizer to one format; `call` gives its results as patterns of float64, every NaN the same."""
+    """A quantizer under test; `call` returns its results as patterns of float64, every NaN the same."""
 
     def __init__(self, fn: Callable[..., Any], fmt: Format) -> None:
-        if not callable(fn):
-            raise TypeError(f"fn must be a function of an array that returns values or codes; got {shown(fn)}.")
+        require_function(fn)
         self.fn, self.fmt = fn, fmt
         self.takes = "numpy"
         self.seconds = 0.0
-        self.calls = 0
         self.covered = CoverageRecord()
         self.name = name_of(fn)
 
     def settle(self, x: Array) -> None:
-        """Find out whether fn takes NumPy arrays or torch tensors, and whether it is fast enough for so many inputs.
+        """Find out whether fn takes NumPy arrays or torch tensors, and whether it is fast enough for the inputs x.
 
         Raises:
-          QuantizerMisbehaved: it takes neither, or would need minutes.
+          FunctionMisbehaved: fn takes neither, or would need minutes.
         """
         few = x[np.isfinite(x)][:: max(x.size // 16, 1)][:16].copy()
         try:
             self.call(few)
-        except QuantizerMisbehaved as refusal:
-            if refusal.property != "runs" or "torch" not in sys.modules:
+        except FunctionMisbehaved as refusal:
+            if refusal.rule != "runs" or "torch" not in sys.modules:
                 raise
             self.takes = "torch"
             try:
                 self.call(few)
-            except QuantizerMisbehaved as other:
-                if other.property != "runs":
+            except FunctionMisbehaved as other:
+                if other.rule != "runs":
                     raise
                 self.takes = "numpy"
-                raise QuantizerMisbehaved("runs", f"{refusal.sentence} {other.sentence}", refusal.inputs) from None
-        # the first call may compile something, and a call may have a price of its own, which more values share
+                raise FunctionMisbehaved("runs", f"{refusal.sentence} {other.sentence}", refusal.inputs) from None
+        # the first call may compile something, and a call may take time that does not grow with the values
         for size in (few.size, 64, 64, 1024, 1024):
             inputs = np.resize(few, size)
             self.seconds = 0.0
@@ -82,37 +73,36 @@ class CalledQuantizer:
                 return
             if self.seconds > TOO_SLOW:
                 break
-        raise QuantizerMisbehaved(
+        raise FunctionMisbehaved(
             "fast enough",
-            f"fn took {self.seconds:.2g} s for {size} values, and a check asks for {x.size:,} about {CALLS} times; "
+            f"fn took {self.seconds:.2g} s for {size} values, and is called about {CALLS} times with {x.size:,}; "
             "make it take whole arrays.",
             few,
         )
 
     def call(self, x: Array, layout: str = "", *, new_values: bool = True) -> Result:
-        """Return what fn gives for an array, flat, in C order.
+        """Return the results of fn for an array, flat, in C order.
 
         Args:
           x: the array.
-          layout: the name of its memory layout, for the report; "" for C order.
-          new_values: whether earlier calls had other values than these.
+          layout: name of its memory layout in the report; "" for C order.
+          new_values: whether earlier calls had other values.
 
         Raises:
-          QuantizerMisbehaved: it raises, writes into its input, or returns what is no result for it.
+          FunctionMisbehaved: fn raises, writes into its input, or returns no result.
         """
         argument = self._as_taken(x)
         before = x.tobytes()
         start = time.process_time()
-        self.calls += 1
         try:
             with np.errstate(all="ignore"):
                 got = self.fn(argument)
         except Exception as error:
-            raise QuantizerMisbehaved("runs", f"fn raised {_said(error)} on {self._kind(x)}.", x) from error
+            raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error)} on {self._kind(x)}.", x) from error
         self.seconds += time.process_time() - start
-        if x.tobytes() != before:  # a tensor shares its memory
+        if x.tobytes() != before:  # also through a tensor, which shares its memory
             x_before = np.frombuffer(before, x.dtype).reshape(x.shape)
-            raise QuantizerMisbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
+            raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
         result = read(got, x, self.fmt)
         self.covered.note(x, layout, values=new_values)
         return result
@@ -127,52 +117,40 @@ class CalledQuantizer:
         return f"{noun} {x.dtype} and shape {x.shape}"
 
 
-def name_of(fn: Callable[..., Any]) -> str:
-    """Return the name of a function in reports."""
-    name = getattr(fn, "__name__", None) or type(fn).__name__
-    return "fn" if name == "<lambda>" else str(name)
-
-
-def _said(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    text = text if len(text) <= 120 else f"{text[:117]}..."
-    return f"{type(error).__name__}({text!r})"
-
-
 def read(got: Any, x: Array, fmt: Format) -> Result:
-    """The results for x as patterns of float64.
+    """Return the results for x as patterns of float64, whether they are values or codes.
 
     Raises:
-      QuantizerMisbehaved: another shape, a device, or no values or codes of the format.
+      FunctionMisbehaved: the result has another shape or device, or neither values nor codes of the format.
     """
     if isinstance(got, EncodedArray):
         if got.fmt != fmt:
-            raise QuantizerMisbehaved(
+            raise FunctionMisbehaved(
                 "returns", f"fn must return values or codes of {fmt}; got an EncodedArray of {got.fmt}.", x
             )
         got = got.codes
     if is_torch(got) and got.device.type != "cpu":
-        raise QuantizerMisbehaved(
-            "device", f"fn must return what it was given, on the CPU; got a tensor on {got.device}.", x
+        raise FunctionMisbehaved(
+            "device", f"fn must return a tensor on the CPU, as its input is; got one on {got.device}.", x
         )
     try:
         array = as_array(without_gradient(got), "the result")
     except (TypeError, ValueError) as error:
-        raise QuantizerMisbehaved(
+        raise FunctionMisbehaved(
             "returns", f"fn must return an array of values or codes; got {shown(got)}.", x
         ) from error
     if array.shape != x.shape:
-        raise QuantizerMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x)
+        raise FunctionMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x)
     codes = _codes(array, fmt)
     if codes is None:
         known = format_of(array.dtype)
         if known is None:
-            raise QuantizerMisbehaved("dtype", f"fn must return floats, or codes of {fmt}; got {array.dtype}.", x)
+            raise FunctionMisbehaved("dtype", f"fn must return floats, or codes of {fmt}; got {array.dtype}.", x)
         values = array.ravel().astype(np.float64) if known == FP64 else decode(array.ravel(), known, np.float64)
         return Result(words_of(values), False, array.dtype.name)
     if codes.size and int(codes.max()) >= 1 << fmt.bits:
         place = int(np.argmax(codes >= 1 << fmt.bits))
-        raise QuantizerMisbehaved(
+        raise FunctionMisbehaved(
             "codes", f"fn must return codes of {fmt}, below {1 << fmt.bits:#x}; got {int(codes[place]):#x} for "
             f"{pasted(x.ravel()[place])}.", x.ravel()[place : place + 1],
         )  # fmt: skip
@@ -180,7 +158,7 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
 
 
 def _codes(array: Array, fmt: Format) -> Array | None:
-    """The codes in an array of integers, or of the format's own dtype; None for values."""
+    """Return the codes in an array of integers or of the format's own dtype; None for values."""
     if array.dtype.kind in "iu":
         flat = np.ascontiguousarray(array).ravel()
         wide = flat.astype(np.int64)
@@ -192,12 +170,12 @@ def _codes(array: Array, fmt: Format) -> Array | None:
 
 
 def narrowed(call: Callable[[Array], object], x: Array) -> Array:
-    """A smallest part of x on which a call still raises QuantizerMisbehaved."""
+    """Return a smallest part of x for which a call still raises FunctionMisbehaved."""
 
     def fails(part: Array) -> bool:
         try:
             call(part)
-        except QuantizerMisbehaved:
+        except FunctionMisbehaved:
             return True
         return False
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import FORMAT_OF, Array, distinct, words
-from fpsim.casts.cast import decode, encode
+from fpsim.arrays import FORMAT_OF, Array
 from fpsim.errors import shown
-from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
-from fpsim.formats.dtypes import dtype_of
+from fpsim.formats.cast_options import CastOptions, cast_options
 from fpsim.formats.element import element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
-from fpsim.formats.named import FP32
-from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
-from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.testing.boundary_points import further_points, points
-from fpsim.testing.quantizers.arrangement import PROBED, arrangement_of, arrangements, uniform_grid
-from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, narrowed
-from fpsim.testing.quantizers.family import plain_models
-from fpsim.testing.quantizers.model import QuantizerModel, model_of
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.quantizers.arrangement import PROBED, arrangement_of, uniform_grid
+from fpsim.testing.quantizers.black_box import CalledQuantizer, narrowed
+from fpsim.testing.quantizers.diagnosis import changing, diagnosed
+from fpsim.testing.quantizers.inputs import inputs_of, right_words, rounded_words, smallest_normal_of, source_dtype
+from fpsim.testing.quantizers.model import model_of
 from fpsim.testing.quantizers.properties import (
     beyond,
     chosen,
@@ -38,23 +33,18 @@ from fpsim.testing.quantizers.properties import (
 from fpsim.testing.quantizers.regions import kinds_of, smallest, where
 from fpsim.testing.quantizers.report import (
     Broken,
-    QuantizerIdentity,
+    Findings,
     QuantizerReport,
     broken_at,
-    shown_input,
-    shown_result,
+    explained,
+    keywords_of,
 )
-from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart, words_of
-from fpsim.testing.quantizers.search import FoundModel, KnownModels, ModelSearch
-
-if TYPE_CHECKING:
-    from fpsim.testing.quantizers.given_scales.identity import IntegerIdentity
-    from fpsim.testing.quantizers.scales.identity import ScalingIdentity
+from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart
+from fpsim.testing.quantizers.search import KnownModels, ModelSearch
 
 LIBRARIES = ("ml_dtypes", "torch", "torch<2.12")  # overflow of libraries that round float64 to float32 first
 SEEDED = (257, 4099)  # shape of the large matrix whose stochastic results are compared
-FEW = 4  # results that may be wrong entries of a table
-WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
+DEPENDENCES = ("calls", "position", "batch", "size", "layout", "dtype")  # what results may depend on beside the value
 
 
 def check_quantizer(
@@ -145,382 +135,159 @@ def check_quantizer(
         if zero_point is not None:
             raise ValueError("zero_point needs scale=; got a zero_point alone.")
         options = cast_options(fmt, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
-        dtype = None if source is None else _source_dtype(source, options.fmt)
+        dtype = None if source is None else source_dtype(source, options.fmt)
         if dtype is not None and dtype.kind in "iu":
             from fpsim.testing.quantizers.integer_sources import check_integers
 
             report = check_integers(fn, options, dtype)
         else:
-            report = _checked(fn, options, dtype)
+            report = _check_cast(fn, options, dtype)
     if raises and not report.ok:
         raise AssertionError(str(report))
     return report
 
 
-@overload
-def identify_quantizer(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity: ...
-@overload
-def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIdentity: ...
-def identify_quantizer(fn: Callable[..., Any], fmt: Any) -> QuantizerIdentity | IntegerIdentity | ScalingIdentity:
-    """Identify what a quantizer does: the policy that gives its results, or the nearest with what it does otherwise.
-
-    Args:
-      fn: as for `check_quantizer`.
-      fmt: the format that its results are in; a float or an integer format.
-
-    Returns:
-      A record: `.rounding`, `.overflow`, `.subnormals`, `.faults`, `.intermediate`, `.exact`, `.rivals`. Of an integer
-      format `.scale` and `.zero_point` are what results tell. Of a function that returns (codes, scales) or (codes,
-      scales, zero points) it is that of `identify_scaling`, on matrices with ties.
-
-    Raises:
-      ValueError: an unknown format, or a function that raises, returns no results, or is not deterministic.
-      TypeError: fn cannot be called.
-
-    Example:
-      >>> import fpsim as fp
-      >>> from functools import partial
-      >>> quantizer = partial(fp.quantize, fmt="e5m2", rounding="toward_zero", overflow="saturate")
-      >>> found = fp.testing.identify_quantizer(quantizer, "e5m2")
-      >>> found.rounding, found.overflow, found.is_policy
-      ('toward_zero', 'saturate', True)
-      >>> halves = lambda x: np.clip(np.rint(x / np.float32(0.1)) + 3, -128, 127).astype(np.int8)
-      >>> found = fp.testing.identify_quantizer(halves, "int8")
-      >>> round(found.scale, 6), found.zero_point, found.rounding, found.is_policy
-      (0.1, 3, 'nearest_even', True)
-    """
-    element = element_format(fmt)
-    if isinstance(element, IntegerFormat):
-        return _identified_integers(fn, element)
-    target_fmt = find_format(element)
-    box = CalledQuantizer(fn, target_fmt)
-    x, apart, known = _inputs_of(target_fmt)
-    try:
-        box.settle(x)
-        result = box.call(x.copy())
-        again = box.call(x.copy())
-    except QuantizerMisbehaved as refusal:
-        raise ValueError(refusal.sentence) from refusal
-    if (result.words != again.words).any():
-        at = int(np.argmax(result.words != again.words))
-        raise ValueError(f"fn is not deterministic: {shown_input(x[at])} gave two results. Use check_stochastic.")
-    search = ModelSearch(apart, result.words, FORMAT_OF[x.dtype], result.codes, known)
-    plain = plain_models(target_fmt, _source_normal(x))
-    start = min(plain, key=search.count)
-    found = search.explain(start)
-    more: str | None = None
-    if found.differ:
-        more, search, start, found = _placed(search, plain, start, found)
-        more = more or uniform_grid(box)
-    return _identity(search, plain, start, found, () if more is None else (more,))
-
-
-def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
-    """Return what a quantizer to integers does, whether its scale is fixed or it returns one."""
-    from fpsim.testing.quantizers.given_scales.identity import identify_integers
-    from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
-
-    if not callable(fn):
-        raise TypeError(f"fn must be a function of an array that returns values or codes; got {shown(fn)}.")
-    try:
-        with np.errstate(all="ignore"):
-            result = fn(np.zeros((2, 2), np.float32))
-    except Exception:  # what it wants instead, such as tensors, is found out below
-        result = None
-    try:
-        if isinstance(result, (tuple, list, Scaled)):
-            return identity_on(fn, fmt, telling_matrices(fmt), {})
-        return identify_integers(fn, fmt)
-    except QuantizerMisbehaved as refusal:
-        raise ValueError(refusal.sentence) from refusal
-
-
-def _placed(
-    search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, found: FoundModel
-) -> tuple[str | None, ModelSearch, QuantizerModel, FoundModel]:
-    """Return the order of results that makes a policy of them, in words, with that policy; else None and the rest."""
-    for cause, places in arrangements(search.got.size):
-        undone = search.rearranged(places)
-        for model in plain:
-            if undone.gives_all(model):
-                return cause, undone, model, undone.explain(model)
-    return None, search, start, found
-
-
-def _identity(
-    search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, found: FoundModel,
-    more: tuple[str, ...],
-) -> QuantizerIdentity:  # fmt: skip
-    """Return the record of a model; `more` are faults that no model of single values has."""
-    faults = list(found.faults)
-    whole = found.model if isinstance(found.model, QuantizerModel) else None
-    for fault in found.faults if whole is not None else ():  # one that makes another policy of a policy is none
-        if fault.apply(start) in plain:
-            start = fault.apply(start)
-            faults.remove(fault)
-    keywords = plain[start]
-    does = {} if whole is None or found.differ else {"rounding": whole.rounding}
-    through = found.model.through
-    differ = search.differing(found.model)
-    return QuantizerIdentity(
-        fmt=start.fmt, **{**keywords, **does}, keywords=dict(keywords),
-        faults=(*more, *(fault.words for fault in faults)), intermediate=None if through is None else through.name,
-        exact=found.differ == 0, differ=found.differ, of=differ.size, model=found.model, tried=found.tried,
-        excluded=found.excluded, rivals=found.rivals,
-        where=where(search.inputs, differ, start.fmt, search.got) if found.differ else "",
-    )  # fmt: skip
-
-
-def inputs_for(fmt: Format, source: Any = None) -> Array:
-    """Return the inputs of a check of a format, each pattern once; source: their dtype, None for the usual one."""
-    dtype: Any = source or (np.float32 if FP32.holds(fmt) and fmt != FP32 else np.float64)
-    both = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
-    bits = both.view(f"u{both.itemsize}")
-    first = words(np.array([np.inf, -np.inf], dtype)) + 1  # NaNs that cut bits make Inf, and arithmetic warns of
-    return distinct(np.concatenate([bits, first.astype(bits.dtype)])).view(dtype)
-
-
-def _source_dtype(source: Any, fmt: Format) -> np.dtype[Any]:
-    """Return the dtype of inputs that a caller names.
-
-    Raises:
-      ValueError: it is neither float32, float64 nor integers, or does not hold the format.
-    """
-    dtype = dtype_of(source)
-    if dtype is not None and np.dtype(dtype).kind in "iu" and np.dtype(dtype).itemsize <= 8 and fmt.bits <= 32:
-        return np.dtype(dtype)
-    if dtype is None or dtype not in (np.float32, np.float64):
-        raise ValueError(f"source must be float32 or float64, or an integer dtype; got {shown(source)}.")
-    if not FORMAT_OF[np.dtype(dtype)].holds(fmt):
-        raise ValueError(f"source must hold {fmt}, which float32 does not; got {shown(source)}. Use float64.")
-    return np.dtype(dtype)
-
-
-def _source_normal(x: Array) -> float:
-    return float(FORMAT_OF[x.dtype].smallest_normal)
-
-
-def _right(x: Array, options: CastOptions) -> Words:
-    codes = encode(
-        x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
-        seed=options.seed,
-    )  # fmt: skip
-    return words_of(decode(codes, options.fmt, np.float64))
-
-
-@functools.lru_cache(maxsize=8)
-def _inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, KnownModels]:
-    """Inputs, the same taken apart, and what is known of models with them."""
-    x = inputs_for(fmt) if source is None else inputs_for(fmt, source)
-    apart = taken_apart(x)
-    return x, apart, KnownModels(apart)
-
-
-@functools.lru_cache(maxsize=8)
-def _right_of(options: CastOptions, source: Any = None) -> Words:
-    """The right results of a format's inputs."""
-    return _right(_inputs_of(options.fmt, source)[0], options)
-
-
-def _checked(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
-    fmt = options.fmt
+def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
+    """Return the report on a cast of floats; source: dtype of the inputs, None for the usual one."""
+    fmt, promised = options.fmt, keywords_of(options)
     box = CalledQuantizer(fn, fmt)
-    x, apart, known = _inputs_of(options.fmt, source)
-    want = _right_of(options, source)
-    words = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
+    x, apart, known = inputs_of(fmt, source)
+    want = right_words(options, source)
     try:
         box.settle(x)
         result = box.call(x.copy())
-        twice = box.call(x.copy()).words
-    except QuantizerMisbehaved as refusal:
-        return QuantizerReport(box.name, fmt, words, (), (_refused(box, refusal),))
+        again = box.call(x.copy()).words
+    except FunctionMisbehaved as refusal:
+        return QuantizerReport(box.name, fmt, promised, (), (_refused(box, refusal),))
     got = result.words
-    held: dict[str, None] = {"leaves its input alone": None}
-    broken: dict[str, Broken] = {}
-    notes: dict[str, None] = {}
     differ = got != want
-    kinds = kinds_of(apart, fmt)
-    for name, members in classes(apart, fmt, kinds):
-        here = differ & members
-        if here.any():
-            at = smallest(apart, here)
-            many = {"count": int(here.sum()), "of": int(members.sum())}
-            broken[name] = broken_at(name, x[[at]], got[at], want[at], fmt, box.name, **many)
-        elif members.any():
-            held[name] = None
-    same = bool((got == twice).all())
-    try:
-        if same and options.rounding is not Rounding.STOCHASTIC:
-            right = model_of(options, _source_normal(x))
-            for name, found in order_and_symmetry(box, x, apart, got, want, right):
-                _note(name, found, held, broken)
-            for name, found, note in independence(box, x):
-                notes.update({note: None} if note else {})
-                if found is not None or not note:
-                    _note(name, found, held, broken)
-        elif same:
-            _note("size", _seeded_size(box, x, options), held, broken)
-    except QuantizerMisbehaved as refusal:
-        broken.setdefault(refusal.property, _refused(box, refusal))
+    repeats = bool((got == again).all())
+    findings = Findings()
+    findings.record("leaves its input alone")
+    _check_values(findings, box, x, apart, got, want)
+    if repeats:
+        _check_properties(findings, box, options, x, apart, got, want)
     fields: dict[str, Any] = {"differ": int(differ.sum()), "of": x.size}
-    if same and not differ.any() and options.rounding is not Rounding.STOCHASTIC and x.dtype == np.float32:
-        once = source is None and options.overflow not in LIBRARIES
-        fields |= _of_float64(box, options, once, broken, notes)
-    if not same:
-        at = int(np.argmax(got != twice))
-        broken["calls"] = broken_at(
-            "calls", x[[at]], twice[at], got[at], fmt, box.name, count=int((got != twice).sum()), of=x.size,
+    stochastic = options.rounding is Rounding.STOCHASTIC
+    if repeats and not differ.any() and not stochastic and x.dtype == np.float32:
+        fields |= _check_float64(findings, box, options, source is None and options.overflow not in LIBRARIES)
+    if not repeats:
+        at = int(np.argmax(got != again))
+        findings.broken["calls"] = broken_at(
+            "calls", x[[at]], again[at], got[at], fmt, box.name, count=int((got != again).sum()), of=x.size,
             why="fn is not deterministic: the same call gives another result the second time",
         )  # fmt: skip
-        fields["diagnosis"] = f"it is not deterministic. {_changing(apart, got != twice, fmt, got)}"
-    elif options.rounding is Rounding.STOCHASTIC:
-        fields["diagnosis"] = "" if not differ.any() else f"{where(apart, differ, fmt, got)}"
+        fields["diagnosis"] = f"it is not deterministic. {changing(apart, got != again, fmt, got)}"
+    elif stochastic:
+        fields["diagnosis"] = where(apart, differ, fmt, got) if differ.any() else ""
     elif differ.any() and (cause := arrangement_of(got, want)) is not None:
-        text = f"all have one cause: it {cause} (0 differ from that)."
-        fields |= {"causes": (cause,), "diagnosis": text}
+        fields |= explained(cause)
     else:
         search = ModelSearch(apart, got, FORMAT_OF[x.dtype], result.codes, known)
-        fields = _diagnosis(search.explain(model_of(options, _source_normal(x))), search, want, fmt) | fields
+        fields = diagnosed(search, model_of(options, smallest_normal_of(x)), want, fmt) | fields
         grid = uniform_grid(box) if differ.any() and not fields.get("causes") else None
         if grid is not None:
             text = f"it {grid}, as {PROBED:,} further inputs of each of two sizes show."
-            fields |= {"causes": (grid,), "unexplained": 0, "diagnosis": text}
-    more = [name for name in ("calls", "position", "batch", "size", "layout", "dtype") if name in broken]
-    if more and not fields["differ"] and "diagnosis" not in fields:
-        fields["diagnosis"] = (
-            f"as one array all are right, and results depend on more than the value: {', '.join(more)}"
-        )
-    order = tuple(name for name in held if name not in broken)
-    return QuantizerReport(
-        box.name, fmt, words, order, tuple(broken.values()), notes=tuple(notes), covered=box.covered.coverage, **fields
-    )  # fmt: skip
+            fields |= {**explained(grid), "diagnosis": text}
+    dependences = [name for name in DEPENDENCES if name in findings.broken]
+    if dependences and not fields["differ"] and "diagnosis" not in fields:
+        names = ", ".join(dependences)
+        fields["diagnosis"] = f"in one array all are right, but results depend on more than the value: {names}"
+    return findings.report(box.name, fmt, promised, box.covered, **fields)
 
 
-def _of_float64(
-    box: CalledQuantizer, options: CastOptions, once: bool, broken: dict[str, Broken], notes: dict[str, None]
-) -> dict[str, Any]:
-    """Return fields of a report about float64 inputs, where the function takes these, and note what they break.
+def _check_values(
+    findings: Findings, box: CalledQuantizer, x: Array, apart: SplitInputs, got: Words, want: Words
+) -> None:
+    """Record which properties of single values hold, such as ties, and the smallest input that breaks each other."""
+    differ = got != want
+    for name, members in classes(apart, box.fmt, kinds_of(apart, box.fmt)):
+        wrong = differ & members
+        if wrong.any():
+            at = smallest(apart, wrong)
+            counts = {"count": int(wrong.sum()), "of": int(members.sum())}
+            findings.record(name, broken_at(name, x[[at]], got[at], want[at], box.fmt, box.name, **counts))
+        elif members.any():
+            findings.record(name)
+
+
+def _check_properties(
+    findings: Findings, box: CalledQuantizer, options: CastOptions, x: Array, apart: SplitInputs, got: Words,
+    want: Words,
+) -> None:  # fmt: skip
+    """Record whether order and symmetry hold and nothing but the value decides; with a seed, a large matrix alone."""
+    try:
+        if options.rounding is Rounding.STOCHASTIC:
+            values = np.resize(chosen(x), SEEDED)
+            large, right = box.call(values, new_values=False).words, rounded_words(values, options).ravel()
+            findings.record("size", beyond(box, values, large, right))
+            return
+        model = model_of(options, smallest_normal_of(x))
+        for name, broken in order_and_symmetry(box, x, apart, got, want, model):
+            findings.record(name, broken)
+        for name, broken, note in independence(box, x):
+            if note:
+                findings.note(note)
+            if broken is not None or not note:
+                findings.record(name, broken)
+    except FunctionMisbehaved as refusal:
+        findings.record(refusal.rule, _refused(box, refusal))
+
+
+def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOptions, once: bool) -> dict[str, Any]:
+    """Record what float64 inputs break where the function takes them, and return fields of the report about that.
 
     Args:
-      box, options: the function, right for all float32 inputs, and what it should do.
+      findings: of the check, which are added to.
+      box, options: the function, whose results for all float32 inputs are right, and what it should do.
       once: whether float64 has to be rounded once; else it may be rounded to float32 first.
-      broken, notes: of the report, which are added to.
     """
     fmt = options.fmt
     x = wide_inputs(fmt)
     try:
         result = box.call(x.copy())
-    except QuantizerMisbehaved as refusal:
-        if refusal.property != "runs":
-            broken.setdefault(refusal.property, _refused(box, refusal))
+    except FunctionMisbehaved as refusal:
+        if refusal.rule != "runs":
+            findings.record(refusal.rule, _refused(box, refusal))
         return {}
     if not holds_results(fmt, result):
         return {}
     apart = taken_apart(x)
-    right = model_of(options, _source_normal(x))
+    right = model_of(options, smallest_normal_of(x))
     want = right.run(apart)
     differ = result.words != want
     if not differ.any():
         return {}
     with np.errstate(all="ignore"):
         narrow = x.astype(np.float32)
-    through = model_of(options).run(taken_apart(narrow))
-    if not once and (result.words == through).all():
+    if not once and (result.words == model_of(options).run(taken_apart(narrow))).all():
         moved = int(((narrow.astype(np.float64) != x) & apart.finite).sum())
-        notes[f"float64 is rounded to float32 first, which moves {moved:,} of {x.size:,} points"] = None
+        findings.note(f"float64 is rounded to float32 first, which moves {moved:,} of {x.size:,} points")
         return {}
     at = smallest(apart, differ)
-    one = broken_at(
+    broken = broken_at(
         "dtype", x[[at]], result.words[at], want[at], fmt, box.name, count=int(differ.sum()), of=x.size,
         why="float64 inputs are not rounded once",
     )  # fmt: skip
-    broken.setdefault("dtype", one)
+    findings.record("dtype", broken)
     search = ModelSearch(apart, result.words, FORMAT_OF[x.dtype], result.codes, KnownModels(apart))
-    fields = _diagnosis(search.explain(right), search, want, fmt)
-    fields["diagnosis"] = f"float32 inputs are rounded right; of float64 inputs {fields['diagnosis']}"
+    fields = diagnosed(search, right, want, fmt)
+    text = f"float32 inputs are rounded right; of float64 inputs, {differ.sum():,} are not, and {fields['diagnosis']}"
+    fields["diagnosis"] = text
     return {name: fields[name] for name in ("diagnosis", "causes", "unexplained") if name in fields}
 
 
-def _seeded_size(box: CalledQuantizer, x: Array, options: CastOptions) -> Broken | None:
-    """Return what breaks where stochastic rounding of a large matrix differs from `fpsim.encode` with the same seed."""
-    values = np.resize(chosen(x), SEEDED)
-    got, want = box.call(values, new_values=False).words, _right(values, options).ravel()
-    return beyond(box, values, got, want)
-
-
-def _note(name: str, found: Broken | None, held: dict[str, None], broken: dict[str, Broken]) -> None:
-    if found is None:
-        held.setdefault(name, None)
-    else:
-        broken.setdefault(name, found)
-
-
-def _refused(box: CalledQuantizer, refusal: QuantizerMisbehaved) -> Broken:
-    """A property that a misbehaved function breaks, with the smallest input that shows it."""
+def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
+    """Return the rule that a function broke as a broken property, with the smallest input that shows it."""
     x = refusal.inputs
     if x is None or not x.size:
-        return Broken(refusal.property, refusal.sentence)
-    if refusal.property in ("runs", "leaves its input alone") and x.size > 1:
+        return Broken(refusal.rule, refusal.sentence)
+    if refusal.rule in ("runs", "leaves its input alone") and x.size > 1:
         x = narrowed(box.call, x.ravel())
     if x.size > 1:
-        return Broken(refusal.property, refusal.sentence, paste=f"{box.name}(np.zeros({x.shape}, np.{x.dtype.name}))")
-    shown_at = broken_at(refusal.property, x.ravel(), np.uint64(0), np.uint64(0), box.fmt, box.name)
+        return Broken(refusal.rule, refusal.sentence, paste=f"{box.name}(np.zeros({x.shape}, np.{x.dtype.name}))")
+    shown_at = broken_at(refusal.rule, x.ravel(), np.uint64(0), np.uint64(0), box.fmt, box.name)
     return Broken(
-        refusal.property, f"{refusal.sentence} The smallest input that shows it: {shown_at.input}.",
+        refusal.rule, f"{refusal.sentence} The smallest input that shows it: {shown_at.input}.",
         input_bits=shown_at.input_bits, paste=shown_at.paste,
     )  # fmt: skip
-
-
-def _changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:
-    """Return in words where results change from call to call, and whether that looks like stochastic rounding."""
-    text = where(apart, differ, fmt, got)
-    if text.endswith("neighbours of its input.") and "values of the format" not in text:
-        return f"Values of the format stay, and others go to either neighbour, as in stochastic rounding. {text}"
-    return text
-
-
-def _diagnosis(found: FoundModel, search: ModelSearch, want: Words, fmt: Format) -> dict[str, Any]:
-    differ = search.got != want
-    count = int(differ.sum())
-    faults = tuple(fault.words for fault in found.faults)
-    fields: dict[str, Any] = {"excluded": found.excluded, "rivals": found.rivals, "unexplained": found.differ}
-    if not count:
-        return fields
-    if found.differ == 0:
-        causes = "all have one cause" if len(faults) == 1 else f"{len(faults)} causes together explain all"
-        text = f"{causes}: it {'; it '.join(faults)} (0 differ from that). {_others(found)}".rstrip()
-        return {**fields, "causes": faults, "diagnosis": text}
-    entries = _entries(search.got, want, fmt)
-    if entries:
-        text = f"after rounding it {'; it '.join(entries)}"
-        return {**fields, "causes": entries, "unexplained": 0, "diagnosis": text}
-    left = search.differing(found.model)
-    if found.differ <= (1 - WORTH) * count:
-        text = (
-            f"no cause that was tried ({found.tried:,}) explains all. Nearest: it {'; it '.join(faults)} "
-            f"({found.differ:,} differ from that). {where(search.inputs, left, fmt, search.got)}"
-        )
-        return {**fields, "diagnosis": text}
-    text = f"no cause that was tried ({found.tried:,}) explains them. {where(search.inputs, differ, fmt, search.got)}"
-    return {**fields, "unexplained": count, "diagnosis": text}
-
-
-def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
-    """Return clauses on a few right results that always become others, as a wrong entry of a table makes them."""
-    changed = distinct(want[got != want])
-    if changed.size > FEW:
-        return ()
-    results = [distinct(got[want == one]) for one in changed]
-    if any(one.size > 1 for one in results):
-        return ()
-    pairs = zip(changed, results, strict=True)
-    return tuple(f"gives {shown_result(one[0], fmt)} for {shown_result(right, fmt)}, always" for right, one in pairs)
-
-
-def _others(found: FoundModel) -> str:
-    """Other causes that explain as much."""
-    if not found.rivals:
-        return f"Each of {found.excluded:,} other policies and faults differs on at least one of these points."
-    named = "; ".join(found.rivals[:3])
-    more = f" and {len(found.rivals) - 3} more" if len(found.rivals) > 3 else ""
-    return f"So would, on these points: {named}{more}; {found.excluded:,} others are excluded."

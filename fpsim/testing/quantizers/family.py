@@ -1,4 +1,4 @@
-"""The faults that quantizers are known to have, as data: what each changes of a model, and its words."""
+"""The known faults of quantizers as data: what each changes in a model, and how reports describe it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, NAMED, TF32
 from fpsim.formats.policies import OVERFLOWS, overflow_outcome
 from fpsim.formats.rounding import NAMES
-from fpsim.testing.quantizers.model import Carry, CarryFault, Outcome, QuantizerModel, Subnormals, Through, model_of
+from fpsim.testing.quantizers.model import QuantizerModel, model_of
 from fpsim.testing.quantizers.rounder import RULES, FractionGrid, grid_of, magnitude_of, rule_words
+from fpsim.testing.quantizers.steps import Carry, CarryFault, Outcome, Subnormals, Through
 
 FIRST = (FP16, BF16, TF32, FP32, E5M2, E4M3)  # formats that casts go through
 FARTHEST = -1200  # no exponent is lower: a grid with an unbounded one
@@ -22,10 +23,10 @@ FARTHEST = -1200  # no exponent is lower: a grid with an unbounded one
 SUBNORMAL_WORDS: dict[Subnormals, str] = {
     "keep": "keeps subnormal results",
     "flush": "turns subnormal results into zeros",
-    "flush_before": "turns what lies below the smallest normal value into zeros before it rounds",
+    "flush_before": "turns values below the smallest normal one into zeros before it rounds",
     "flush_positive": "turns positive subnormal results into zeros and keeps negative ones",
-    "nearest_normal": "has no subnormals: what lies below the smallest normal value goes to it or to zero",
-    "never_zero": "gives the smallest value for what rounds to zero",
+    "nearest_normal": "has no subnormals: values below the smallest normal one go to that or to zero",
+    "never_zero": "gives the smallest value for values that round to zero",
     "half": "gives subnormals at half their size",
     "double": "gives subnormals at twice their size",
     "ordinary_binade": "reads the exponent field 0 as an ordinary binade, without subnormals",
@@ -42,15 +43,15 @@ OUTCOME_WORDS: dict[Outcome, str] = {
 }  # fmt: skip
 EDGE_WORDS = {
     "exact": "takes every value above the largest one as too large, also those that round to it",
-    "tie_too": "takes the tie behind the largest value as too large",
-    "past_tie": "keeps the tie behind the largest value",
+    "tie_too": "takes the tie after the largest value as too large",
+    "past_tie": "rounds the tie after the largest value to that",
     "binade": "takes values as too large only from the next power of two on",
 }
 UNROUNDED = "does not round at all"
 ZERO_WORDS = {
     "positive": "loses the sign of zeros",
     "positive_input": "gives +0 for -0",
-    "positive_rounded": "loses the sign of what rounds to zero",
+    "positive_rounded": "loses the sign of values that round to zero",
 }
 NO_NEGATIVE_ZERO_WORDS = {
     "nan_rounded": "gives the code of -0, which is NaN, for negative values that round to zero",
@@ -65,41 +66,41 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault: the parameters of a model that it changes, and what the faulty quantizer does, in words after "it"."""
+    """A fault: the parameters of a model that it changes, and what the quantizer then does, as a clause after "it"."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
 
     def apply(self, model: QuantizerModel) -> QuantizerModel:
-        """The model with the fault."""
+        """Return a model with the fault."""
         return model.replace(**dict(self.changes))
 
     def slots(self) -> frozenset[str]:
-        """The parameters that it changes."""
+        """Return the names of the parameters that the fault changes."""
         return frozenset(name for name, _ in self.changes)
 
 
 def deviation(words: str, **changes: Any) -> Deviation:
-    """A deviation from keywords."""
+    """Return the fault that changes some parameters."""
     return Deviation(words, tuple(changes.items()))
 
 
 @lru_cache(maxsize=64)
 def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Deviation, ...]:
-    """Every single fault of a quantizer, the usual ones first.
+    """Return every single fault of a quantizer, the usual ones first.
 
     Args:
-      model: what is right, or taken to be.
+      model: the right quantizer, or one that is taken as right.
       source: the format of the inputs.
-      codes: whether the quantizer returns codes, which may be those of another format.
+      codes: whether the quantizer returns codes, which may belong to another format.
     """
-    found = [
+    faults = [
         *_policies(model), *_roundings(model), *_first(model, source), *_limits(model), *_overflows(model),
         *_subnormals(model), *_carries(model), *_zeros_and_signs(model), *_shifts(model), *_formats(model, codes),
     ]  # fmt: skip
     if not codes and not model.fmt.holds(source):
-        found += _unrounded(model, source)
-    return tuple(one for one in found if one.apply(model) != model)
+        faults += _unrounded(model, source)
+    return tuple(one for one in faults if one.apply(model) != model)
 
 
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
@@ -119,19 +120,19 @@ def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _widths(fmt: Format) -> tuple[int, ...]:
-    """Return how many mantissa bits masks keep: those of a format, or one or two more or less by mistake."""
+    """Return numbers of mantissa bits that masks may keep: those of a format, and one or two more or fewer."""
     bits = fmt.mantissa_bits
     return tuple(width for width in (bits, bits + 1, bits - 1, bits + 2, bits - 2) if width >= 0)
 
 
 def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict[str, Any]]:
-    """Every deterministic policy of `fpsim.encode`, each behaviour once, with the keywords of the first that has it."""
-    found: dict[QuantizerModel, dict[str, Any]] = {}
+    """Return every deterministic policy of `fpsim.encode` once as a model, with the first keywords that give it."""
+    policies: dict[QuantizerModel, dict[str, Any]] = {}
     for rounding, overflow, subnormals in itertools.product(NAMES, OVERFLOWS, ("keep", "flush")):
         if rounding != "stochastic":
             words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
-            found.setdefault(model_of(cast_options(fmt, **words), source_normal), words)
-    return found
+            policies.setdefault(model_of(cast_options(fmt, **words), source_normal), words)
+    return policies
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
@@ -147,7 +148,7 @@ def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Formats, widths and limits that the input goes through."""
+    """Yield the faults of inputs that are rounded to another format or width first."""
     for fmt in FIRST:
         if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):
             continue
@@ -165,7 +166,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield the faults of what else is done to the input."""
+    """Yield the faults of inputs that are flushed, limited or scaled first."""
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
@@ -181,7 +182,7 @@ def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
 
 
 def _policies(model: QuantizerModel) -> Iterator[Deviation]:
-    """The usual conventions of overflow."""
+    """Yield the usual overflow policies."""
     fmt, seen = model.fmt, set()
     for word in OVERFLOWS:
         outcome = overflow_outcome(word, fmt)
@@ -236,13 +237,13 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _tops(fmt: Format) -> tuple[int, ...]:
-    """Distances to the last code of the binade below the top one, as IEEE formats have it."""
+    """Return distances, in codes, from the largest value to that of an IEEE format, and to the top code."""
     ieee = (((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits) - 1
     return (ieee - fmt.max_code, fmt.top_magnitude - fmt.max_code)
 
 
 def _value(code: int, fmt: Format) -> float:
-    """The value of a magnitude code, special or not."""
+    """Return the value of a magnitude code, special codes read as numbers."""
     fraction = code & ((1 << fmt.mantissa_bits) - 1)
     exponent = (code >> fmt.mantissa_bits) + fmt.min_exponent - (1 if fmt.subnormals else 0)
     return (1 + fraction / (1 << fmt.mantissa_bits)) * 2.0 ** min(exponent, 1023)
@@ -299,7 +300,7 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Other formats: of as many bits, or off by one in a field."""
+    """Yield the faults of results in another format: of about as many bits, or with a field that is off by one."""
     fmt = model.fmt
     others = [
         other for other in NAMED.values() if other != fmt and abs(other.bits - fmt.bits) <= 2 and other.bits <= 19

@@ -1,4 +1,4 @@
-"""Checks casts of integers to a float format: one rounding of the exact integer, also beyond 2**53."""
+"""Checks casts of integers to a float format: one rounding of the exact integer, also above 2**53."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array, distinct
-from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.rounding import Rounding
+from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.boundary_points import points
-from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
-from fpsim.testing.quantizers.report import Broken, QuantizerReport, code_of, shown_result
-from fpsim.testing.quantizers.rounder import SENTENCES, Words, words_of
+from fpsim.testing.quantizers.black_box import CalledQuantizer
+from fpsim.testing.quantizers.inputs import rounded_words
+from fpsim.testing.quantizers.report import (
+    Broken,
+    Findings,
+    QuantizerReport,
+    code_of,
+    explained,
+    keywords_of,
+    shown_result,
+)
+from fpsim.testing.quantizers.rounder import SENTENCES, Words
 
 LARGE = (1 << 20) + 1033  # elements
 DRAWN = 4096
@@ -26,39 +35,33 @@ def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype
     fmt = options.fmt
     box = CalledQuantizer(fn, fmt)
     x = integers_for(options, dtype)
-    words = {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
-    promised = {**words, "source": dtype.name}
-    broken: dict[str, Broken] = {}
+    findings = Findings()
+    findings.record("leaves its input alone")
     fields: dict[str, Any] = {}
-    held = ["leaves its input alone"]
     try:
         box.settle(x)
         got = box.call(x.copy()).words
-        want = _rounded(odd_float64(x), options)
+        want = rounded_words(odd_float64(x), options)
         differ = got != want
         fields = {"differ": int(differ.sum()), "of": x.size}
         if differ.any():
             order = np.argsort(np.abs(x.astype(np.float64)) + np.where(differ, 0, np.inf))
-            broken["rounding"] = _broken("rounding", box, x, got, want, int(order[0]))
+            findings.record("rounding", _broken("rounding", box, x, got, want, int(order[0])))
             fields |= _cause(x, got, options)
         else:
-            held.append("rounding")
+            findings.record("rounding")
             places = np.random.default_rng(1).integers(0, x.size, LARGE)
             large = box.call(x[places], new_values=False).words
             wrong = np.flatnonzero(large != want[places])
-            if wrong.size:
-                broken["size"] = _broken("size", box, x[places], large, want[places], int(wrong[0]))
-            else:
-                held.append("size")
-    except QuantizerMisbehaved as refusal:
-        broken[refusal.property] = Broken(refusal.property, refusal.sentence)
-    return QuantizerReport(
-        box.name, fmt, promised, tuple(held), tuple(broken.values()), covered=box.covered.coverage, **fields
-    )
+            broken = _broken("size", box, x[places], large, want[places], int(wrong[0])) if wrong.size else None
+            findings.record("size", broken)
+    except FunctionMisbehaved as refusal:
+        findings.refuse(refusal)
+    return findings.report(box.name, fmt, {**keywords_of(options), "source": dtype.name}, box.covered, **fields)
 
 
 def integers_for(options: CastOptions, dtype: np.dtype[Any]) -> Array:
-    """Return integers at and next to values and ties of a format, to powers of two and their sums, and drawn ones."""
+    """Return integers at and next to values and ties of a format and sums of two powers of two, and random ones."""
     info = np.iinfo(dtype)
     rng = np.random.default_rng(0)
     near = points(options.fmt, "float64")
@@ -73,7 +76,7 @@ def integers_for(options: CastOptions, dtype: np.dtype[Any]) -> Array:
 
 
 def odd_float64(x: Array) -> Array:
-    """Return integers as float64, those with more bits cut and their last bit set: all formats round these as exact."""
+    """Return integers as float64 that every format rounds alike: bits that do not fit are cut, and the last is set."""
     negative = x < 0
     magnitude = x.astype(np.uint64)
     magnitude = np.where(negative, ~magnitude + np.uint64(1), magnitude)
@@ -83,14 +86,6 @@ def odd_float64(x: Array) -> Array:
     lost = (kept << shift) != magnitude
     values = np.ldexp((kept | lost.astype(np.uint64)).astype(np.float64), shift.astype(np.int32))
     return np.asarray(np.where(negative, -values, values))
-
-
-def _rounded(x: Array, options: CastOptions) -> Words:
-    codes = encode(
-        x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
-        seed=options.seed,
-    )  # fmt: skip
-    return words_of(np.asarray(decode(codes, options.fmt, np.float64)))
 
 
 def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, at: int) -> Broken:
@@ -104,21 +99,21 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
 
 
 def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[], Words]]]:
-    """Yield known faults, as clauses after "it", with what they give."""
+    """Yield known faults: clauses after "it", and functions that return their results."""
     with np.errstate(all="ignore"):
         for name, dtype in (("FP32", np.float32), ("FP64", np.float64), ("FP16", np.float16)):
             narrow = x.astype(dtype)
-            yield f"rounds to {name} first", lambda narrow=narrow: _rounded(narrow, options)  # type: ignore[misc]
+            yield f"rounds to {name} first", lambda narrow=narrow: rounded_words(narrow, options)  # type: ignore[misc]
     exact = odd_float64(x)
     for mode in Rounding:
         if mode not in (options.rounding, Rounding.STOCHASTIC):
             changed = options._replace(rounding=mode)
             sentence = SENTENCES[mode.name.lower()]
-            yield sentence, lambda changed=changed: _rounded(exact, changed)  # type: ignore[misc]
+            yield sentence, lambda changed=changed: rounded_words(exact, changed)  # type: ignore[misc]
     for bits in (16, 32):
         if 8 * x.itemsize > bits:
             cut = x.astype(f"{x.dtype.kind}{bits // 8}").astype(np.int64)
-            yield f"keeps {bits} bits of the integer", lambda cut=cut: _rounded(odd_float64(cut), options)  # type: ignore[misc]
+            yield f"keeps {bits} bits of the integer", lambda cut=cut: rounded_words(odd_float64(cut), options)  # type: ignore[misc]
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
@@ -126,7 +121,6 @@ def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
     for clause, give in _variants(x, options):
         tried += 1
         if (give() == got).all():
-            text = f"all have one cause: it {clause} (0 differ from that)"
-            return {"causes": (clause,), "diagnosis": text, "excluded": tried - 1}
-    differ = int((_rounded(odd_float64(x), options) != got).sum())
-    return {"diagnosis": f"no cause that was tried ({tried}) explains them", "unexplained": differ}
+            return {**explained(clause), "excluded": tried - 1}
+    differ = int((rounded_words(odd_float64(x), options) != got).sum())
+    return {"diagnosis": f"none of the {tried} causes that were tried explains them", "unexplained": differ}

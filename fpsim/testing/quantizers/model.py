@@ -1,10 +1,10 @@
-"""A quantizer in a row of parameters, faults included: each changes one step, so that faults combine."""
+"""The model of a quantizer: parameters for every step, faults included, so that faults can be combined."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,133 +25,52 @@ from fpsim.testing.quantizers.rounder import (
     round_to_codes,
     words_of,
 )
-
-Outcome = Literal[
-    "infinity", "nan", "max", "positive_max", "zero", "opposite_zero", "positive_zero", "wrap", "wrap_into_sign",
-    "unlimited", "lowest", "magnitude", "top_code", "smallest_normal", "positive_infinity",
-    "bits", "cut_bits",
-]  # fmt: skip
-Edge = Literal["rounded", "exact", "tie_too", "past_tie", "binade"]
-Subnormals = Literal[
-    "keep", "flush", "flush_before", "flush_positive", "nearest_normal", "never_zero", "half", "double",
-    "ordinary_binade", "smallest_normal",
-]  # fmt: skip
-Zeros = Literal["keep", "positive", "positive_input", "positive_rounded", "nan_rounded", "nan_negative"]
-Sign = Literal["keep", "drop", "flip"]
-CarryFault = Literal["lost", "first_bit", "stays"]
-
-
-@dataclass(frozen=True)
-class Through:
-    """A grid that values are rounded to first.
-
-    Attributes:
-      name: "FP16", or "11 significand bits" where the exponent is unbounded.
-      grid: its magnitudes.
-      rule: how they are rounded to it.
-      max_code: its largest finite code, None where it has no end.
-      saturates: whether what is larger becomes the largest value, not Inf.
-      flushes: whether its subnormals become zeros.
-    """
-
-    name: str
-    grid: FractionGrid
-    rule: str = "nearest_even"
-    max_code: int | None = None
-    saturates: bool = False
-    flushes: bool = False
-
-    def run(self, magnitude: Doubles, negative: Flags) -> Doubles:
-        """The magnitudes afterwards, Inf and NaN as they are."""
-        finite = np.isfinite(magnitude)
-        codes = round_to_codes(np.where(finite, magnitude, 0), negative, self.grid, self.rule)
-        if self.flushes:
-            codes = np.where(codes < 1 << self.grid.mantissa_bits, 0, codes)
-        values = magnitudes_of(codes if self.max_code is None else np.minimum(codes, self.max_code), self.grid)
-        if self.max_code is not None and not self.saturates and self.rule != "toward_zero":
-            values = np.where(codes > self.max_code, np.inf, values)
-        return np.where(finite, values, magnitude)
-
-
-@dataclass(frozen=True)
-class Carry:
-    """A fault of results that round up to the next power of two, where the mantissa carries into the exponent.
-
-    Attributes:
-      how: "lost" (the exponent stays, the mantissa is 0), "first_bit" (the exponent goes up, and the first mantissa bit
-        is set) or "stays" (the mantissa stays all ones).
-      normals, subnormals: whether it shows where the smaller neighbour is a normal value, and where it is a subnormal.
-      beyond: whether it shows where the right result is too large for the format.
-    """
-
-    how: CarryFault
-    normals: bool = True
-    subnormals: bool = True
-    beyond: bool = True
-
-    def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
-        """Return the faulty codes for right ones and those of the smaller neighbours."""
-        bits = fmt.mantissa_bits
-        carried = (codes >> bits) > (smaller >> bits)
-        normal = smaller >= 1 << bits if fmt.subnormals else np.ones_like(carried)
-        carried &= (normal & self.normals) | (~normal & self.subnormals)
-        if not self.beyond:
-            carried &= codes <= fmt.max_code
-        faulty = {"lost": codes - (1 << bits), "first_bit": codes | (1 << bits >> 1), "stays": smaller}[self.how]
-        return np.where(carried, faulty, codes)
-
-
-class ReadyInputs(NamedTuple):
-    """Inputs before they are rounded."""
-
-    clipped: Doubles  # magnitudes, 0 where they are not finite
-    finite: Flags
-    infinite: Flags | None  # None: nowhere
-    is_nan: Flags | None
-
-
-class RoundedInputs(NamedTuple):
-    """Inputs when they are rounded, before anything is done to what is too large or special."""
-
-    ready: ReadyInputs
-    codes: Codes
-    values: Doubles  # the magnitudes of the codes
-    is_zero: Flags
+from fpsim.testing.quantizers.steps import (
+    Carry,
+    Edge,
+    Outcome,
+    ReadyInputs,
+    RoundedInputs,
+    Sign,
+    Subnormals,
+    Through,
+    Zeros,
+)
 
 
 @dataclass(frozen=True)
 class QuantizerModel:
-    """A model of a quantizer, step by step; the defaults of all but the first six fields are what a right one does.
+    """A model of a quantizer, step by step; the defaults of all fields after the first six are those of a right one.
 
     Attributes:
-      fmt: the format that it rounds to.
+      fmt: the format of the results.
       rounding: a rule of `rounder.RULES`.
-      finite, infinite, nan, below: what becomes of a finite value that is too large, of Inf, of NaN, and of values
+      finite, infinite, nan, below: outcomes for a finite value that is too large, for Inf, for NaN, and for values
         below those of an unsigned format.
-      subnormals: of the result.
-      inward: whether a mode that rounds toward zero keeps the largest value where a finite one is too large.
-      edge: which values are too large: those that round to more, that are more, or where the tie goes.
-      top: codes by which the largest finite one is off.
-      source_subnormals: "keep" or "flush", of the input.
-      factor, added, input_ulps: what the input is multiplied by, what is added to it, and by how many floats it is
-        moved away from zero, before all else.
-      scale: the power of two that the input is multiplied by.
-      clamp: a magnitude that the input is limited to, or None.
-      through: a format that it is rounded to first, or None.
-      subnormal_rule: a rule of its own for subnormal results, or None.
-      source_rule: a rule of its own for subnormal inputs, or None.
-      negative_rule: a rule of its own for negative values, or None.
-      carry: what becomes of a carry of the mantissa into the exponent, or None for what is right.
-      overflow_sign: "drop" where values that are too large lose their sign.
-      sign: of every result.
-      zeros: the sign of zeros.
-      code_shift: added to the magnitude code of every result that is neither zero nor special.
-      dropped_bits: low bits of the result's mantissa that become zero.
+      subnormals: treatment of subnormal results.
+      inward: whether a mode that rounds toward zero gives the largest value for a finite one that is too large.
+      edge: which values are too large: those that round to more, all that are more, or those from the tie on.
+      top: codes by which the largest finite value is off.
+      source_subnormals: treatment of subnormal inputs, "keep" or "flush".
+      factor, added, input_ulps: factor and summand of the input, and the floats that it is moved away from zero, before
+        all other steps.
+      scale: the power of two by which the input is multiplied.
+      clamp: magnitude to which the input is limited, or None.
+      through: format that the input is rounded to first, or None.
+      subnormal_rule, source_rule, negative_rule: separate rounding rules for subnormal results, for subnormal inputs
+        and for negative values, or None.
+      carry: fault of the carry of the mantissa into the exponent, or None.
+      overflow_sign: "drop" if values that are too large lose their sign.
+      sign: treatment of the signs of all results.
+      zeros: treatment of the signs of zeros.
+      code_shift: number added to the magnitude code of every result that is neither zero nor special.
+      dropped_bits: number of low mantissa bits of the result that become zero.
       unreached: whether the largest value becomes the one below it.
-      limit: a magnitude that results are limited to, or None.
-      only: what every result but NaN is, or None.
-      read_as: the format that its codes are read in, or None for its own.
-      unrounded: whether results are what is rounded otherwise: the input after all that is done to it first.
+      limit: magnitude to which results are limited, or None.
+      only: outcome for every result but NaN, or None.
+      read_as: format as whose codes the codes of results are read, or None.
+      unrounded: whether the input is not rounded after all other steps before rounding.
+      source_normal: smallest normal value of the dtype of the input.
     """
 
     fmt: Format
@@ -185,23 +104,23 @@ class QuantizerModel:
     only: Outcome | None = None
     read_as: Format | None = None
     unrounded: bool = False
-    source_normal: float = 2.0**-126  # of the source's dtype, below which its subnormals lie
+    source_normal: float = 2.0**-126
 
     def replace(self, **changes: Any) -> QuantizerModel:
-        """The same with other parameters."""
+        """Return the model with other parameters."""
         # a search makes thousands, and dataclasses.replace goes through all parameters
         assert changes.keys() <= vars(self).keys(), changes
-        found = object.__new__(QuantizerModel)
-        vars(found).update(vars(self), **changes)
-        return found
+        model = object.__new__(QuantizerModel)
+        vars(model).update(vars(self), **changes)
+        return model
 
     def run(self, inputs: SplitInputs) -> Words:
-        """The results as patterns of float64, every NaN the same."""
+        """Return the results for inputs as patterns of float64, every NaN the same."""
         with np.errstate(all="ignore"):
             return words_of(self.values(inputs))
 
     def values(self, inputs: SplitInputs) -> Doubles:
-        """The results as float64."""
+        """Return the results for inputs as float64."""
         fmt = self.fmt
         if self.factor is not None or self.added is not None or self.input_ulps:
             inputs = inputs.once((self.factor, self.added, self.input_ulps, self.source_normal), self._moved)
@@ -248,7 +167,7 @@ class QuantizerModel:
         return self._read(values)
 
     def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return inputs after the steps up to rounding, which models that differ in later steps share."""
+        """Return inputs after the steps up to rounding; models that only differ in later steps share them."""
         parameters = (
             self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
             self.carry, *self._parameters_before(),
@@ -271,7 +190,7 @@ class QuantizerModel:
         return ReadyInputs(clipped, finite, infinite if infinite.any() else None, is_nan if is_nan.any() else None)
 
     def _moved(self, inputs: SplitInputs) -> SplitInputs:
-        """Inputs after its factor, summand and steps, each result rounded to the source's dtype."""
+        """Return inputs after factor, summand and moves, each rounded to the source's dtype."""
         dtype: Any = np.float32 if self.source_normal == 2.0**-126 else np.float64
         x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
         if self.factor is not None:
@@ -301,7 +220,7 @@ class QuantizerModel:
         return magnitude if self.through is None else self.through.run(magnitude, inputs.negative)
 
     def _parameters_before(self) -> tuple[Any, ...]:
-        """The parameters that decide what becomes of inputs before they are rounded."""
+        """Return the parameters of the steps before rounding."""
         nan = (self.nan, self.fmt.mantissa_bits) if self.nan in ("bits", "cut_bits") else None
         return nan, self.source_subnormals, self.source_normal, self.scale, self.clamp, self.through
 
@@ -319,7 +238,7 @@ class QuantizerModel:
         return codes
 
     def _small(self, codes: Codes, magnitude: Doubles, negative: Flags) -> Codes:
-        """Codes of results below the smallest normal one, after what is done to them."""
+        """Return codes after the treatment of subnormal results."""
         how, grid = self.subnormals, grid_of(self.fmt)
         if how == "keep" or not grid.subnormals:
             return codes
@@ -359,7 +278,7 @@ class QuantizerModel:
         return signed
 
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
-        """Values after what is done to those that are too large."""
+        """Return values after the treatment of those that are too large."""
         fmt = self.fmt
         most = fmt.max_code + self.top
         beyond = codes > most
@@ -390,7 +309,7 @@ class QuantizerModel:
         plain = _plain_outcomes(fmt, self.top)
         if outcome in plain:
             return np.asarray(np.where(negative, -plain[outcome], plain[outcome]))
-        if outcome in ("bits", "cut_bits"):  # of NaN whose bits are unknown
+        if outcome in ("bits", "cut_bits"):  # for a NaN whose bits are unknown
             return np.full(codes.shape, np.nan)
         if outcome == "positive_infinity":
             return np.full(codes.shape, np.inf)
@@ -406,14 +325,14 @@ class QuantizerModel:
             values = magnitudes_of(codes, grid_of(fmt))
             return np.where(negative, -values, values)
         if fmt.bits > 16:
-            return np.full(codes.shape, np.nan)  # no table to look wrapped codes up in
+            return np.full(codes.shape, np.nan)  # without a table of values
         full = codes + np.where(negative, fmt.sign_bit, 0)
         if outcome == "wrap":
             full = (codes & fmt.top_magnitude) | np.where(negative, fmt.sign_bit, 0)
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Values of an unsigned format."""
+        """Return values of an unsigned format after the treatment of negative ones."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))
@@ -425,7 +344,7 @@ class QuantizerModel:
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
 
     def _read(self, values: Doubles) -> Doubles:
-        """The codes of values, read as those of another format."""
+        """Return the values that codes stand for when they are read as those of another format."""
         if self.read_as is None or self.fmt.bits > 16 or self.read_as.bits > 16:
             return values
         order, ordered = _sorted_table(self.fmt)
@@ -435,10 +354,10 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return what float32 patterns are whose exponents ran over, given as values from 2.0**128 on."""
+    """Return values from 2.0**128 on as the float32 patterns that they become when exponents overflow."""
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
-    over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes on into the sign
+    over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign
     return np.where(np.isfinite(values) & (size >= 2.0**128), over, values)
 
 
@@ -447,7 +366,7 @@ INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positiv
 
 @lru_cache(maxsize=256)
 def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
-    """Return the magnitude of each outcome that has one; top: codes by which the largest value is off."""
+    """Return the magnitudes of outcomes that have one; top: codes by which the largest value is off."""
     return {
         "infinity": np.inf, "nan": np.nan, "max": magnitude_of(fmt.max_code + top, grid_of(fmt)), "zero": 0.0,
         "smallest_normal": fmt.smallest_normal, "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
@@ -456,14 +375,14 @@ def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
 
 @lru_cache(maxsize=64)
 def _sorted_table(fmt: Format) -> tuple[Any, Words]:
-    """Codes of a format in the order of the patterns of their values, and these."""
+    """Return the codes of a format sorted by the patterns of their values, and these patterns."""
     words = words_of(fmt.table())
     order = np.argsort(words, kind="stable")
     return order, words[order]
 
 
 def model_of(options: CastOptions, source_normal: float = 2.0**-126) -> QuantizerModel:
-    """The model of a cast with checked keywords that is not stochastic."""
+    """Return the model of a deterministic cast with validated keywords."""
     fmt = options.fmt
     outcome = overflow_outcome(options.overflow, fmt)
     nan: Outcome = "nan" if fmt.has_nan else "positive_max" if outcome.nan == "max" else "opposite_zero"

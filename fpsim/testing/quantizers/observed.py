@@ -1,4 +1,4 @@
-"""Faults with a number of their own, which the results tell: a limit, a factor, a summand."""
+"""Faults with a number that follows from the results: a limit, a factor, a summand."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ADDED = tuple(sign * 10.0**power for power in range(-12, -2) for sign in (1, -1)
 
 
 def observed(model: QuantizerModel, inputs: SplitInputs, got: Words) -> Iterator[Deviation]:
-    """The faults that results suggest.
+    """Yield the faults that results suggest.
 
     Args:
-      model: what is right, or taken to be.
-      inputs, got: of the quantizer; patterns of float64.
+      model: the right quantizer, or one that is taken as right.
+      inputs, got: inputs and results of the quantizer, results as patterns of float64.
     """
     values = got.view(np.float64)
     finite = np.isfinite(values)
@@ -55,7 +55,7 @@ _ULPS = {
 
 
 def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
-    """The numbers that round to each of these values to nearest: from, to."""
+    """Return the ends of the intervals of numbers that round to nearest to each value."""
     grid = grid_of(model.fmt)
     magnitude = np.abs(values)
     codes = round_to_codes(magnitude, np.signbit(values), grid, "toward_zero")
@@ -67,19 +67,19 @@ def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
 
 
 def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Factors that bring each input between its ends, and those next to 1."""
+    """Yield factors that bring each input between its ends, and those next to 1."""
     yield from (1 + sign * step for step in (2.0**-23, 2.0**-22, 1e-7, 2e-7, 1e-6) for sign in (1, -1))
     some = x != 0
     with np.errstate(all="ignore"):
         ends = np.sort(np.stack([low[some] / x[some], high[some] / x[some]]), 0)
     start, stop = float(ends[0].max(initial=-np.inf)), float(ends[1].min(initial=np.inf))
     if 0 < start <= stop * (1 + SLACK) and stop < np.inf and not start * (1 - SLACK) <= 1 <= stop * (1 + SLACK):
-        found = np.unique(np.linspace(start * (1 - SLACK), stop * (1 + SLACK), MANY).astype(np.float32))
-        yield from sorted(map(float, found), key=lambda factor: abs(factor - (start + stop) / 2))
+        factors = np.unique(np.linspace(start * (1 - SLACK), stop * (1 + SLACK), MANY).astype(np.float32))
+        yield from sorted(map(float, factors), key=lambda factor: abs(factor - (start + stop) / 2))
 
 
 def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Return the summands that bring each input between its ends."""
+    """Yield the summands that bring each input between its ends."""
     size = 2.0**-23 * np.abs(x)  # to which sums of float32 are rounded
     start, stop = float((low - x - size).max()), float((high - x + size).min())
     yield from (added for added in ADDED if start <= added <= stop)

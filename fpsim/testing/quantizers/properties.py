@@ -1,11 +1,10 @@
-"""Properties of a quantizer beside its values: order, symmetry, and that nothing but the value decides a result."""
+"""Properties of quantizers: classes of inputs, order, symmetry, and that nothing but the value decides a result."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
@@ -13,19 +12,21 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, distinct, format_of
 from fpsim.formats.float_format import Format
+from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.boundary_points import further_points, points
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved, Result
+from fpsim.testing.quantizers.black_box import CalledQuantizer, Result
+from fpsim.testing.quantizers.layouts import LAYOUTS
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import NAN_WORD, SplitInputs, Words, taken_apart
 
 Flags = npt.NDArray[np.bool_]
 SHOWN = 33  # elements of an array that is shown to be pasted
-MOST = 4096  # inputs of the calls that ask whether anything but the value matters
+MOST = 4096  # inputs of the calls that check whether anything but the value matters
 SECONDS_OF_A_CALL = 0.1  # that a large array may take
-# Shapes of large arrays, and shorter ones for slow functions: beyond the 16-bit and 20-bit indices of elements, and of
-# rows and columns.
+# Shapes of large arrays, and smaller ones for slow functions: their elements, rows and columns need more than 16 or 20
+# bits as indices.
 LARGE: tuple[tuple[tuple[int, ...], ...], ...] = (
     (((1 << 20) + 1033,), ((1 << 16) + 1033,), ((1 << 14) + 1033,), (4096 + 1033,)),
     ((521, 509), (67, 131)),
@@ -37,7 +38,7 @@ CLASSES = ("values", "ties", "rounding", "zeros", "subnormals", "overflow", "inf
 
 
 def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
-    """Yield the inputs that each property of single values is about."""
+    """Yield each property of single values, with the inputs that it is about."""
     magnitude = inputs.magnitude
     subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
     if not fmt.subnormals:
@@ -56,7 +57,7 @@ def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> I
 
 
 def chosen(x: Array, seed: int = 0) -> Array:
-    """At most MOST of the inputs, the specials among them, in an order of its own."""
+    """Return at most MOST of the inputs, all specials included, in random order."""
     rng = np.random.default_rng(seed)
     if x.size > MOST:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -68,7 +69,7 @@ def chosen(x: Array, seed: int = 0) -> Array:
 def order_and_symmetry(
     box: CalledQuantizer, x: Array, inputs: SplitInputs, got: Words, want: Words, right: QuantizerModel
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Monotone, symmetric and idempotent, each where the right results are."""
+    """Yield what breaks "monotone", "symmetric" and "idempotent", each if the right results have the property."""
     fmt = box.fmt
     signed = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)
     order = np.lexsort((~inputs.negative, signed))
@@ -98,22 +99,22 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Places in an order after which results get smaller; a NaN compares with nothing."""
+    """Return the places in an order after which results get smaller; NaN is left out."""
     values = words[order].view(np.float64)
     kept = np.flatnonzero(~np.isnan(values))
     return np.asarray(kept[np.flatnonzero(values[kept][1:] < values[kept][:-1])]) if kept.size else kept
 
 
 def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None:
-    """Places of inputs and of the same with the other sign."""
+    """Return indices of positive inputs, and of the same inputs with the other sign."""
     bits = x.view(f"u{x.dtype.itemsize}")
     sign = bits.dtype.type(1 << (8 * x.dtype.itemsize - 1))
     order = np.argsort(bits)
     at = np.searchsorted(bits[order], bits ^ sign)
     at = order[np.minimum(at, x.size - 1)]
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        found = np.flatnonzero((bits[at] == bits ^ sign) & (bits < sign) & ~np.isnan(x.astype(np.float64)))
-    return (found, at[found]) if found.size else None
+        positive = np.flatnonzero((bits[at] == bits ^ sign) & (bits < sign) & ~np.isnan(x.astype(np.float64)))
+    return (positive, at[positive]) if positive.size else None
 
 
 def _negated(words: Words) -> Words:
@@ -125,7 +126,7 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
-    """Return whether results, given back, stay, where they would in the right one and the source's dtype holds them."""
+    """Return what breaks if results change when they are quantized again, although the right ones would not."""
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
         back = values.astype(x.dtype)
@@ -142,21 +143,21 @@ def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerMode
     at = moved[0]
     return broken_at(
         "idempotent", inputs[[at]], again[at], expected[at], box.fmt, box.name, count=moved.size, of=inputs.size,
-        why="a result that is given back changes",
+        why="a result that is quantized again changes",
     )  # fmt: skip
 
 
-# ---- nothing but the value
+# ---- nothing but the value decides
 
 
 def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Position, layout, batch, earlier calls and the source's dtype: (property, what breaks it, a note)."""
+    """Yield what breaks independence of calls, position, batch, size, layout and dtype: (property, broken, note)."""
     few = chosen(x)
     want = box.call(few.copy()).words
     again = box.call(few.copy()).words
     yield "calls", _other(box, "calls", few, again, want, "the same call gives another result the second time"), ""
     if (again != want).any():
-        return  # what is not a function of its input depends on everything
+        return  # a function that is not deterministic depends on everything
     specials = np.array([np.nan, np.inf, -np.inf, 0, 1], x.dtype)
     box.call(np.resize(specials, 64))
     box.call(np.full(16, x.dtype.type(3.0e4) if x.dtype.itemsize > 1 else 1, x.dtype))
@@ -185,7 +186,7 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 def _other(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """Return the broken property where two results differ; paste: an expression of the whole array that shows it."""
+    """Return the property that differences break, or None; paste: an expression with the whole array that shows it."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None
@@ -200,7 +201,7 @@ def _other(
 
 
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Arrays of other lengths and shapes; one that fn refuses is noted."""
+    """Yield whether arrays of other lengths and shapes give the same results; one that fn refuses is noted."""
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
     for size in SIZES:
@@ -212,8 +213,8 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
     for part, shape, name in parts:
         try:
             got = box.call(x[part].reshape(shape).copy()).words
-        except QuantizerMisbehaved as refusal:
-            if refusal.property != "runs":
+        except FunctionMisbehaved as refusal:
+            if refusal.rule != "runs":
                 raise
             yield "batch", None, f"it refuses {name}: {refusal.sentence}"
             continue
@@ -222,7 +223,7 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield whether arrays of up to a million elements give what the same values give in a short one."""
+    """Yield whether arrays of up to a million elements give the same results as short ones."""
     medium = np.resize(x, 1 << 15)
     box.call(medium, new_values=False)  # which may compile something
     box.seconds = 0.0
@@ -237,8 +238,8 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
         values = x[places].reshape(shape)
         try:
             got = box.call(values, new_values=False).words
-        except QuantizerMisbehaved as refusal:
-            if refusal.property != "runs":
+        except FunctionMisbehaved as refusal:
+            if refusal.rule != "runs":
                 raise
             yield "size", None, f"it refuses shape {shape}: {refusal.sentence}"
             continue
@@ -246,7 +247,7 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
 
 
 def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
-    """Return what breaks on a large array, with the index from which on; None where nothing does."""
+    """Return what breaks for a large array, with the first wrong index; None if nothing does."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None
@@ -259,7 +260,7 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
 
 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """A few values first, so that what is shown can be pasted, then all."""
+    """Yield whether other memory layouts give the same results, first for a few values, which can be pasted."""
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
     small = box.call(few.copy()).words
@@ -273,8 +274,8 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
             paste = f"{box.name}({layout.expression.format(x=pasted_values)})" if values is few else ""
             try:
                 got = box.call(array, name, new_values=False).words
-            except QuantizerMisbehaved as refusal:
-                if refusal.property != "runs":
+            except FunctionMisbehaved as refusal:
+                if refusal.rule != "runs":
                     raise
                 yield "layout", None, f"it refuses the layout '{name}': {refusal.sentence}"
                 continue
@@ -282,62 +283,14 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
             yield "layout", _other(box, "layout", values, got, expected, why, paste), ""
 
 
-class MemoryLayout(NamedTuple):
-    """A memory layout that keeps shape and values: the number of axes, an expression to paste, and its function."""
-
-    axes: int
-    expression: str
-    make: Callable[[Array], Array]
-
-
-def _spaced(x: Array) -> Array:
-    wide = np.zeros((*x.shape, 3), x.dtype)
-    wide[..., 1] = x
-    return wide[..., 1]
-
-
-def _late(x: Array) -> Array:
-    late = np.zeros(x.size + 1, x.dtype)
-    late[1:] = x.ravel()
-    return late[1:].reshape(x.shape)
-
-
-LAYOUTS: dict[str, MemoryLayout] = {
-    "strided": MemoryLayout(2, "np.stack([{x}] * 3, axis=-1)[..., 1]", _spaced),
-    "offset by one element": MemoryLayout(
-        2, "np.append(0, {x}).astype({x}.dtype)[1:].reshape(4, -1)", _late
-    ),
-    "Fortran order": MemoryLayout(2, "np.asfortranarray({x})", lambda x: np.asfortranarray(x)),
-    "submatrix": MemoryLayout(2, "np.pad({x}, 1)[1:-1, 1:-1]", lambda x: np.pad(x, 1)[1:-1, 1:-1]),
-    "rows reversed": MemoryLayout(2, "{x}[::-1].copy()[::-1]", lambda x: x[::-1].copy()[::-1]),
-    "columns reversed": MemoryLayout(2, "{x}[:, ::-1].copy()[:, ::-1]", lambda x: x[:, ::-1].copy()[:, ::-1]),
-    "both axes reversed": MemoryLayout(
-        2, "{x}[::-1, ::-1].copy()[::-1, ::-1]", lambda x: x[::-1, ::-1].copy()[::-1, ::-1]
-    ),
-    "Fortran order reversed": MemoryLayout(
-        2, "np.asfortranarray({x}[::-1, ::-1])[::-1, ::-1]", lambda x: np.asfortranarray(x[::-1, ::-1])[::-1, ::-1]
-    ),
-    "vector reversed": MemoryLayout(1, "{x}[::-1].copy()[::-1]", lambda x: x[::-1].copy()[::-1]),
-    "vector strided": MemoryLayout(1, "np.repeat({x}, 3)[1::3]", _spaced),
-    "vector strided and reversed": MemoryLayout(
-        1, "np.repeat({x}[::-1], 3)[1::3][::-1]", lambda x: _spaced(x[::-1].copy())[::-1]
-    ),
-    "vector offset by one element": MemoryLayout(1, "np.append(0, {x}).astype({x}.dtype)[1:]", _late),
-    "axes permuted": MemoryLayout(
-        3, "np.moveaxis({x}, 0, -1).copy().transpose(2, 0, 1)",
-        lambda x: np.moveaxis(x, 0, -1).copy().transpose(2, 0, 1),
-    ),
-}  # fmt: skip
-
-
 def holds_results(fmt: Format, result: Result) -> bool:
-    """Return whether results are codes, or values in a dtype that holds the format."""
+    """Return whether results are codes, or values of a dtype that holds the format."""
     returned = format_of(np.dtype(getattr(ml_dtypes, result.dtype, result.dtype)))
     return result.codes or (returned is not None and returned.holds(fmt))
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """The same values in other dtypes, where fn takes them and returns a dtype that holds the format."""
+    """Yield whether other dtypes give the same results, if fn takes them and its results hold the format."""
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)
         if other == x.dtype:
@@ -348,8 +301,8 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
             narrow, same = values.astype(other), values.astype(x.dtype)
         try:
             got = box.call(narrow.copy())
-        except QuantizerMisbehaved as refusal:
-            if refusal.property != "runs":
+        except FunctionMisbehaved as refusal:
+            if refusal.rule != "runs":
                 raise
             yield "dtype", None, f"it takes no {other.name}: {refusal.sentence}"
             continue
@@ -365,5 +318,5 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
 
 
 def wide_inputs(fmt: Format) -> Array:
-    """Return float64 inputs of a function that was checked with float32: points between those of float32 too."""
+    """Return float64 inputs for a function that was checked with float32; most lie between float32 values."""
     return chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)

@@ -1,4 +1,4 @@
-"""Says where inputs lie: which kinds of values, signs, binades and neighbours they have in common."""
+"""Describes inputs: which kinds of values, signs, binades and neighbours they have in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "be
 
 
 def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Sentences on where the inputs lie that differ, and what they get."""
+    """Return sentences on the inputs with wrong results: their kinds, binades and signs, and what they get."""
     kinds, odd = _kinds(inputs, fmt)
     parts = []
     for kind, name in enumerate(KINDS):
@@ -40,7 +40,7 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
 
 
 def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
-    """The number of each input's kind, and whether its smaller neighbour's code is odd."""
+    """Return the index of each input's kind in KINDS, and whether the code of its smaller neighbour is odd."""
     grid = grid_of(fmt)
     magnitude = np.where(inputs.finite, inputs.magnitude, 0.0)
     with np.errstate(all="ignore"):
@@ -60,12 +60,12 @@ def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Fla
 
 
 def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
-    """The place in KINDS of each input's kind."""
+    """Return the index of each input's kind in KINDS."""
     return _kinds(inputs, fmt)[0]
 
 
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
-    """Return what those that differ have in common beside their kind."""
+    """Return what inputs of a kind with wrong results have in common, in words, or ""."""
     if number < 4 or here.sum() == kind.sum():
         return ""
     if odd[here].all():
@@ -74,21 +74,21 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
 
 
 def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
-    """Return whether what came is one of the two neighbours."""
+    """Return the sentence on whether results are one of the two neighbours of their inputs."""
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)
     if not chosen.finite.size:
         return ""
     down, up = (words_of(QuantizerModel(fmt, rule, "max", "max").values(chosen)) for rule in ("toward_zero", "away"))
-    came = got[inside]
-    neighbours = (came == down) | (came == up)
+    results = got[inside]
+    neighbours = (results == down) | (results == up)
     if neighbours.all():
         return "Each result is one of the two neighbours of its input."
     return f"{(~neighbours).sum():,} of the results are neither of the two neighbours of their input."
 
 
 def smallest(inputs: SplitInputs, differ: Flags) -> int:
-    """The place of the input that differs and is the smallest in magnitude, NaNs and Inf last, positive first."""
+    """Return the index of the smallest input with a wrong result, positive ones first, NaN and Inf last."""
     places = np.flatnonzero(differ)
     part = inputs.part(places)
     order: Any = np.lexsort((part.negative, part.magnitude, ~part.finite))

@@ -1,4 +1,4 @@
-"""The report of a check of a quantizer, as data and as a text to act on."""
+"""Reports of checks of quantizers: what holds, what is broken and by which input, and the cause in words."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
+from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.float_format import Format
-from fpsim.testing.coverage import InputCoverage
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.coverage import CoverageRecord, InputCoverage
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.model import QuantizerModel
-from fpsim.testing.quantizers.restricted import Restricted
 
 LISTED = 4  # rivals that a text names
 
@@ -23,14 +23,14 @@ class Broken:
     """A property that does not hold, and the smallest input that shows it.
 
     Attributes:
-      property: its name.
-      why: a sentence.
-      input_bits: the pattern of the input, or None where a whole array shows it.
-      input: the input as a hexadecimal float and what it is about, "" where there is none.
-      got, want: both results, as codes and values.
-      got_code, want_code: both codes, None for what is no value of the format.
-      paste: an expression to paste, whose result is wrong.
-      count: how many of the inputs that the property is about show it; of: how many these are.
+      property: its name, such as "ties".
+      why: what is wrong, in a sentence.
+      input_bits: bit pattern of the input, or None where a whole array shows the fault.
+      input: the input as a hexadecimal float and a decimal number; "" without one.
+      got, want: the result of the function and the right one, as codes and values.
+      got_code, want_code: the codes of both, None where the format does not have the value.
+      paste: a Python expression whose result is wrong.
+      count, of: number of inputs that break the property, and number of inputs that it was checked with.
     """
 
     property: str
@@ -46,8 +46,8 @@ class Broken:
     of: int = 0
 
     def __str__(self) -> str:
-        many = f"{self.count:,} of {self.of:,}" if self.of else ""
-        parts = [f"{self.property}: {'. '.join(part for part in (many, self.why) if part)}".rstrip(": ")]
+        many = f"{self.count:,} of {self.of:,} wrong" if self.of else ""
+        parts = [f"{self.property}: {': '.join(part for part in (many, self.why) if part)}".rstrip(": ")]
         if self.input:
             parts.append(f"    {self.input}: got {self.got}, want {self.want}")
         if self.paste:
@@ -56,73 +56,23 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class QuantizerIdentity:
-    """The identity of a quantizer, as far as its results tell.
-
-    Attributes:
-      fmt: the format that was asked about.
-      rounding: what it does, as a keyword of `fpsim.encode`; where no keyword does it, the name of a rule that one of
-        `faults` describes, such as "nearest_up".
-      overflow, subnormals: keywords of `fpsim.encode`, of the nearest policy.
-      keywords: all keywords of the nearest policy.
-      faults: what it does otherwise than that policy, as clauses after "it".
-      intermediate: the format that it rounds to first, or None.
-      exact: whether policy and faults together give every result.
-      differ, of: how many inputs differ from that, of how many.
-      model: the steps, faults included.
-      tried: how many models were held against the results.
-      excluded: how many other policies differ on at least one of the inputs.
-      rivals: those that do not.
-      where: where those inputs lie that nothing explains.
-    """
-
-    fmt: Format
-    rounding: str
-    overflow: str
-    subnormals: str
-    keywords: dict[str, Any] = field(repr=False)
-    faults: tuple[str, ...]
-    intermediate: str | None
-    exact: bool
-    differ: int
-    of: int
-    model: QuantizerModel | Restricted = field(repr=False)
-    tried: int
-    excluded: int
-    rivals: tuple[str, ...] = field(repr=False)
-    where: str
-
-    @property
-    def is_policy(self) -> bool:
-        """Return whether `fpsim.encode` with these keywords gives the same."""
-        return self.exact and not self.faults
-
-    def __str__(self) -> str:
-        policy = f"{self.fmt}, {', '.join(f'{word}={value!r}' for word, value in self.keywords.items())}"
-        if not self.exact:
-            near = f"; the nearest, {policy}{_but(self.faults)}, differs on {self.differ:,}" if self.differ else ""
-            return f"None of {self.tried:,} models gives all {self.of:,} results{near}. {self.where}"
-        return f"{policy}{_but(self.faults)}: all {self.of:,} results. {certificate(self.excluded, self.rivals)}"
-
-
-@dataclass(frozen=True)
 class QuantizerReport:
     """The report of `check_quantizer`.
 
     Attributes:
       ok: whether all properties hold.
-      held: names of those that do.
-      broken: those that do not.
-      diagnosis: the cause, in words; "" where all is well.
-      causes: what the quantizer does otherwise, as clauses after "it"; empty where nothing explains the differences.
-      differ, of: how many inputs differ from what is right, of how many.
-      unexplained: how many still differ from the diagnosis.
-      excluded: how many other policies differ on at least one of the inputs from what the verdict says.
-      rivals: those that do not.
-      notes: what is no fault, but good to know.
+      held: names of the properties that hold.
+      broken: the properties that do not hold, each with an input that shows it.
+      diagnosis: the cause of the differences in words; "" where all results are right.
+      causes: what the quantizer does instead, as clauses after "it"; empty where nothing explains the differences.
+      differ, of: number of inputs with a wrong result, and number of inputs.
+      unexplained: number of results that the causes do not give either.
+      excluded: number of other policies and faults that would give another result for at least one input.
+      rivals: the policies and faults that would give the same results.
+      notes: remarks that are no faults.
       covered: the inputs that were compared: `.shapes`, `.sizes`, `.layouts`, `.dtypes`, `.smallest`, `.largest`.
-      name, fmt: of the quantizer.
-      asked: the keywords.
+      name, fmt: name of the function, and the format.
+      asked: the keywords of the check.
     """
 
     name: str
@@ -152,9 +102,8 @@ class QuantizerReport:
         keywords = ", ".join(f"{word}={value!r}" for word, value in self.asked.items())
         lines = [f"{self.name} {'is' if self.ok else 'is not'} a quantizer to {self.fmt} with {keywords}."]
         if self.of:
-            lines.append(
-                f"{self.differ:,} of {self.of:,} points differ{': ' if self.diagnosis else '.'}{self.diagnosis}"
-            )
+            why = f" {self.diagnosis[0].upper()}{self.diagnosis[1:].rstrip('.')}." if self.diagnosis else ""
+            lines.append(f"{self.differ:,} of {self.of:,} results differ.{why}")
         if self.ok and (self.excluded or self.rivals):
             lines.append(certificate(self.excluded, self.rivals))
         lines += [f"  {line}" for one in self.broken for line in str(one).splitlines()]
@@ -165,30 +114,78 @@ class QuantizerReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
-    """Return the sentence that says what a verdict excludes."""
-    text = (
-        f"Of {excluded + len(rivals):,} other policies and faults {excluded:,} differ on at least one of these inputs"
-    )
+    """Return the sentence that says how many other policies and faults the results exclude."""
+    text = f"Of {excluded + len(rivals):,} other policies and faults, {excluded:,} would give another result"
     if not rivals:
-        return f"{text}: every one."
+        return f"Each of {excluded:,} other policies and faults would give another result for at least one input."
     named = "; ".join(rivals[:LISTED])
     more = f"; and {len(rivals) - LISTED} more in .rivals" if len(rivals) > LISTED else ""
-    return f"{text}; not excluded: {named}{more}."
+    return f"{text} for at least one input; not excluded: {named}{more}."
 
 
-def _but(faults: tuple[str, ...]) -> str:
-    return f", but it {'; it '.join(faults)}" if faults else ""
+def explained_by(causes: tuple[str, ...]) -> str:
+    """Return the diagnosis that causes, clauses after "it", explain every difference."""
+    whole = "one cause explains all" if len(causes) == 1 else f"{len(causes)} causes together explain all"
+    return f"{whole}: it {'; it '.join(causes)}"
+
+
+def explained(*causes: str) -> dict[str, Any]:
+    """Return the fields of a report whose differences these causes all explain."""
+    return {"causes": causes, "diagnosis": explained_by(causes), "unexplained": 0}
+
+
+def keywords_of(options: CastOptions) -> dict[str, Any]:
+    """Return the keywords of a cast as reports show them."""
+    return {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
+
+
+class Findings:
+    """The properties that a check found to hold or to be broken, and its notes, each in the order of the checks."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, None] = {}
+        self.broken: dict[str, Broken] = {}
+        self.notes: dict[str, None] = {}
+
+    def record(self, name: str, broken: Broken | None = None) -> None:
+        """Record that a property holds, or, the first time, what breaks it."""
+        if broken is None:
+            self.held.setdefault(name)
+        else:
+            self.broken.setdefault(name, broken)
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        self.notes.setdefault(text)
+
+    def refuse(self, refusal: FunctionMisbehaved) -> None:
+        """Record the rule that a function broke in place of what else was found about it."""
+        self.broken[refusal.rule] = Broken(refusal.rule, refusal.sentence)
+
+    @property
+    def names_held(self) -> tuple[str, ...]:
+        """Names of the properties that hold in all calls."""
+        return tuple(name for name in self.held if name not in self.broken)
+
+    def report(
+        self, name: str, fmt: Any, asked: dict[str, Any], covered: CoverageRecord, **fields: Any
+    ) -> QuantizerReport:
+        """Return the report on a function with further fields."""
+        return QuantizerReport(
+            name, fmt, asked, self.names_held, tuple(self.broken.values()), notes=tuple(self.notes),
+            covered=covered.coverage, **fields,
+        )  # fmt: skip
 
 
 def shown_input(x: Any) -> str:
-    """An input as a hexadecimal float and its pattern."""
+    """Return an input as a hexadecimal float, a decimal number and a bit pattern."""
     number = float(x)
     bits = int(np.asarray(x).view(f"u{x.dtype.itemsize}"))
     return f"x = {number.hex()} ({number!r}, 0x{bits:0{2 * x.dtype.itemsize}X})"
 
 
 def code_of(word: Any, fmt: Format) -> int | None:
-    """The code of a value given as the pattern of a float64, None for what is no value of the format."""
+    """Return the code of a value given as the pattern of a float64, or None where the format does not have it."""
     value = np.array([word], np.uint64).view(np.float64)
     if np.isnan(value[0]):
         return fmt.nan_code
@@ -199,7 +196,7 @@ def code_of(word: Any, fmt: Format) -> int | None:
 
 
 def shown_result(word: Any, fmt: Format) -> str:
-    """A result as code and value."""
+    """Return a result, given as the pattern of a float64, as code and value."""
     value = float(np.array([word], np.uint64).view(np.float64)[0])
     code = code_of(word, fmt)
     if code is None:
@@ -208,7 +205,7 @@ def shown_result(word: Any, fmt: Format) -> str:
 
 
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
-    """A Broken whose input is one element."""
+    """Return a broken property that x[0] shows; got and want are patterns of float64, call names the function."""
     scalar = x[0]
     return Broken(
         name, input_bits=int(x.view(f"u{x.dtype.itemsize}")[0]), input=shown_input(scalar), got=shown_result(got, fmt),

@@ -1,4 +1,4 @@
-"""Faults that show on a part of the inputs only: one sign, or binades."""
+"""Faults that only show for a part of the inputs: one sign, or some binades."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.testing.quantizers.model import QuantizerModel, Through
+from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.rounder import SplitInputs, Words
+from fpsim.testing.quantizers.steps import Through
 
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Region:
-    """Inputs of a sign (None: both) whose magnitude is at least 2**low and below 2**high (None: no end)."""
+    """Inputs of a sign (None for both) with magnitudes of at least 2**low and below 2**high (None for no limit)."""
 
     negative: bool | None = None
     low: int | None = None
@@ -24,11 +25,11 @@ class Region:
 
     @property
     def ends(self) -> int:
-        """The number of things that it limits."""
+        """Number of limits."""
         return sum(end is not None for end in (self.negative, self.low, self.high))
 
     def holds(self, inputs: SplitInputs) -> Flags:
-        """Return which inputs lie in it; no NaN where it has an end."""
+        """Return which inputs are in the region; NaN only if it has no limits of magnitude."""
         inside = np.ones(inputs.negative.shape, np.bool_)
         if self.negative is not None:
             inside &= inputs.negative == self.negative
@@ -51,7 +52,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A model that is another one in a region."""
+    """A model that is faulty in a region, and elsewhere right."""
 
     start: QuantizerModel
     faulty: QuantizerModel
@@ -59,16 +60,16 @@ class Restricted:
 
     @property
     def through(self) -> Through | None:
-        """The format that values of the region go through."""
+        """Format that values of the region are rounded to first, or None."""
         return self.faulty.through
 
     def run(self, inputs: SplitInputs) -> Words:
-        """The results as patterns of float64, every NaN the same."""
+        """Return the results for inputs as patterns of float64, every NaN the same."""
         return np.where(self.region.holds(inputs), self.faulty.run(inputs), self.start.run(inputs))
 
 
 def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
-    """The smallest regions of each kind around the inputs that differ, the plainest first."""
+    """Yield the smallest regions of each kind that hold the inputs with wrong results, the plainest first."""
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
     if sign is not None:
@@ -88,7 +89,7 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
 
 
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
-    """The region in which a faulty model, and elsewhere the right one, gives what came; None where none does."""
+    """Return the region in which a faulty model, and elsewhere the right one, gives all results, or None."""
     differ = got != start
     if (faulty != got)[differ].any():
         return None

@@ -1,6 +1,6 @@
-"""Rounds magnitudes to the codes of any grid by any rule, right or wrong, in float64 whose every step is exact.
+"""Rounds magnitudes to the codes of any grid by any rule, right or wrong, in float64 with exact steps.
 
-What is right is asked of `fpsim.encode`; this says what a faulty quantizer would give, without compiling anything.
+`fpsim.encode` decides what is right; this computes what a faulty quantizer would give, without compiling anything.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 Made = TypeVar("Made")
 
-NAN_WORD = np.uint64(0x7FF8000000000000)  # stands for every NaN in comparisons
+NAN_WORD = np.uint64(0x7FF8000000000000)  # in place of every NaN in comparisons
 FRACTION_BITS, BIAS, INFINITE = 52, 1023, 2047  # of float64, and the exponent's field of Inf
 
 Rule = Callable[[Flags, Doubles, Flags], Flags]
 
 
 def _rule_of(mode: Rounding) -> Rule:
-    """The rule of a mode, from its row."""
+    """Return the rule of a rounding mode, from its facts."""
 
     def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:
         away = np.zeros_like(odd)
@@ -46,8 +46,8 @@ def _rule_of(mode: Rounding) -> Rule:
     return goes_away
 
 
-# Rule -> whether a magnitude goes to the next one: (the smaller one is odd, the share of a unit dropped, negative).
-# Those of modes are written out, which is faster, or follow from the mode's row.
+# Name -> whether a magnitude is rounded up, from (smaller neighbour is odd, dropped fraction of a unit, negative).
+# Rules of rounding modes are written out, which is faster, or follow from the facts of the mode.
 RULES: MappingProxyType[str, Rule] = MappingProxyType(
     {mode.name.lower(): _rule_of(mode) for mode in Rounding if mode is not Rounding.STOCHASTIC}
     | {
@@ -74,7 +74,7 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "next_bit_even": lambda odd, rest, negative: (rest > 0.5) | ((rest == 0.5) & odd),
     }
 )
-PARITY_BIT = MappingProxyType({"next_bit_even": 1})  # which bit of a code a rule takes for its lowest one; else bit 0
+PARITY_BIT = MappingProxyType({"next_bit_even": 1})  # bit of a code that a rule takes as the lowest one, other than 0
 TIES = MappingProxyType(
     {
         "nearest_even": "to the even code",
@@ -84,7 +84,7 @@ TIES = MappingProxyType(
         "nearest_down": "down, toward -Inf",
         "nearest_odd": "to the odd code",
     }
-)  # where the rules that round to nearest take a tie
+)  # direction of ties, of rules that round to nearest
 NEAREST = frozenset(TIES) | {mode.name.lower() for mode in Rounding if mode.is_nearest}
 SENTENCES = MappingProxyType(
     {rule: f"rounds as {rule} does" for rule in RULES}
@@ -110,19 +110,19 @@ SENTENCES = MappingProxyType(
 def rule_words(rule: str, promised: str) -> str:
     """Return what a quantizer that follows a rule does, as a clause after "it".
 
-    promised: the rule that it should follow; of two rules that round to nearest only ties differ.
+    promised: the rule that it should follow; two rules that round to nearest differ in ties alone.
     """
     if rule not in TIES:
         return SENTENCES[rule]
     return f"takes ties {TIES[rule]}" if promised in NEAREST else f"rounds to nearest, ties {TIES[rule]}"
 
 
-# how clauses on a rounding begin, beside those on a format in between
+# beginnings of clauses on a rounding, other than those on a format in between
 ROUNDS = tuple(f"rounds {how}" for how in ("toward", "up", "down", "away", "as ", "to nearest", "to odd"))
 
 
 def in_elements(clause: str) -> str:
-    """Return the clause on what a cast does, where it does so to elements that have a scale.
+    """Return the clause on a cast as a clause on the cast of elements that have a scale.
 
     Example:
       >>> from fpsim.testing.quantizers.rounder import in_elements
@@ -137,7 +137,7 @@ def in_elements(clause: str) -> str:
 
 
 class FractionGrid(NamedTuple):
-    """Magnitudes with so many fraction bits, whose spacing stops shrinking at an exponent."""
+    """Magnitudes with a number of fraction bits, whose spacing stops shrinking at an exponent."""
 
     mantissa_bits: int
     min_exponent: int
@@ -147,45 +147,45 @@ class FractionGrid(NamedTuple):
 
 @lru_cache(maxsize=64)
 def grid_of(fmt: Format) -> FractionGrid:
-    """The grid of a format."""
+    """Return the grid of a format."""
     return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
 
 
-KEPT_STEPS = 512  # what inputs keep at once
+KEPT_STEPS = 512  # results of steps that inputs keep at once
 
 
 class SplitInputs(NamedTuple):
-    """Inputs, taken apart."""
+    """Inputs as signs and exact magnitudes."""
 
     negative: Flags
     magnitude: Doubles  # exact; Inf and NaN as they are
     finite: Flags
-    payload: Doubles | None = None  # what the bits of float32's NaNs are if they are read as numbers
-    steps: dict[Any, Any] | None = None  # what models made of them, by what decides it; None keeps nothing
+    payload: Doubles | None = None  # the numbers that float32 NaNs would be if their bits were read as such
+    steps: dict[Any, Any] | None = None  # results of steps of models, by parameters; None keeps nothing
 
     def with_steps(self) -> SplitInputs:
-        """The same, which keep what the first steps of models come to, for other models with the same parameters."""
+        """Return the same inputs, which keep results of models' first steps for models with the same parameters."""
         return self._replace(steps={})
 
     def once(self, parameters: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
-        """Return what a step makes of them, kept from an earlier model with the same parameters if there is one."""
+        """Return the result of a step, kept from an earlier model with the same parameters if there is one."""
         if self.steps is None:
             return step(self)
         if parameters not in self.steps:
             if len(self.steps) >= KEPT_STEPS:
                 self.steps.clear()
             self.steps[parameters] = step(self)
-        found: Made = self.steps[parameters]
-        return found
+        result: Made = self.steps[parameters]
+        return result
 
     def part(self, chosen: Any) -> SplitInputs:
-        """Some of them."""
+        """Return some of the inputs, by index or mask."""
         payload = None if self.payload is None else self.payload[chosen]
         return SplitInputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen], payload)
 
 
 def taken_apart(x: npt.ArrayLike) -> SplitInputs:
-    """An array of floats as exact magnitudes and signs."""
+    """Return an array of floats as exact magnitudes and signs."""
     source, fmt = float_array(x)
     values = source.ravel() if fmt == FP64 else decode(source.ravel().view(fmt.storage), fmt, np.float64)
     payload = None
@@ -196,10 +196,10 @@ def taken_apart(x: npt.ArrayLike) -> SplitInputs:
 
 
 def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule: str) -> Codes:
-    """Magnitude codes of finite magnitudes, beyond the largest one as if exponents went on."""
+    """Return the codes of finite magnitudes; beyond the largest value, as if the exponent had no limit."""
     if magnitude.size and not grid.subnormals:
         magnitude = np.maximum(magnitude, np.ldexp(1.0, grid.min_exponent))
-    if _is_inner(grid):  # the exponent's field, which is that of a lower binade in zeros and subnormals
+    if _is_inner(grid):  # the exponent field, which is lower for zeros and subnormals
         exponents = np.maximum((magnitude.view(np.int64) >> FRACTION_BITS) - BIAS, grid.min_exponent)
         scaled = magnitude * ((BIAS + grid.mantissa_bits - exponents) << FRACTION_BITS).view(np.float64)
     else:
@@ -219,7 +219,7 @@ def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule
 
 
 def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
-    """The magnitudes of codes, specials read as if they were finite."""
+    """Return the magnitudes of codes, special codes read as finite ones."""
     if _is_inner(grid):  # a code with the bias of float64 is a pattern of float64, but for subnormals
         lowest = grid.min_exponent + BIAS - (1 if grid.subnormals else 0)
         fields = np.minimum(codes + (lowest << grid.mantissa_bits), INFINITE << grid.mantissa_bits)
@@ -236,17 +236,17 @@ def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
 
 
 def _is_inner(grid: FractionGrid) -> bool:
-    """Return whether float64 holds its spacings, and what scales them to 1, as normal values."""
+    """Return whether float64 holds the spacings of a grid, and the factors that scale them to 1, as normal values."""
     return 0 < grid.mantissa_bits <= FRACTION_BITS and grid.mantissa_bits - grid.min_exponent <= BIAS - 1
 
 
 @lru_cache(maxsize=1024)
 def magnitude_of(code: int, grid: FractionGrid) -> float:
-    """The magnitude of one code."""
+    """Return the magnitude of one code."""
     return float(magnitudes_of(np.array([code]), grid)[0])
 
 
 def words_of(values: Doubles) -> Words:
-    """Values as patterns in which all NaNs are one, so that equal patterns are equal results."""
+    """Return values as patterns of float64, with one pattern for all NaNs."""
     words = np.ascontiguousarray(values).view(np.uint64)
     return np.where(np.isnan(values), NAN_WORD, words)

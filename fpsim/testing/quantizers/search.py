@@ -1,4 +1,4 @@
-"""Finds the model that gives what a quantizer gave: one fault or a few, and what could not be told from these."""
+"""Finds the model that gives the results of a quantizer, with one fault or a few, and the models that give the same."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fpsim.testing.quantizers.observed import observed
 from fpsim.testing.quantizers.restricted import Restricted, region_of
 from fpsim.testing.quantizers.rounder import SplitInputs, Words
 
-PART = 800  # inputs of a kind, those that differ and those that do not, that candidates are first held against
-EVERY, FIRST = 13, 250  # of all, about how many rivals are held against first, since any difference rules them out
-KEPT = 2000  # models of which it is kept what they give for these
+PART = 800  # inputs with wrong results, and inputs with right ones, that candidates are compared with first
+EVERY, FIRST = 13, 250  # rivals are first compared for every 13th input or 250 inputs: any difference rules them out
+KEPT = 2000  # models whose results for these inputs are kept
 FAR = frozenset(
     {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps", "unrounded"}
 )  # parameters that seldom change for a part of the inputs
-BEAM = (20, 8)  # how many of the best are carried on with a second and a third fault
+BEAM = (20, 8)  # the number of best models to which a second and a third fault are added
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """The nearest model: how many inputs differ from it, and which others differ on none."""
+    """The nearest model: the number of results that it does not give, and other models that give the same results."""
 
     model: QuantizerModel | Restricted
     faults: tuple[Deviation, ...]
@@ -39,10 +39,10 @@ class FoundModel:
 
 
 class KnownModels:
-    """Results of models for some inputs, which do not depend on the quantizer that they are held against.
+    """Results of models for some inputs, shared by checks of different quantizers.
 
     Attributes:
-      certificates: how many rivals a model was told from, and from which not, by the start of a search and the model.
+      certificates: number of excluded rivals, and the others, by the start of a search and the model found.
     """
 
     def __init__(self, inputs: SplitInputs) -> None:
@@ -53,7 +53,7 @@ class KnownModels:
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """Return what a model gives for the first inputs that a rival is held against."""
+        """Return the results of a model for the inputs that rivals are compared with first."""
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
@@ -62,15 +62,15 @@ class KnownModels:
 
 
 class ModelSearch:
-    """The results of a quantizer for some inputs, held against models.
+    """The results of a quantizer for some inputs, compared with models.
 
-    known: what is known of models from earlier searches with the same inputs.
+    known: results of models from earlier searches with the same inputs.
     """
 
     def __init__(
         self, inputs: SplitInputs, got: Words, source: Format, codes: bool, known: KnownModels | None = None
     ) -> None:
-        self.inputs = inputs.with_steps() if got.size <= 3 * PART else inputs  # of many, steps would fill the memory
+        self.inputs = inputs.with_steps() if got.size <= 3 * PART else inputs  # many would fill the memory
         self.got, self.source, self.codes = got, source, codes
         self.known = KnownModels(inputs) if known is None else known
         self.tried = 0
@@ -78,21 +78,21 @@ class ModelSearch:
         self._of_first = got[self.known.first]
 
     def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
-        """Return where a model gives something else."""
+        """Return the inputs for which a model gives another result."""
         return np.asarray(model.run(self.inputs) != self.got)
 
     def count(self, model: QuantizerModel) -> int:
-        """Return how many inputs differ from a model, of all."""
+        """Return the number of inputs for which a model gives another result."""
         return int(self.differing(model).sum())
 
     def rearranged(self, places: npt.NDArray[np.intp]) -> ModelSearch:
-        """Return the search for what results are that were right in other places: number i at places[i]."""
+        """Return the search for the same results in other places: result i at places[i]."""
         got = np.empty_like(self.got)
         got[places] = self.got
         return ModelSearch(self.inputs, got, self.source, self.codes, self.known)
 
     def explain(self, start: QuantizerModel) -> FoundModel:
-        """The nearest model to what was given, by the fewest faults from one that it should be."""
+        """Return the model nearest to the results, with the fewest faults added to the right one."""
         differ = self.differing(start)
         self._take_part(differ)
         if not differ.any():
@@ -116,7 +116,7 @@ class ModelSearch:
         return self._found(start, faults, self.count(_with(start, faults)), [])
 
     def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
-        """A fault that gives all that differs, in the region where it does."""
+        """Return a fault that gives all results in a region, with the right model elsewhere; None if there is none."""
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
         for faults, _ in level:
@@ -136,8 +136,8 @@ class ModelSearch:
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
     ) -> list[tuple[tuple[Deviation, ...], int]]:
-        """Every one with another fault in parameters that it does not change yet."""
-        found, seen = [], set()
+        """Return sets of faults with one more fault, in parameters that they do not change yet."""
+        extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
             for one in singles:
@@ -146,8 +146,8 @@ class ModelSearch:
                     seen.add(key)
                     left = self._few(one.apply(faulty))
                     if left < few:  # a fault that explains nothing is none
-                        found.append(((*faults, one), left))
-        return found
+                        extended.append(((*faults, one), left))
+        return extended
 
     def _found(
         self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
@@ -158,37 +158,37 @@ class ModelSearch:
         words = [f"it {sentence(other)}" for other in plain if _with(start, other) != model]
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
-    def _certified(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """The certificate of a model that gives everything, from an earlier search where there was one."""
-        key = start, found
+    def _certified(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
+        """Return the certificate of a model that gives all results, from an earlier search if there was one."""
+        key = start, model
         certificates = self.known.certificates
         if key in certificates:
             excluded, rivals = certificates[key]
             self.tried += excluded + len(rivals)
         else:
-            certificates[key] = self.certificate(start, found)
+            certificates[key] = self.certificate(start, model)
         return certificates[key]
 
-    def certificate(self, start: QuantizerModel, found: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return how many models around one differ on an input at least, and the names of the rest, but one."""
-        others = {words: other for words, other in rival_models(start, self.source).items() if other != found}
+    def certificate(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
+        """Return the number of rivals that give another result, and the names of the others but the model found."""
+        others = {words: other for words, other in rival_models(start, self.source).items() if other != model}
         rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return how many of the part differ from a model."""
+        """Return the number of inputs of the part for which a model gives another result."""
         self.tried += 1
         return int((model.run(self._part) != self._of_part).sum())
 
     def gives_all(self, model: QuantizerModel) -> bool:
-        """Return whether nothing differs from a model. Of the many that it does from, a few inputs tell most."""
+        """Return whether a model gives all results; a few inputs, compared first, rule out most models."""
         self.tried += 1
         if (self.known.first_of(model) != self._of_first).any():
             return False
         return not (model.run(self._part) != self._of_part).any() and self.count(model) == 0
 
     def _take_part(self, differ: npt.NDArray[np.bool_]) -> None:
-        """Hold candidates against a part where there is much, with every region in it."""
+        """Select a part of many inputs for comparisons with candidates, with specials and inputs of every region."""
         if self.got.size <= 3 * PART:
             return
         chosen = np.union1d(_spread(np.flatnonzero(differ)), _spread(np.flatnonzero(~differ)))
@@ -199,25 +199,25 @@ class ModelSearch:
 
 @lru_cache(maxsize=16)
 def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
-    """The family of a verdict: each policy, alone and behind FP16, BF16 or TF32, and single faults."""
+    """Return the rivals of a model: each policy, alone and after FP16, BF16 or TF32, and single faults."""
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}
     first = [one for one in faults if one.words in named]
-    found: dict[QuantizerModel, str] = {}
+    rivals: dict[QuantizerModel, str] = {}
     for (plain, words), before in itertools.product(
         plain_models(model.fmt, model.source_normal).items(), [None, *first]
     ):
-        name = f"it has {', '.join(words.values())}"
+        name = f"it has {', '.join(f'{word}={value!r}' for word, value in words.items())}"
         other, name = (plain, name) if before is None else (before.apply(plain), f"{name} and {before.words}")
-        found.setdefault(other, name)
+        rivals.setdefault(other, name)
     for one in faults:
         if not seldom(one.words):
-            found.setdefault(one.apply(model), f"it {one.words}")
-    return {words: other for other, words in found.items()}
+            rivals.setdefault(one.apply(model), f"it {one.words}")
+    return {words: other for other, words in rivals.items()}
 
 
 def seldom(words: str) -> bool:
-    """Return whether a fault is one of a first format's limits, which few inputs show."""
+    """Return whether a fault is about the limits of a first format, which few inputs show."""
     return "which " in words
 
 
@@ -228,7 +228,7 @@ def _with(start: QuantizerModel, faults: tuple[Deviation, ...]) -> QuantizerMode
 
 
 def _spread(places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """At most PART of some places, evenly, the first and last included."""
+    """Return at most PART of some indices, evenly spread, with the first and the last."""
     if places.size <= PART:
         return places
     return places[np.unique(np.linspace(0, places.size - 1, PART).astype(np.intp))]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of formats, codes, values and operands; Hypothesis is loaded here and nowhere else."""
+"""Hypothesis strategies of formats, codes, values and operands; only this package loads Hypothesis."""
 
 from fpsim.errors import install
 from fpsim.lazy import face

@@ -29,16 +29,16 @@ WHOLE = 8  # rows or columns of a tile that spans an axis
 
 
 def arrays(fmt: FormatLike, shape: Shape, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[Array]:
-    """Arrays of a format's values. They shrink to zeros.
+    """Return a strategy of arrays of a format's values, which shrink to zeros.
 
     Args:
       fmt: the format, by name, dtype or object.
       shape: a shape, a length, or a strategy of shapes such as `hypothesis.extra.numpy.array_shapes()`.
-      dtype: of the array: any float dtype that holds the format, its own too; None for float32, where that holds it,
-        else float64.
+      dtype: dtype of the arrays, any float dtype that holds the format, or the format's own; None for float32, or
+        float64 where float32 does not hold the format.
 
     Raises:
-      ValueError: an unknown format, or a dtype that does not hold it.
+      ValueError: the format is unknown, or the dtype does not hold it.
 
     Example:
       >>> from hypothesis import find
@@ -49,28 +49,28 @@ def arrays(fmt: FormatLike, shape: Shape, *, dtype: npt.DTypeLike | None = None)
     """
     target_fmt = find_format(fmt)
     if dtype is None:
-        found = np.dtype(np.float32 if FP32.holds(target_fmt) else np.float64)
+        array_dtype = np.dtype(np.float32 if FP32.holds(target_fmt) else np.float64)
     else:
         known = dtype_of(dtype)
         holder = None if known is None else FORMAT_OF.get(np.dtype(known))
         if known is None or holder is None or not holder.holds(target_fmt):
             raise ValueError(f"dtype must be a float dtype that holds {target_fmt.name}; got {shown(dtype)}.")
-        found = np.dtype(known)
-    elements: st.SearchStrategy[Any] = values(target_fmt).map(lambda x: found.type(x))
-    return hnp.arrays(found, shape, elements=elements)
+        array_dtype = np.dtype(known)
+    elements: st.SearchStrategy[Any] = values(target_fmt).map(lambda x: array_dtype.type(x))
+    return hnp.arrays(array_dtype, shape, elements=elements)
 
 
 def from_dtype(dtype: npt.DTypeLike) -> st.SearchStrategy[Any]:
-    """Elements of a dtype, every code among them: what `hypothesis.extra.numpy.from_dtype` lacks for ml_dtypes.
+    """Return a strategy of all elements of a dtype, as `hypothesis.extra.numpy.from_dtype` does for NumPy dtypes.
 
     Args:
-      dtype: any of ml_dtypes: floats, small integers, complex pairs; others go to Hypothesis's own function.
+      dtype: any ml_dtypes dtype: floats, small integers, complex pairs; for others Hypothesis's function is called.
 
     Returns:
       A strategy of scalars of the dtype, for `hypothesis.extra.numpy.arrays(dtype, shape, elements=...)`.
 
     Raises:
-      TypeError: what is no dtype.
+      TypeError: the argument is not a dtype.
 
     Example:
       >>> from hypothesis import find
@@ -78,20 +78,20 @@ def from_dtype(dtype: npt.DTypeLike) -> st.SearchStrategy[Any]:
       >>> find(fp.testing.strategies.from_dtype(ml_dtypes.bfloat16), lambda x: float(x) > 300)
       302
     """
-    found = np.dtype(dtype_of(dtype) or dtype)
-    if found.name in PARTS:
-        part = PARTS[found.name]
-        return st.tuples(from_dtype(part), from_dtype(part)).map(lambda pair: np.array(pair, part).view(found)[0])
-    if found.name in INTEGERS:
-        info = ml_dtypes.iinfo(found)  # type: ignore[no-untyped-call]
+    known = np.dtype(dtype_of(dtype) or dtype)
+    if known.name in PARTS:
+        part = PARTS[known.name]
+        return st.tuples(from_dtype(part), from_dtype(part)).map(lambda pair: np.array(pair, part).view(known)[0])
+    if known.name in INTEGERS:
+        info = ml_dtypes.iinfo(known)  # type: ignore[no-untyped-call]
         positive = st.integers(0, int(info.max))
         every = positive | st.integers(int(info.min), -1) if info.min < 0 else positive
-        return every.map(found.type)
-    fmt = FORMAT_OF.get(found)
+        return every.map(known.type)
+    fmt = FORMAT_OF.get(known)
     if fmt is None or fmt.bits > TABLE_BITS:
-        return hnp.from_dtype(found)
+        return hnp.from_dtype(known)
     ordered = codes_by_value(fmt)
-    return st.integers(0, ordered.size - 1).map(lambda place: ordered[place : place + 1].view(found)[0])
+    return st.integers(0, ordered.size - 1).map(lambda place: ordered[place : place + 1].view(known)[0])
 
 
 # ---- arrays to be scaled
@@ -106,7 +106,7 @@ def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]
 
 
 def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
-    """A tile whose largest magnitude is a power of two times a factor."""
+    """Return a maker of tiles whose largest magnitude is a power of two times a factor."""
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.uniform(-0.9, 0.9, (m, n))
@@ -117,7 +117,7 @@ def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
 
 
 def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """An outlier in a corner, next to another tile."""
+    """Return a tile with an outlier in a corner, next to other tiles."""
     tile = rng.standard_normal((m, n)).astype(np.float32)
     tile[rng.choice([0, m - 1]), rng.choice([0, n - 1])] = 2.0 ** int(rng.integers(6, 20))
     return tile
@@ -133,7 +133,7 @@ def _with(special: float) -> Tile:
 
 
 def _tiny(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Subnormals of float32."""
+    """Return a tile of float32 subnormals."""
     return (rng.integers(-9, 10, (m, n)) * 2.0**-149).astype(np.float32)
 
 
@@ -157,21 +157,21 @@ SPECIAL = ("one Inf", "only Inf", "one NaN")
 def scaled_arrays(
     scaling: Scaling | str, *, tiles: int = 3, ragged: bool = True, specials: bool = True
 ) -> st.SearchStrategy[npt.NDArray[np.float32]]:
-    """Matrices to scale: of ones, zeros, constants, subnormals, amax at a power of two, an outlier at an edge, Inf.
+    """Return a strategy of matrices to scale, with tiles of ones, zeros, subnormals, outliers, Inf and NaN.
 
     Args:
       scaling: an `fp.Scaling` with a block of two axes, such as `fp.scalings.MX`.
-      tiles: at most so many along each axis.
-      ragged: whether the last tiles may be cut short.
+      tiles: the largest number of tiles along each axis.
+      ragged: whether the last tiles may be smaller.
       specials: whether tiles may hold Inf and NaN.
 
     Returns:
-      A strategy of float32 matrices of whole and cut tiles, each of a kind of `TILES`. They shrink to
-      one element, of value 1; without `ragged` to one tile of ones.
+      A strategy of float32 matrices whose tiles are of the kinds in `TILES`. They shrink to one element of value 1;
+      without `ragged` to one tile of ones.
 
     Raises:
-      TypeError: no Scaling.
-      ValueError: a block of another number of axes.
+      TypeError: the argument is not a Scaling.
+      ValueError: the block does not have two axes.
 
     Example:
       >>> from hypothesis import find

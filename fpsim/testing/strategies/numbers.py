@@ -1,4 +1,4 @@
-"""Codes, values, and the inputs between and beyond values at which casts decide."""
+"""Strategies of codes, values, and inputs at which the result of a cast changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUIET, SIGNALLING = 0x7FC00000, 0x7F800001  # NaNs of float32
 
 
 def codes(fmt: FormatLike) -> st.SearchStrategy[int]:
-    """Codes of a format: integers that print in hexadecimal. They shrink to 0.
+    """Return a strategy of codes of a format: integers that print in hexadecimal and shrink to 0.
 
     Args:
       fmt: the format, by name, dtype or object.
@@ -48,11 +48,11 @@ def codes(fmt: FormatLike) -> st.SearchStrategy[int]:
 
 
 def values(fmt: FormatLike, *, allow_nan: bool = True, allow_infinity: bool = True) -> st.SearchStrategy[float]:
-    """Values of a format: floats that print in hexadecimal. They shrink to 0.0, and to integers before fractions.
+    """Return a strategy of values of a format: floats that print in hexadecimal and shrink to 0.0, to integers first.
 
     Args:
       fmt: the format, by name, dtype or object.
-      allow_nan, allow_infinity: whether they may be NaN, Inf, where the format has them.
+      allow_nan, allow_infinity: whether NaN and Inf are drawn if the format has them.
 
     Raises:
       ValueError: an unknown format.
@@ -79,11 +79,11 @@ def values(fmt: FormatLike, *, allow_nan: bool = True, allow_infinity: bool = Tr
 
 
 def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Midpoints of neighbouring values, half the smallest value too: floats that print in hexadecimal.
+    """Return a strategy of midpoints of neighbouring values: floats that print in hexadecimal.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
-      around: up to how many floats of the dtype beyond or below the midpoint; 1 finds double roundings.
+      around: the largest distance from the midpoint, in floats of the dtype; 1 finds double roundings.
       dtype: float32 or float64; None for float32 where it holds the midpoints, else float64.
 
     Raises:
@@ -110,7 +110,7 @@ def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None
 
 
 def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Floats on both sides of the largest value, of the point from which rounding overflows, and beyond, Inf too.
+    """Return a strategy of floats around the largest value and the overflow threshold, and beyond, with Inf.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -130,7 +130,7 @@ def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.
 
 
 def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Floats around the smallest normal value and around half the smallest value, zeros too.
+    """Return a strategy of floats around the smallest normal value and around half the smallest value, with zeros.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -150,7 +150,7 @@ def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st
 
 
 def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Draw what a cast can stumble over: `fp.testing.points`, its seams more often, and any float.
+    """Return a strategy of inputs of casts: `fp.testing.points`, edges of the format more often, and any float.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -177,7 +177,7 @@ def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchS
 
 
 def float32_bits() -> st.SearchStrategy[int]:
-    """Patterns of float32, every NaN and subnormal among them: integers that print in hexadecimal, and shrink to 0.
+    """Return a strategy of float32 patterns, NaNs and subnormals included: integers that print in hexadecimal.
 
     Example:
       >>> from hypothesis import find
@@ -193,27 +193,27 @@ def float32_bits() -> st.SearchStrategy[int]:
 
 
 def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """The dtype of inputs of a cast: the one asked for, which must hold the midpoints, or the narrower one that does.
+    """Return the dtype of inputs of a cast: the requested one, or the narrowest that holds the format's midpoints.
 
     Raises:
-      ValueError: it does not hold them, or is neither float32 nor float64.
+      ValueError: the requested dtype does not hold them, or is neither float32 nor float64.
     """
     single = FP32.mantissa_bits > fmt.mantissa_bits and FP32.holds(fmt) and fmt.smallest_subnormal >= 2.0**-148
     if fmt.bits > 32:
         raise ValueError(f"fmt must have midpoints that float64 holds; got {fmt.name}. Use a format of up to 32 bits.")
     if dtype is None:
         return np.dtype(np.float32 if single else np.float64)
-    found = dtype_of(dtype)
-    if found not in (np.float32, np.float64):
+    source = dtype_of(dtype)
+    if source not in (np.float32, np.float64):
         raise ValueError(f"dtype must be float32 or float64; got {shown(dtype)}.")
-    if found == np.float32 and not single:
+    if source == np.float32 and not single:
         raise ValueError(f"dtype must hold the midpoints of {fmt.name}, which float32 does not; use float64.")
-    return np.dtype(found)
+    return np.dtype(source)
 
 
 @lru_cache(maxsize=32)
 def simplest_values(fmt: Format) -> Doubles:
-    """Every value of a format, once each, from what reads easily to what does not."""
+    """Return every value of a format once, in the order in which values shrink; Inf and NaN last."""
     table = np.asarray(fmt.table(), np.float64)
     finite = table[np.isfinite(table)]
     _, first = np.unique(finite.view(np.uint64), return_index=True)
@@ -222,7 +222,7 @@ def simplest_values(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=32)
 def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
-    """Every code of a format in the order of `simplest_values`, NaNs last."""
+    """Return every code of a format in the order of `simplest_values`, NaNs last."""
     table = np.asarray(decode(np.arange(1 << fmt.bits).astype(fmt.storage), fmt, np.float64))
     order = np.argsort(~np.isfinite(table), kind="stable")
     finite = int(np.isfinite(table).sum())
@@ -230,7 +230,7 @@ def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
 
 
 def in_order(x: Doubles) -> Doubles:
-    """Finite floats from simple ones on: fewest binary places behind the point, then smallest, then positive."""
+    """Return finite floats sorted by number of binary places after the point, then magnitude, then sign."""
     return x[_order(x)]
 
 
@@ -255,24 +255,24 @@ def _simplest_ties(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=8)
 def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """The boundary points, from simple ones on; Inf and NaN last."""
+    """Return the boundary points in the order of `in_order`; Inf and NaN last."""
     x = points(fmt, source).astype(np.float64)
     return np.concatenate([in_order(x[np.isfinite(x)]), x[~np.isfinite(x)]])
 
 
 def _one_of(table: Doubles) -> st.SearchStrategy[float]:
-    """One of many floats, without a list of them."""
+    """Return a strategy of the elements of an array, without a list of them."""
     return st.integers(0, table.size - 1).map(lambda place: HexFloat(table[place]))
 
 
 def _middle(x: float, fmt: Format) -> float:
-    """The midpoint of a finite value and the next one away from zero."""
+    """Return the midpoint of a finite value and the next one away from zero."""
     step = fmt.ulp(x) / 2
     return x + float(np.copysign(step, x))
 
 
 def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
-    """Floats up to so many places of the source away; 0 first, then outward."""
+    """Return a strategy of floats up to a number of places of the source away; they shrink to the midpoint."""
     if not around:
         return middle
     steps = sorted(range(-around, around + 1), key=lambda step: (abs(step), step < 0))
@@ -301,18 +301,18 @@ def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
 
 
 def _seam(centres: Doubles, far: list[float], fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """The centres, the floats next to them, and what lies far from them, of every sign that the format has."""
+    """Return centres, the floats next to them, and those in `far`, with every sign that the format has."""
     with np.errstate(all="ignore"):
         near = centres.astype(source)
         outward = np.nextafter(near, source.type(np.inf))
         inward = np.nextafter(near, source.type(0))
-        found = np.concatenate([near, outward, inward, np.array(far).astype(source)]).astype(np.float64)
-    return np.concatenate([found, -found]) if fmt.signed else found
+        floats = np.concatenate([near, outward, inward, np.array(far).astype(source)]).astype(np.float64)
+    return np.concatenate([floats, -floats]) if fmt.signed else floats
 
 
 def _floats(x: Any) -> list[float]:
-    """Floats once each, the order kept; 0.0 and -0.0 are two."""
-    return [HexFloat(each) for each in {float(one).hex(): one for one in x}.values()]
+    """Return floats without duplicates in the same order; 0.0 and -0.0 are different."""
+    return [HexFloat(kept) for kept in {float(one).hex(): one for one in x}.values()]
 
 
 def _of_bits(bits: int) -> float:

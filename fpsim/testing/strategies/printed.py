@@ -1,4 +1,4 @@
-"""Numbers that print as hexadecimal text, which can be pasted with every bit."""
+"""Numbers that print in hexadecimal, so that pasting the text gives the same bits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 class HexFloat(float):
-    """A float whose text is an exact one.
+    """A float that prints in hexadecimal.
 
     Example:
       >>> from fpsim.testing.strategies.printed import HexFloat
@@ -24,7 +24,7 @@ class HexFloat(float):
 
 
 class Bits(int):
-    """A code or pattern, whose text has all digits of its width.
+    """A code or bit pattern that prints with all hexadecimal digits of its width.
 
     Example:
       >>> from fpsim.testing.strategies.printed import Bits
@@ -47,7 +47,7 @@ class Bits(int):
 
 
 def short_hex(x: float) -> str:
-    """`float.hex` without zeros at the end.
+    """Return `float.hex` without trailing zeros.
 
     Example:
       >>> from fpsim.testing.strategies.printed import short_hex

@@ -1,4 +1,4 @@
-"""Operands of matrix units that show how these add."""
+"""Strategies of operands of matrix units that show how the units add."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ EDITS = 6  # single elements that are drawn, so that a counterexample shrinks to
 
 
 def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrategy[tuple[Any, Any]]:
-    """Operands (a, b) for `fp.matmul(a, b, accumulate=unit)`: ones, cancelling, wide and any codes, with single edits.
+    """Return a strategy of operands (a, b) for `fp.matmul(a, b, accumulate=unit)`: ones, cancelling, wide, any codes.
 
     Args:
       unit: a unit or its name (`fp.units()`).
-      m, n, k: a has m rows, b n columns, and sums k terms; for block-scaled units a multiple of the block.
+      m, n, k: rows of a, columns of b, and terms of a sum; k is a multiple of the block of block-scaled units.
 
     Returns:
       A strategy of pairs: codes, (m, k) and (k, n), of the dtypes that the unit takes; `fp.Scaled` arrays for
       block-scaled units. They shrink to ones, with as few other elements as show a failure.
 
     Raises:
-      ValueError: an unknown unit, a size below 1, or k that is no multiple of the block.
-      TypeError: a size that is no integer.
+      ValueError: the unit is unknown, a size is below 1, or k is no multiple of the block.
+      TypeError: a size is not an integer.
 
     Example:
       >>> from hypothesis import find
@@ -44,12 +44,14 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
       >>> a, b.ravel()
       (array([[56, 56, 56, 56]], dtype=uint8), array([ 0, 56, 56, 56], dtype=uint8))
     """
-    found = find_unit(unit)
+    matrix_unit = find_unit(unit)
     for name, size in (("m", m), ("n", n), ("k", k)):
         require_integer(name, size, 1)
-    if found.scale is not None and k % found.block:
-        raise ValueError(f"k must be a multiple of the {found.block} terms of a block of {found.name}; got {k}.")
-    return _pair(found, m, n, k)
+    if matrix_unit.scale is not None and k % matrix_unit.block:
+        raise ValueError(
+            f"k must be a multiple of the {matrix_unit.block} terms of a block of {matrix_unit.name}; got {k}."
+        )
+    return _pair(matrix_unit, m, n, k)
 
 
 @st.composite
@@ -82,7 +84,7 @@ def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Leave the codes that are among the last so many and the first so many, and make the others ones."""
+    """Replace codes by ones except those that are among the last `last` and the first `first` codes."""
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
     codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]
@@ -94,13 +96,13 @@ def _encoded(x: npt.NDArray[np.float64], element: Element) -> Array:
 
 
 def _carried(code: Any, element: Element) -> Any:
-    """A code of the element's format as the code that carries it."""
+    """Return a code of the element's format as a code of the wider format that carries it."""
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return code << (np.uint64(shift) if isinstance(code, np.ndarray) else shift)
 
 
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
-    """Make half of the terms the others' opposites, somewhere else in the sum."""
+    """Replace half of the terms by the opposites of the others, in random places of the sum."""
     order = rng.permutation(a.shape[1])
     half = order.size // 2
     a[:, order[half : 2 * half]] = a[:, order[:half]] ^ a.dtype.type(element.carrier.sign_bit)
@@ -108,7 +110,7 @@ def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> N
 
 
 def _scaled(draw: st.DrawFn, codes: Array, unit: MatrixUnit, element: Element) -> Scaled:
-    """Codes (rows, k) with a drawn power of two for every block along k."""
+    """Return codes (rows, k) with a random power of two as the scale of every block along k."""
     scale_format = unit.scale_format
     assert scale_format is not None
     grid = codes.shape[0], codes.shape[1] // unit.block

@@ -1,4 +1,4 @@
-"""Strategies of the arguments of casts: formats, roundings and policies."""
+"""Strategies of arguments of casts: formats, roundings and policies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def formats(max_bits: int = 16) -> st.SearchStrategy[Format]:
-    """The named formats and those of IEEE P3109 whose values float32 holds. They shrink to E4M3.
+    """Return a strategy of formats, named and P3109, whose values float32 holds; they shrink to E4M3.
 
     Args:
-      max_bits: the widest format; 32 brings TF32 and FP32 too.
+      max_bits: width of the widest format; 32 includes TF32 and FP32.
 
     Example:
       >>> from hypothesis import find
@@ -41,10 +41,10 @@ def formats(max_bits: int = 16) -> st.SearchStrategy[Format]:
 
 
 def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
-    """The words of rounding modes. They shrink to "nearest_even".
+    """Return a strategy of names of rounding modes, which shrink to "nearest_even".
 
     Args:
-      stochastic: "stochastic" too, which casts take with a seed; `policies` draws one with it.
+      stochastic: whether to include "stochastic", which needs a seed; `policies` draws one with it.
 
     Example:
       >>> from hypothesis import find
@@ -68,10 +68,10 @@ def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
 
 
 def policies(*, stochastic: bool = True) -> st.SearchStrategy[dict[str, Any]]:
-    """Keywords of a cast, for `fp.encode(x, fmt, **policy)`. They shrink to its defaults.
+    """Return a strategy of keywords for `fp.encode(x, fmt, **policy)`, which shrink to its defaults.
 
     Args:
-      stochastic: stochastic rounding too, with a seed.
+      stochastic: whether to include stochastic rounding, with a seed.
 
     Example:
       >>> from hypothesis import find

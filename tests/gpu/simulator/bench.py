@@ -5,13 +5,14 @@ Results go to the file that is named, beside those of the same calls on the CPU;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
-from fpsim.gpu.hardware.timing import NumbaArrays, call_of
+from fpsim.gpu.hardware.timing import call_of
 from fpsim.gpu.lab.bench_rows import WORKS, BenchWork
 
 ELEMENTS, SIDE = 256, 4
@@ -28,6 +29,41 @@ def words(result: Any) -> npt.NDArray[Any]:
     codes = getattr(result, "codes", result)
     array = np.asarray(codes.copy_to_host() if hasattr(codes, "copy_to_host") else codes)
     return array.view(f"u{array.dtype.itemsize}")
+
+
+class NumbaArrays:
+    """Makes operands as numba arrays, also where the GPU is simulated."""
+
+    def floats(self, kind: str, shape: tuple[int, ...]) -> Any:
+        """Return normally distributed values; float16 stands for bfloat16, which numba does not have."""
+        drawn = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        return self._sent(drawn if kind == "float32" else drawn.astype(np.float16))
+
+    def codes(self, fmt: str, shape: tuple[int, ...]) -> Any:
+        """Return random codes of a format, of the smallest unsigned dtype."""
+        known = fp.format(fmt)
+        return self._sent(np.random.default_rng(1).integers(0, 1 << known.bits, shape).astype(known.storage))
+
+    def values(self, fmt: str, shape: tuple[int, ...]) -> Any:
+        """Return codes of normally distributed values."""
+        return self._sent(fp.encode(np.random.default_rng(2).standard_normal(shape), fmt))
+
+    def copied(self, source: Any) -> Callable[[], Any]:
+        """Return a call that copies an array to another place on the GPU."""
+        from numba import cuda
+
+        target = cuda.device_array_like(source)
+
+        def again() -> Any:
+            target.copy_to_device(source)
+            return target
+
+        return again
+
+    def _sent(self, x: Any) -> Any:
+        from numba import cuda
+
+        return cuda.to_device(x)
 
 
 class HostArrays(NumbaArrays):

@@ -24,7 +24,7 @@ CAUSES = {
     "flushes": "turns subnormal results into zeros",
     "subnormals_halved": "gives subnormals at half their size",
     "subnormals_away": "takes ties away from zero where the result is subnormal",
-    "never_zero": "gives the smallest value for what rounds to zero",
+    "never_zero": "gives the smallest value for values that round to zero",
     "unsigned_zero": "loses the sign of zeros",
     "limited": "overflows as overflow='saturate' does",
     "early_overflow": "takes every value above the largest one as too large, also those that round to it",

@@ -12,9 +12,9 @@ import pytest
 
 import fpsim as fp
 from fpsim.arrays import Array
+from fpsim.testing.products.additions import additions
 from fpsim.testing.products.inputs import inputs_for
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, product, promise_of
-from fpsim.testing.products.sums import additions
 
 SHAPES = [(5, 9, 256), (3, 40, 64), (1, 1, 128)]
 MODULES = "products.add_product", "products.lane_product", "sums.accumulate"  # that call general loops

@@ -15,7 +15,7 @@ import torch
 import fpsim as fp
 from fpsim.formats.named import NAMED
 from fpsim.formats.policies import OVERFLOWS
-from fpsim.testing.quantizers import black_box, check
+from fpsim.testing.quantizers import black_box, inputs
 from fpsim.testing.quantizers.black_box import CalledQuantizer
 from tests.kit.sweeps import in_turn, sweep
 
@@ -35,16 +35,16 @@ def report(fn: Callable[..., Any], fmt: Any = "e4m3", **keywords: Any) -> fp.tes
 def fewer_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of formats with hundreds of thousands of inputs one in 29, and all specials."""
 
-    def some(fmt: fp.Format, every: Callable[[fp.Format], Array] = check.inputs_for) -> Array:
+    def some(fmt: fp.Format, every: Callable[[fp.Format], Array] = inputs.inputs_for) -> Array:
         x = every(fmt)
         return x if x.size < 50_000 else x[(np.arange(x.size) % 29 == 0) | ~np.isfinite(x) | (x == 0)]
 
-    monkeypatch.setattr(check, "inputs_for", some)
-    check._inputs_of.cache_clear()
-    check._right_of.cache_clear()
+    monkeypatch.setattr(inputs, "inputs_for", some)
+    inputs.inputs_of.cache_clear()
+    inputs.right_words.cache_clear()
     yield
-    check._inputs_of.cache_clear()
-    check._right_of.cache_clear()
+    inputs.inputs_of.cache_clear()
+    inputs.right_words.cache_clear()
 
 
 def cases() -> list[tuple[str, dict[str, Any]]]:
@@ -122,11 +122,11 @@ def test_what_a_check_excludes_does_not_depend_on_the_checks_before() -> None:
         return one.causes, one.excluded, one.rivals
 
     fns = (lambda x: fp.encode(x, "e4m3"), through_fp16)
-    check._inputs_of.cache_clear()
-    check._right_of.cache_clear()
+    inputs.inputs_of.cache_clear()
+    inputs.right_words.cache_clear()
     together = [found(fn) for fn in (*fns, *reversed(fns))]
-    check._inputs_of.cache_clear()
-    check._right_of.cache_clear()
+    inputs.inputs_of.cache_clear()
+    inputs.right_words.cache_clear()
     other = found(fns[1])  # as the first one was found above, alone
     assert together == [together[0], other, other, together[0]]
 
@@ -150,8 +150,8 @@ def test_the_report_of_a_double_rounding_says_all_of_it() -> None:
     found = report(through_fp16)
     assert found.causes == ("rounds to FP16 first",)
     assert found.unexplained == 0
-    assert "all have one cause: it rounds to FP16 first (0 differ from that)" in str(found)
-    assert f"{found.differ:,} of {found.of:,} points differ" in str(found)
+    assert "One cause explains all: it rounds to FP16 first" in str(found)
+    assert f"{found.differ:,} of {found.of:,} results differ" in str(found)
     assert found.excluded > 400
     assert any("TF32" in rival for rival in found.rivals)  # which has as many significand bits
     assert "ties" in found.held
@@ -237,7 +237,7 @@ def test_what_nothing_explains_is_said_with_where_it_lies() -> None:
     found = report(hashed)
     assert found.causes == ()
     assert found.unexplained == found.differ > 0
-    assert "no cause that was tried" in found.diagnosis
+    assert "causes that were tried explains them" in found.diagnosis
     assert "all positive" in found.diagnosis
     assert "Each result is one of the two neighbours" in found.diagnosis
 

@@ -153,7 +153,7 @@ def test_scale_zero_point_and_rounding_are_identified(name: str) -> None:
 def test_what_nothing_explains_is_no_identity() -> None:
     found: Any = fp.testing.identify_quantizer(lambda x: limited(np.rint(np.sin(x.astype(np.float64)) * 100)), "int8")
     assert (found.exact, found.is_policy) == (False, False)
-    assert str(found).startswith("No cause gives all results; nearest: INT8")
+    assert str(found).startswith("No cause gives all results. The nearest, INT8")
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="not deterministic"):
         fp.testing.identify_quantizer(lambda x: limited(np.rint(x + rng.random(x.shape))), "int8")

@@ -86,13 +86,13 @@ def test_too_few_random_bits_are_counted() -> None:
 def test_random_bits_are_counted_from_seeds_too(bits: int) -> None:
     found = check(lambda x, seed: fp.quantize(x, "e4m3", rounding="stochastic", seed=seed, random_bits=bits))
     assert (found.random_bits, found.more_bits) == (bits, False)
-    assert f"random bits that decide: {bits}" in str(found)
+    assert f"random bits that decide results: {bits}" in str(found)
 
 
 def test_bits_that_seeds_cannot_tell_are_not_claimed() -> None:
     found = check(seeded)
     assert (found.random_bits, found.more_bits) == (13, True)
-    assert "random bits that decide: at least 13" in str(found)
+    assert "random bits that decide results: at least 13" in str(found)
     exact = check(by_bits)
     assert (exact.random_bits, exact.more_bits) == (32, False)
 
@@ -214,7 +214,7 @@ def of_axis(axis: int) -> Any:
 
 @pytest.mark.parametrize(
     ("axis", "why"),
-    [(0, "an element and that of the row before"), (1, "went the same way"), (2, "elements 1 apart"), (5, "")],
+    [(0, "an element and that of the row before"), (1, "were rounded the same way"), (2, "elements 1 apart"), (5, "")],
 )
 def test_draws_that_are_equal_along_an_axis_are_found(axis: int, why: str) -> None:
     found = check(of_axis(axis))
@@ -229,7 +229,7 @@ def test_draws_that_come_again_after_a_period_are_found(period: int) -> None:
         return by_bits(x, np.resize(words, x.shape))
 
     (one,) = [one for one in check(rounds).broken if one.property == "elements"]
-    assert f"elements {period} apart went the same way" in one.why
+    assert f"elements {period} apart were rounded the same way" in one.why
 
 
 CUTS: dict[str, Any] = {
@@ -243,13 +243,13 @@ CUTS: dict[str, Any] = {
 def test_seeds_that_are_cut_are_found(cut: str) -> None:
     found = check(lambda x, seed: seeded(x, CUTS[cut](seed)))
     assert "seeds" in broken(found), found
-    assert "give the same draws" in str(found)
+    assert "give the same results" in str(found)
 
 
 def test_seeds_of_32_bits_are_a_note_and_refused_ones_too() -> None:
     found = check(lambda x, seed: seeded(x, seed & 0xFFFFFFFF))
     assert found.ok
-    assert found.notes == ("seeds 0 and 4,294,967,296 give the same draws: of a seed no more than 32 bits count",)
+    assert found.notes == ("seeds 0 and 4,294,967,296 give the same results: only 32 bits of a seed are used",)
 
     def narrow(x: Array, seed: int) -> Array:
         return seeded(x, int(np.array(seed, np.int32)))

@@ -1,1 +1,1 @@
-"""Checks and identifies quantizers whose scale is given, or fixed, and casts to integers."""
+"""Checks and identifies quantizers with a given or fixed scale, and casts to integers."""

@@ -13,8 +13,9 @@ from fpsim.arrays import Array, as_array, format_of, packed_as_bytes, without_gr
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
+from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, require_function
 from fpsim.testing.coverage import CoverageRecord
-from fpsim.testing.quantizers.black_box import QuantizerMisbehaved, read
+from fpsim.testing.quantizers.black_box import read
 from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values
 from fpsim.testing.quantizers.scales.results import is_packed, unpacked
 
@@ -28,8 +29,7 @@ class GivenScaleCall:
     """Calls fn(x), fn(x, scale) or fn(x, scale, zero_point), as many as it needs, and reads codes or values."""
 
     def __init__(self, fn: Callable[..., Any], promise: GivenScale) -> None:
-        if not callable(fn):
-            raise TypeError(f"fn must be a function of an array that returns values or codes; got {shown(fn)}.")
+        require_function(fn)
         self.fn, self.promise = fn, promise
         self.covered = CoverageRecord()
         self.returns_values = False
@@ -43,10 +43,10 @@ class GivenScaleCall:
         self.more = max(min(needed - 1, 2), 0)
 
     def call(self, x: Array, layout: str = "") -> Values:
-        """Return integers or values of a result as float64.
+        """Return the integers or values that the function returns, as float64.
 
         Raises:
-          QuantizerMisbehaved: fn raises, writes into its input, or returns no result.
+          FunctionMisbehaved: fn raises, writes into its input, or returns no result.
         """
         matrix = self.promise.matrix
         if matrix is not None and x.shape != matrix:
@@ -59,15 +59,12 @@ class GivenScaleCall:
             got = self._run(x, extras[: self.more])
         except Exception as error:
             if "torch" not in sys.modules or self.tensors or x.dtype.name == "bfloat16":
-                raise QuantizerMisbehaved(
-                    "runs",
-                    f"fn raised {type(error).__name__}: {error} on an array of {x.dtype} and shape {x.shape}.",
-                    x,
-                ) from error
+                said = f"fn raised {error_in_words(error)} on an array of {x.dtype} and shape {x.shape}."
+                raise FunctionMisbehaved("runs", said, x) from error
             self.tensors = True
             return self.call(x, layout)
         if x.tobytes() != before:
-            raise QuantizerMisbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
+            raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
         values = self._read(got, x)
         self.covered.note(x, layout)
         return values
@@ -82,18 +79,18 @@ class GivenScaleCall:
     def _read(self, got: Any, x: Array) -> Values:
         fmt = self.promise.fmt
         if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(one, "dtype") for one in got):
-            raise QuantizerMisbehaved(
+            raise FunctionMisbehaved(
                 "returns", f"fn must return codes or values; got {len(got)} arrays. {FINDS_ITS_OWN}", x
             )
         got = packed_as_bytes(got)
         try:
             array = np.asarray(as_array(without_gradient(got), "the result"))
         except (TypeError, ValueError) as error:
-            raise QuantizerMisbehaved("returns", f"fn must return codes or values; got {shown(got)}.", x) from error
+            raise FunctionMisbehaved("returns", f"fn must return codes or values; got {shown(got)}.", x) from error
         if is_packed(array, x.shape, fmt):
             array = unpacked(array, x.shape, fmt, high_first=False)
         if array.shape != x.shape:
-            raise QuantizerMisbehaved(
+            raise FunctionMisbehaved(
                 "shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x
             )
         integers = array.dtype.kind in "iu" or array.dtype.name in ("int4", "uint4")
@@ -101,7 +98,7 @@ class GivenScaleCall:
         self.returns_values = not integers and (isinstance(fmt, IntegerFormat) or known != fmt)
         if self.returns_values:
             if known is None:
-                raise QuantizerMisbehaved("dtype", f"fn must return codes of {fmt} or values; got {array.dtype}.", x)
+                raise FunctionMisbehaved("dtype", f"fn must return codes of {fmt} or values; got {array.dtype}.", x)
             return array.astype(np.float64) + self._no_sign_of_zeros
         if isinstance(fmt, Format):
             return read(array, x, fmt).words.view(np.float64).reshape(x.shape)
@@ -109,11 +106,11 @@ class GivenScaleCall:
 
     @property
     def _no_sign_of_zeros(self) -> float:
-        """The summand that makes -0 +0 where codes are integers, which have one zero, and changes nothing elsewhere."""
+        """Summand that turns -0 into +0 where codes are integers, which have one zero, and else changes nothing."""
         return 0.0 if isinstance(self.promise.fmt, IntegerFormat) else -0.0
 
     def wanted(self, promise: GivenScale, x: Array) -> Values:
-        """Return what a promise gives, as codes or as the values that came back."""
+        """Return the right results of a promise, as codes or, if the function returns values, as values."""
         codes = promise.codes(x) + self._no_sign_of_zeros
         if not self.returns_values:
             return codes

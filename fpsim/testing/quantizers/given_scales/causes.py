@@ -14,6 +14,7 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import BF16, FP16
 from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
 from fpsim.testing.quantizers.given_scales.promise import WIDE, GivenScale, Values
+from fpsim.testing.quantizers.report import explained
 from fpsim.testing.quantizers.rounder import RULES, rule_words
 
 FLOAT_RULES = ("nearest_away", "toward_zero", "up", "down")
@@ -43,7 +44,7 @@ def differing(got: Values, want: Values) -> Any:
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the changes that known faults are, by clauses after "it"."""
+    """Return the known faults: a clause after "it" -> the fields of the model that it changes."""
     named: dict[str, dict[str, Any]] = {
         "multiplies by the reciprocal of the scale": {"quotient": "reciprocal"},
         "divides in float64": {"quotient": "float64"},
@@ -82,14 +83,14 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return faults that take the scale or the zero point of another tile."""
+    """Return the faults that take the scale or the zero point of another tile, as `changes_of` does."""
     if promise.block is None or promise.scale.size == 1:
         return {}
     points = bool(promise.zero_point.ndim)
     groups = {"scales": ("scale", "zero_point") if points else ("scale",)}
     if points:
         groups |= {"scales alone": ("scale",), "zero points": ("zero_point",)}
-    found: dict[str, dict[str, Any]] = {}
+    changes: dict[str, dict[str, Any]] = {}
     for (noun, names), (axis, along) in itertools.product(groups.items(), ((1, "row"), (0, "column"))):
         count = promise.scale.shape[axis]
         if count == 1:
@@ -102,17 +103,17 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
             f"takes {noun} of the last tile for a whole {along}": 0 * tiles + count - 1,
         }
         for words, numbers in places.items():
-            found[words] = {name: getattr(promise, name).take(numbers, axis) for name in names}
+            changes[words] = {name: getattr(promise, name).take(numbers, axis) for name in names}
         if promise.block[axis] > 1 and noun == "scales":
             turns = {name: getattr(promise, name).take(np.arange(count * promise.block[axis]) % count, axis)
                      for name in names}  # fmt: skip
-            each = (promise.block[0], 1) if axis else (1, promise.block[1])
-            found[f"takes turns with the scales of a {along}, element by element"] = turns | {"block": each}
-    return found
+            lines = (promise.block[0], 1) if axis else (1, promise.block[1])
+            changes[f"takes turns with the scales of a {along}, element by element"] = turns | {"block": lines}
+    return changes
 
 
 def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> tuple[ScaleCause | None, int]:
-    """Return the one or two faults that give all results, and how many others do not."""
+    """Return the one or two faults that give all results, or None, and the number of others that do not."""
     variants = changes_of(promise)
     few, few_got = x, got
     if promise.matrix is not None and x.size > MANY:
@@ -134,17 +135,11 @@ def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) ->
 
 
 def fields_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> dict[str, Any]:
-    """Return the fields of a report that say what the cause is."""
+    """Return the fields of a report that name the cause of differences."""
     cause, excluded = cause_of(promise, box, x, got)
     if cause is not None:
-        return {"causes": cause.clauses, "diagnosis": sentence(cause.clauses), "excluded": excluded}
+        return {**explained(*cause.clauses), "excluded": excluded}
     differ = int(differing(got, box.wanted(promise, x)).sum())
     tried = math.comb(len(changes_of(promise)), 2)
-    return {"diagnosis": f"no cause that was tried ({tried:,} pairs) explains them", "unexplained": differ,
-            "excluded": excluded}  # fmt: skip
-
-
-def sentence(clauses: tuple[str, ...]) -> str:
-    """Return the diagnosis that clauses are."""
-    whole = "all have one cause" if len(clauses) == 1 else f"{len(clauses)} causes together explain all"
-    return f"{whole}: it {'; it '.join(clauses)} (0 differ from that)"
+    text = f"none of the {tried:,} pairs of causes that were tried explains them"
+    return {"diagnosis": text, "unexplained": differ, "excluded": excluded}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -13,15 +13,15 @@ from fpsim.errors import shown
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import Element
 from fpsim.formats.integer_format import IntegerFormat
+from fpsim.testing.black_box import FunctionMisbehaved, name_of
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.black_box import QuantizerMisbehaved, name_of
 from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
-from fpsim.testing.quantizers.given_scales.causes import cause_of, differing, fields_of, sentence
+from fpsim.testing.quantizers.given_scales.causes import cause_of, differing, fields_of
 from fpsim.testing.quantizers.given_scales.inputs import LARGE, further_arrays, inputs_of
 from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values, given_scale
 from fpsim.testing.quantizers.given_scales.search import scales_of
-from fpsim.testing.quantizers.properties import LAYOUTS
-from fpsim.testing.quantizers.report import Broken, QuantizerReport
+from fpsim.testing.quantizers.layouts import LAYOUTS
+from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport, explained
 
 SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16, *(np.dtype(f"{kind}{bits}").type for kind in ("int", "uint")
            for bits in (8, 16, 32, 64)))  # fmt: skip
@@ -33,7 +33,7 @@ def check_given_scale(
     """Return the report of `check_quantizer` with a scale, or of a cast to integers, whose scale is 1.
 
     Raises:
-      ValueError, TypeError: what cannot be asked.
+      ValueError, TypeError: arguments that no check takes, or that do not fit each other.
     """
     block = None if block is None else _tile(block)
     promise = given_scale(fmt, 1.0 if scale is None else scale, zero_point, cast, block)
@@ -42,85 +42,116 @@ def check_given_scale(
         raise ValueError(f"source must be float16, bfloat16, float32 or an integer dtype; got {shown(source)}.")
     promised = {"scale": scale, "zero_point": zero_point, "block": block, "source": np.dtype(dtype).name} | cast
     promised = {name: value for name, value in promised.items() if value is not None}
-    box = GivenScaleCall(fn, promise)
-    x = inputs_of(promise, np.dtype(dtype))
-    broken: dict[str, Broken] = {}
-    held: dict[str, None] = {}
-    fields: dict[str, Any] = {}
-    notes: list[str] = []
+    check = GivenScaleCheck(GivenScaleCall(fn, promise), promise, Findings(), {})
     try:
-        got = box.call(x)
-        promise, note = _saturating(promise, zero_point, x, got, box)
-        notes += [note] if note else []
-        want = box.wanted(promise, x)
-        differ = differing(got, want)
-        fields = {"differ": int(differ.sum()), "of": differ.size}
-        _noted("codes", box, x, got, want, held, broken, "")
-        _noted("calls", box, x, box.call(x), got, held, broken, "the second call gives another result")
-        for name, other in further_arrays(promise, x, () if box.tensors else tuple(LAYOUTS)):
-            layout = "" if name == "large" else name
-            try:
-                result = box.call(other, layout)
-            except QuantizerMisbehaved as refusal:
-                if refusal.property != "runs":
-                    raise
-                notes.append(f"it refuses {name} arrays: {refusal.sentence}")
-                continue
-            if not differ.any():
-                kind = "size" if name == "large" else "layout"
-                _noted(kind, box, other, result, box.wanted(promise, other), held, broken, f"an array that is {name}")
-        if promise.block is not None:
-            notes += _of_a_large_matrix(box, promise, x, held, broken) if not differ.any() else []
+        check.compare_all(inputs_of(promise, np.dtype(dtype)), zero_point, scale is None)
+    except FunctionMisbehaved as refusal:
+        check.findings.refuse(refusal)
+    return check.findings.report(name_of(fn), fmt, promised, check.box.covered, **check.fields)
+
+
+class GivenScaleCheck(NamedTuple):
+    """Compares the results of a quantizer with those of its promise, in several arrays.
+
+    Attributes:
+      box: the calls of the quantizer.
+      promise: the model of what it should do.
+      findings: what holds, and what does not.
+      fields: further fields of the report.
+    """
+
+    box: GivenScaleCall
+    promise: GivenScale
+    findings: Findings
+    fields: dict[str, Any]
+
+    def compare_all(self, x: Array, zero_point: Any, is_cast: bool) -> None:
+        """Compare the results for some inputs, for a large array and in other layouts, and name the cause.
+
+        Args:
+          x: the inputs.
+          zero_point: as the caller gave it.
+          is_cast: whether no scale was given, so that one that is found explains what differs.
+
+        Raises:
+          FunctionMisbehaved: the function raises or returns no result.
+        """
+        got = self.box.call(x)
+        promise, note = _saturating(self.promise, zero_point, x, got, self.box)
+        if note:
+            self.findings.note(note)
+        check = self._replace(promise=promise)
+        differ = differing(got, self.box.wanted(promise, x))
+        self.fields.update(differ=int(differ.sum()), of=differ.size)
+        self.findings.record("codes", check.broken("codes", x, got))
+        again = self.box.call(x)
+        self.findings.record("calls", _broken("calls", x, again, got, "the second call gives another result, "))
+        check.compare_further(x, compares=not differ.any())
+        if promise.block is not None and not differ.any():
+            check.compare_large_matrix(x)
         if differ.any():
-            fields |= fields_of(promise, box, x, got)
-            if scale is None and not fields.get("causes"):
-                fields |= _hidden_scale(box, promise)
-    except QuantizerMisbehaved as refusal:
-        broken[refusal.property] = Broken(refusal.property, refusal.sentence)
-    return QuantizerReport(
-        name_of(fn), fmt, promised, tuple(name for name in held if name not in broken), tuple(broken.values()),
-        notes=tuple(notes), covered=box.covered.coverage, **fields,
-    )  # fmt: skip
+            self.fields.update(fields_of(promise, self.box, x, got))
+            if is_cast and not self.fields.get("causes"):
+                self.fields.update(_hidden_scale(self.box, promise))
+
+    def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
+        """Return the property that results break, or None where they are right; why: begins its sentence."""
+        return _broken(name, x, got, self.box.wanted(self.promise, x), why)
+
+    def compare_further(self, x: Array, compares: bool) -> None:
+        """Call the function with a large array and other layouts, and compare the results if asked to."""
+        for name, array in further_arrays(self.promise, x, () if self.box.tensors else tuple(LAYOUTS)):
+            try:
+                got = self.box.call(array, "" if name == "large" else name)
+            except FunctionMisbehaved as refusal:
+                if refusal.rule != "runs":
+                    raise
+                self.findings.note(f"it refuses {name} arrays: {refusal.sentence}")
+                continue
+            if compares:
+                kind = "size" if name == "large" else "layout"
+                self.findings.record(kind, self.broken(kind, array, got, f"an array that is {name}, "))
+
+    def compare_large_matrix(self, x: Array) -> None:
+        """Compare the results for a large matrix, if fn takes its scales; else note that it does not."""
+        promise = self.promise
+        assert promise.matrix is not None
+        rows, columns = promise.matrix
+        across = max(1, -(-1030 // columns))
+        times = (-(-LARGE // (rows * columns * across)), across)
+        tiled: dict[str, Any] = {"scale": np.tile(promise.scale, times)}
+        tiled |= {"zero_point": np.tile(promise.zero_point, times)} if promise.zero_point.ndim else {}
+        large = promise._replace(**tiled)
+        box = GivenScaleCall(self.box.fn, large)
+        box.covered = self.box.covered
+        if not box.more:
+            note = f"its scales fix the shape of a matrix, {promise.matrix}, so that no larger one was compared"
+            self.findings.note(note)
+            return
+        below = [x[(row % (len(x) // rows)) * rows :][:rows] for row in range(times[0])]
+        values = np.tile(np.concatenate(below), (1, across))
+        try:
+            got = box.call(values)
+        except FunctionMisbehaved as refusal:
+            if refusal.rule != "runs":
+                raise
+            self.findings.note(f"it refuses a matrix of shape {values.shape}: {refusal.sentence}")
+            return
+        why = f"a matrix of shape {values.shape}, "
+        self.findings.record("size", _broken("size", values, got, box.wanted(large, values), why))
 
 
 def _tile(block: Any) -> tuple[int, int]:
     """Return the rows and columns of a tile.
 
     Raises:
-      ValueError: these are no two positive integers.
+      ValueError: the argument is not a pair of positive integers.
     """
     numbers = block if isinstance(block, (tuple, list)) else ()
     whole = [isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0 for size in numbers]
     if len(whole) != 2 or not all(whole):
         raise ValueError(f"block must be rows and columns of a tile, such as (1, 32); got {shown(block)}.")
     return int(numbers[0]), int(numbers[1])
-
-
-def _of_a_large_matrix(
-    small: GivenScaleCall, promise: GivenScale, x: Array, held: dict[str, None], broken: dict[str, Broken]
-) -> list[str]:
-    """Compare a large matrix, of which fn takes the scales; return a note where it takes none."""
-    assert promise.matrix is not None
-    rows, columns = promise.matrix
-    across = max(1, -(-1030 // columns))
-    times = (-(-LARGE // (rows * columns * across)), across)
-    tiled: dict[str, Any] = {"scale": np.tile(promise.scale, times)}
-    tiled |= {"zero_point": np.tile(promise.zero_point, times)} if promise.zero_point.ndim else {}
-    large = promise._replace(**tiled)
-    box = GivenScaleCall(small.fn, large)
-    box.covered = small.covered
-    if not box.more:
-        return [f"its scales fix the shape of a matrix, {promise.matrix}, so that no larger one was compared"]
-    below = [x[(row % (len(x) // rows)) * rows :][:rows] for row in range(times[0])]
-    values = np.tile(np.concatenate(below), (1, across))
-    try:
-        got = box.call(values)
-    except QuantizerMisbehaved as refusal:
-        if refusal.property != "runs":
-            raise
-        return [f"it refuses a matrix of shape {values.shape}: {refusal.sentence}"]
-    _noted("size", box, values, got, box.wanted(large, values), held, broken, f"a matrix of shape {values.shape}")
-    return []
 
 
 def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
@@ -132,18 +163,17 @@ def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
         if model.zero_point != promise.zero_point:
             words += (f"adds the zero point {int(model.zero_point)}: pass zero_point=",)
         if not differing(got, box.wanted(model, x)).any():
-            return {"causes": words, "diagnosis": sentence(words), "unexplained": 0}
+            return explained(*words)
         cause, _ = cause_of(model, box, x, got)
         if cause is not None:
-            words += cause.clauses
-            return {"causes": words, "diagnosis": sentence(words), "unexplained": 0}
+            return explained(*words, *cause.clauses)
     return {}
 
 
 def _saturating(
     promise: GivenScale, zero_point: Any, x: Array, got: Values, box: GivenScaleCall
 ) -> tuple[GivenScale, str]:
-    """Return the promise with the lowest integer that came, where it is a convention, and a note about it."""
+    """Return the promise of a symmetric range, such as -127 to 127, where results fit that better, and a note on it."""
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:
         return promise, ""
@@ -152,22 +182,15 @@ def _saturating(
     return (symmetric, f"it saturates at {-fmt.highest}, not at {fmt.lowest}") if fewer else (promise, "")
 
 
-def _noted(
-    name: str, box: GivenScaleCall, x: Array, got: Values, want: Values, held: dict[str, None],
-    broken: dict[str, Broken], why: str,
-) -> None:  # fmt: skip
+def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
+    """Return the property that results break, or None where they are those that are wanted."""
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:
-        held.setdefault(name, None)
-        return
+        return None
     at = int(differ[0])
     one = x.ravel()[at]
-    bits = None if x.dtype.kind in "iu" else int(x.ravel()[[at]].view(f"u{x.itemsize}")[0])
-    text = f"{why + ', ' if why else ''}first at index {at:,}"
-    broken.setdefault(
-        name,
-        Broken(
-            name, text, input_bits=bits, input=f"x = {float(one)!r}, {pasted(one)}", got=f"{got.ravel()[at]:g}",
-            want=f"{want.ravel()[at]:g}", count=differ.size, of=got.size,
-        ),
+    return Broken(
+        name, f"{why}first at index {at:,}", input=f"x = {float(one)!r}, {pasted(one)}", got=f"{got.ravel()[at]:g}",
+        input_bits=None if x.dtype.kind in "iu" else int(x.ravel()[[at]].view(f"u{x.itemsize}")[0]),
+        want=f"{want.ravel()[at]:g}", count=differ.size, of=got.size,
     )  # fmt: skip

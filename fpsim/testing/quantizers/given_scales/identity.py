@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import NAMES
-from fpsim.testing.quantizers.black_box import QuantizerMisbehaved
+from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
 from fpsim.testing.quantizers.given_scales.causes import cause_of, differing
 from fpsim.testing.quantizers.given_scales.inputs import inputs_of
@@ -23,20 +23,20 @@ POLICIES = tuple(name for name in NAMES if name != "stochastic")
 
 @dataclass(frozen=True)
 class IntegerIdentity:
-    """The identity of a quantizer to integers with one scale, as far as its results tell.
+    """What a quantizer to integers with one scale does, as far as its results show.
 
     Attributes:
-      fmt: the format that was asked about.
-      scale: what it divides by, a float32; 1 for a cast.
-      zero_point: what it adds.
-      lowest: the smallest integer, -127 or -128 of INT8.
-      rounding: what it does, as a keyword of `fpsim.encode`; where no keyword does it, the name of a rule that one of
-        `faults` describes, such as "half_added".
+      fmt: the format of the results.
+      scale: the float32 number by which inputs are divided; 1 for a cast.
+      zero_point: the integer that is added.
+      lowest: the smallest integer, -127 or -128 for INT8.
+      rounding: the rounding, as a keyword of `fpsim.encode`, or else the name of a rule that one of `faults` describes,
+        such as "half_added".
       overflow: "saturate" or "wrap".
-      faults: what it does otherwise, as clauses after "it".
+      faults: what the quantizer does instead, as clauses after "it".
       exact: whether all of these together give every result.
-      differ, of: how many inputs differ from that, of how many.
-      excluded: how many other faults differ on at least one of the inputs.
+      differ, of: number of results that they do not give, and number of all results.
+      excluded: number of other faults that would give another result for at least one input.
     """
 
     fmt: IntegerFormat
@@ -53,12 +53,12 @@ class IntegerIdentity:
 
     @property
     def is_policy(self) -> bool:
-        """Return whether it is saturate(round(x / scale) + zero point), without faults."""
+        """Whether the quantizer is saturate(round(x / scale) + zero point), without faults."""
         return self.exact and not self.faults
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Keywords with which `check_quantizer` passes, but for the faults."""
+        """Keywords with which `check_quantizer` passes, except for the faults."""
         rounding = self.rounding if self.rounding in NAMES else "nearest_even"
         whole = self.lowest == self.fmt.lowest or self.zero_point  # without a zero point it may begin at -highest
         return {"scale": self.scale, "rounding": rounding} | ({"zero_point": self.zero_point} if whole else {})
@@ -69,36 +69,36 @@ class IntegerIdentity:
         does += f" at {self.lowest}" if self.lowest != self.fmt.lowest else ""
         faults = f", but it {'; it '.join(self.faults)}" if self.faults else ""
         if self.exact:
-            return f"{does}{faults}. Each of {self.excluded:,} other faults differs on at least one of these points."
-        return f"No cause gives all results; nearest: {does}{faults}, which differs in {self.differ:,} of {self.of:,}."
+            return f"{does}{faults}. Each of {self.excluded:,} other faults would give another result."
+        return f"No cause gives all results. The nearest, {does}{faults}, differs in {self.differ:,} of {self.of:,}."
 
 
 def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity:
-    """Return what a function that returns codes or values of integers with one scale does.
+    """Return what a function does that returns codes or values of integers with one scale.
 
     Raises:
-      QuantizerMisbehaved: the function raises, returns no results, or is not deterministic.
+      FunctionMisbehaved: the function raises, returns no results, or is not deterministic.
     """
     cast = {"rounding": "nearest_even", "overflow": None, "subnormals": "keep"}
     box = GivenScaleCall(fn, given_scale(fmt, 1.0, None, cast))
     probe = inputs_of(box.promise, np.dtype(np.float32))
     first = box.call(probe)
     if differing(first, box.call(probe)).any():
-        raise QuantizerMisbehaved("calls", "fn is not deterministic: the same call gave two results.", probe)
+        raise FunctionMisbehaved("calls", "fn is not deterministic: the same call gave two results.", probe)
     models = list(scales_of(box)) or [box.promise]
     best: IntegerIdentity | None = None
     for model in models:
-        found = _identity(box, model)
-        if found.exact:
-            return found
-        if best is None or found.differ < best.differ:
-            best = found
+        identity = _identity(box, model)
+        if identity.exact:
+            return identity
+        if best is None or identity.differ < best.differ:
+            best = identity
     assert best is not None
     return best
 
 
 def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
-    """Return what a quantizer does if its scale and zero point are those of a model."""
+    """Return what a quantizer does if it has the scale and zero point of a model."""
     x = inputs_of(model, np.dtype(np.float32))
     got = box.call(x)
     fmt = box.promise.fmt

@@ -1,4 +1,4 @@
-"""Inputs at which a quantizer with a given scale can change its mind, and further arrays of them."""
+"""Inputs at which results of a quantizer with a given scale change, and further arrays of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.arrays import Array
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.testing.boundary_points import points
 from fpsim.testing.quantizers.given_scales.promise import GivenScale
-from fpsim.testing.quantizers.properties import LAYOUTS
+from fpsim.testing.quantizers.layouts import LAYOUTS
 
 LARGE = (1 << 20) + 1033  # elements
 CALLS = 256  # at most, where scales of tiles fix the shape of a matrix
@@ -59,7 +59,7 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
-    """Return matrices one below the other, with the inputs for its scale in each tile."""
+    """Return matrices, one below the other, with the inputs for its scale in each tile."""
     assert promise.block is not None
     assert promise.matrix is not None
     rng = np.random.default_rng(0)
@@ -78,13 +78,13 @@ def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _next(x: Array, steps: int) -> Array:
-    """Return floats so many places away from zero."""
+    """Return floats a number of places farther from zero."""
     word = x.view(f"i{x.dtype.itemsize}")
     return np.where(x == 0, x, (word + word.dtype.type(steps)).view(x.dtype))
 
 
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield a large array, and the inputs in layouts of some names; scales of tiles fix the size of arrays."""
+    """Yield a large array, unless scales of tiles fix the shape, and the inputs in some memory layouts."""
     layouts = {name: LAYOUTS[name] for name in names}
     rng = np.random.default_rng(1)
     if promise.matrix is not None:

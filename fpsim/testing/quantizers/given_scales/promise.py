@@ -1,4 +1,4 @@
-"""A quantizer with a given scale as a model: code = saturate(round(x / scale) + zero point)."""
+"""The model of a quantizer with a given scale: code = saturate(round(x / scale) + zero point)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fpsim.formats.rounding import rounding_mode
 from fpsim.testing.quantizers.rounder import RULES
 
 Values = Any  # float64
-WIDE = 2.0**31  # integers are of 32 bits before they are cut to those of a format
+WIDE = 2.0**31  # integers have 32 bits before they are cut to those of a format
 
 
 class GivenScale(NamedTuple):
-    """A model of a quantizer with a given scale; all but the first four fields are what a right one has by default.
+    """A model of a quantizer with a given scale; all fields after the first five default to those of a right one.
 
     Attributes:
       fmt: the element format.
@@ -53,7 +53,7 @@ class GivenScale(NamedTuple):
 
     @property
     def matrix(self) -> tuple[int, int] | None:
-        """Shape of the matrix whose tiles the scales are of; None without tiles."""
+        """Shape of the matrix whose tiles have the scales; None without tiles."""
         if self.block is None:
             return None
         return self.scale.shape[0] * self.block[0], self.scale.shape[1] * self.block[1]
@@ -104,7 +104,7 @@ class GivenScale(NamedTuple):
         return divided if self.quotient == "float32" else np.asarray(quantize(divided, self.quotient))
 
     def values(self, codes: Values) -> Values:
-        """Return the values that codes stand for, in float32, as float64."""
+        """Return the float32 values that codes stand for, as float64."""
         with np.errstate(all="ignore"):
             scale = self.spread(self.scale, codes.shape)
             offset = self.spread(self.zero_point, codes.shape) if isinstance(self.fmt, IntegerFormat) else 0.0
@@ -117,7 +117,7 @@ def given_scale(
     """Return the model that a caller's arguments describe.
 
     Raises:
-      ValueError, TypeError: what cannot be asked.
+      ValueError, TypeError: arguments that no check takes, or that do not fit each other.
     """
     if not isinstance(fmt, (Format, IntegerFormat)):
         raise ValueError(f"scale= needs an integer or float format; got {fmt}.")

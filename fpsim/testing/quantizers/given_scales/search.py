@@ -1,4 +1,4 @@
-"""Finds the scale and the zero point that a function divides by and adds, from its results."""
+"""Finds the scale by which a function divides, and the zero point that it adds, from its results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
 from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values
 
-PATTERNS = 4096  # floats of a call that a threshold is looked for among
+PATTERNS = 4096  # floats of a call that searches for a threshold
 LARGEST = 0x7F7FFFFF  # pattern of float32's largest value
 NEAR = 4  # floats on either side of a scale that is computed from thresholds, which may be off by as many
 DIGITS = 7  # of decimal numbers, of which those with the fewest digits are tried first
 
 
 def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
-    """Yield models with the scales that a quantizer may have, the most likely first.
+    """Yield models with the scales that a quantizer may have, the most likely ones first.
 
     A scale follows from two inputs at which results reach the next integers, whatever the rounding.
     """
@@ -27,17 +27,17 @@ def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
     if not isinstance(fmt, IntegerFormat):
         return
     sides = [_of_values(box, fmt) if box.returns_values else _of_codes(box, fmt, sign) for sign in (1, -1)]
-    for found in sides:
-        if found is None:
+    for side in sides:
+        if side is None:
             continue
-        scale, zero_point = found
+        scale, zero_point = side
         for candidate in _likely(scale):
             yield box.promise._replace(scale=candidate, zero_point=np.asarray(zero_point, np.float64))
         return
 
 
 def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float, int] | None:
-    """Return the scale and the zero point of codes for inputs of one sign; None without enough integers there."""
+    """Return scale and zero point from codes for inputs of one sign; None if there are too few integers."""
     zero_point = int(box.call(np.zeros(4, np.float32))[0])
     steps = (fmt.highest - zero_point if sign > 0 else zero_point - fmt.lowest) * 3 // 4
     if steps < 2 or not fmt.lowest <= zero_point <= fmt.highest:
@@ -53,7 +53,7 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 
 
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
-    """Return the scale and the zero point of values, whose smallest one is the scale."""
+    """Return scale and zero point from values, of which the smallest is the scale; None without values."""
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
     values = np.abs(box.call(np.concatenate([everywhere, -everywhere])))
@@ -67,7 +67,7 @@ def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | N
 
 
 def _threshold(rises: Any, level: int) -> float | None:
-    """Return the smallest positive float32 at which results reach a level; None where none does."""
+    """Return the smallest positive float32 at which results reach a level, or None."""
     low, high = 0, LARGEST  # patterns, of which the first does not reach it
     while high - low > 1:
         patterns = np.unique(np.linspace(low + 1, high, PATTERNS).astype(np.uint32))
@@ -89,6 +89,6 @@ def _likely(scale: float) -> list[Any]:
 
 
 def _digits(number: float) -> int:
-    """Return how many decimal digits give a number as float32."""
+    """Return the number of decimal digits that give a number as float32."""
     single = np.float32(number)
     return next((n for n in range(1, DIGITS + 1) if np.float32(f"{number:.{n}g}") == single), DIGITS + 2)

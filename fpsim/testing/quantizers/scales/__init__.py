@@ -1,1 +1,1 @@
-"""Checks and names what quantizers with a scale for each tile do."""
+"""Checks and identifies quantizers with a scale for each tile."""

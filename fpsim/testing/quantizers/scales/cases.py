@@ -1,4 +1,4 @@
-"""Matrices that a recipe of scales has to think about: sizes of tiles, ties, zeros, specials, partial tiles."""
+"""Matrices at which recipes of scales differ: magnitudes of tiles, ties, zeros, specials, partial tiles."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
+from fpsim.testing.quantizers.scales.tiles import reduced_tiles, spread_tiles
 
 BRIEF = 1 << 14  # elements of a matrix
 
 
 def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
-    """Matrices that a scaling has to think about, float32."""
+    """Return float32 matrices at which recipes of scales differ, each by its name in reports."""
     rng = np.random.default_rng(0)
     rows, columns = _shape(scaling)
     plain = rng.standard_normal((rows, columns))
     tiles = tiling((rows, columns), scaling.block).grid
     height, width = tile_sizes((rows, columns), scaling.block)
 
-    def for_elements(of_tiles: Any) -> Any:
-        return np.repeat(np.repeat(of_tiles, height, 0), width, 1)[:rows, :columns]
+    def for_elements(of_tiles: Array) -> Array:
+        return spread_tiles(of_tiles, plain.shape, scaling.block)
 
     spread = plain * for_elements(np.exp2(rng.integers(-12, 12, tiles)))
     largest = np.abs(spread).copy()
@@ -46,7 +47,7 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
     outlier[min(height, rows) - 1, min(width, columns) - 1] = 3e4
     seams = _at_element_ties(spread.astype(np.float32), fmt, scaling, rng)
     with np.errstate(all="ignore"):
-        found = {
+        matrices = {
             "ordinary tiles": plain, "tiles of different size": spread, "amax at a power of two": edge,
             "amax at the largest value times a power of two": full, "a tile of zeros": special,
             "constant tiles": 1.7 * for_elements(rng.choice([-1.0, 1.0], tiles)),
@@ -57,12 +58,12 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
             "a largest magnitude of a few subnormals": np.rint(plain * 3) * 2.0**-149,
         }  # fmt: skip
         if not scaling.symmetric and isinstance(fmt, IntegerFormat):
-            found["zero points at ties"] = _at_zero_point_ties(plain.shape, scaling, fmt, rng)
-        return {name: np.asarray(x, np.float32) for name, x in found.items()}
+            matrices["zero points at ties"] = _at_zero_point_ties(plain.shape, scaling, fmt, rng)
+        return {name: np.asarray(x, np.float32) for name, x in matrices.items()}
 
 
 def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]:
-    """Return matrices whose last tiles are cut short, none where a tile is a whole row and column."""
+    """Return matrices whose last tiles have fewer rows or columns than the others."""
     height, width = (max(size, 1) for size in _block(scaling))
     rows, columns = plain["ordinary tiles"].shape
     cut = np.s_[: rows - height // 2, : columns - (width // 2 + (width > 2))]
@@ -73,7 +74,7 @@ def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]
 
 
 def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFormat, rng: np.random.Generator) -> Any:
-    """Return tiles whose lowest values lie halfway between two integers times a scale, of all or one sign too."""
+    """Return tiles whose lowest value is halfway between two integers times a scale; some have values of one sign."""
     tiles = tiling(shape, scaling.block).grid
     height, width = tile_sizes(shape, scaling.block)
     steps = fmt.highest - fmt.lowest
@@ -83,15 +84,11 @@ def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFo
     levels = rng.integers(0, 2 * steps + 1, shape) / 2
     levels[::height, ::width] = 0
     levels[height - 1 :: height, width - 1 :: width] = steps
-
-    def spread(of_tiles: Any) -> Any:
-        return of_tiles.repeat(height, 0)[: shape[0]].repeat(width, 1)[:, : shape[1]]
-
-    return (levels - spread(low)) * spread(scale)
+    return (levels - spread_tiles(low, shape, scaling.block)) * spread_tiles(scale, shape, scaling.block)
 
 
 def _at_ties(scaling: Scaling, most: float, rng: np.random.Generator, tiles: tuple[int, ...]) -> Any:
-    """Largest magnitudes of tiles whose scales lie at ties of the scale format, or next to one.
+    """Return largest magnitudes of tiles whose scales are at ties of the scale format, or next to one.
 
     The first tile has the largest scale, so that a scale of the array is 1.
     """
@@ -110,32 +107,30 @@ def _at_ties(scaling: Scaling, most: float, rng: np.random.Generator, tiles: tup
 
 
 def _largest_value(fmt: Element) -> float:
-    """Return the largest value of an element format; LogFMT has none of its own."""
+    """Return the largest value of an element format; 127 for LogFMT, whose largest value depends on the tile."""
     return 127.0 if isinstance(fmt, LogFMT) else fmt.max
 
 
 def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Generator) -> Array:
-    """Ties of elements times scales, so that quotients lie next to ties; each tile keeps its largest magnitude."""
+    """Return ties of elements times scales, so that quotients are next to ties; tiles keep their largest magnitude."""
     height, width = tile_sizes(x.shape, scaling.block)
-    scales = encode_scaled(x, fmt, scaling).scales
-    spread = scales.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
+    spread = spread_tiles(encode_scaled(x, fmt, scaling).scales, x.shape, scaling.block)
     values = np.arange(_largest_value(fmt) + 1) if not isinstance(fmt, Format) else fmt.table()[: fmt.max_code + 1]
     values = np.sort(values[np.isfinite(values) & (values >= 0)])
     with np.errstate(all="ignore"):
-        found = (rng.choice((values[1:] + values[:-1]) / 2, x.shape) * spread).astype(np.float32)
+        ties = (rng.choice((values[1:] + values[:-1]) / 2, x.shape) * spread).astype(np.float32)
     if not isinstance(fmt, Format) or fmt.signed:
-        found *= rng.choice(np.array([-1, 1], np.float32), x.shape)
-    starts = [np.arange(0, size, step) for size, step in zip(x.shape, (height, width), strict=True)]
-    amax = np.maximum.reduceat(np.maximum.reduceat(np.abs(x), starts[0], 0), starts[1], 1)
-    found[::height, ::width] = amax
-    limits = amax.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
-    return np.clip(found, -limits, limits)
+        ties *= rng.choice(np.array([-1, 1], np.float32), x.shape)
+    amax = reduced_tiles(np.maximum, np.abs(x), scaling.block)
+    ties[::height, ::width] = amax
+    limits = spread_tiles(amax, x.shape, scaling.block)
+    return np.clip(ties, -limits, limits)
 
 
 def _shape(scaling: Scaling) -> tuple[int, int]:
-    """Return rows and columns of whole tiles, several both ways, and as few elements as kernels are cold for.
+    """Return the shape of a matrix of several whole tiles along both axes, of fewer than 2**14 elements if possible.
 
-    A recipe has compiled loops of its own from 2**14 elements on, and hundreds are tried.
+    From 2**14 elements on a recipe has compiled loops of its own, and hundreds of recipes are tried.
     """
     height, width = _block(scaling)
     if height < 2 and width < 2:
@@ -150,7 +145,7 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
 
 
 def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
-    """Matrices with an Inf and a NaN, and one that is long where the others are short."""
+    """Return matrices with an Inf and with a NaN, and one that is long where the others are short."""
     infinite, nan = plain.copy(), plain.copy()
     infinite[1, 1], nan[2, 2] = np.inf, np.nan
     height, width = (max(size, 1) for size in _block(scaling))

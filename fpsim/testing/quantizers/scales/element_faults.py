@@ -1,14 +1,16 @@
-"""The faults of elements that have right scales: roundings, ties, formats in between, wrong places, casts."""
+"""Faults of elements that have right scales: roundings, ties, formats in between, wrong places, casts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.cast_options import cast_options
+from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
@@ -16,20 +18,23 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import BLOCK_128X128, MX, MX_CEIL, NVFP4, ROW, ROWS, TENSOR, TILE_1X128
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tile_sizes
 from fpsim.testing.quantizers.family import deviations
 from fpsim.testing.quantizers.model import QuantizerModel, model_of
 from fpsim.testing.quantizers.rounder import SplitInputs, in_elements, rule_words, taken_apart
 from fpsim.testing.quantizers.scales.encoding import (
     Case,
     Fault,
+    FaultFunction,
     FaultOutcome,
     RightEncoding,
     encoded_values,
     flushed,
+    of_changed_input,
     quotients_of,
     rounded_to,
+    with_right_scales,
 )
+from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 TIES_ALONE = ("nearest_zero", "nearest_up", "nearest_down", "nearest_odd")
 OF_NEGATIVE = {"negative_away": "nearest_away", "negative_zero": "nearest_zero"}  # rules for negative elements alone
@@ -37,7 +42,7 @@ FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes 
 
 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Right scales, and other elements."""
+    """Yield faults with right scales and other elements; cases: results, which tell some faults by a number."""
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
         if word != rounding:
@@ -49,15 +54,15 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
             yield in_elements(f"{rule_words(of_negative, rounding)} for negative values"), _ties(rule)
     for fmt in (BF16, FP16):
         yield f"rounds elements to {fmt} before it divides them by their scale", _on_input(fmt)
-        yield f"rounds the input to {fmt} first", _first_rounded(fmt)
+        yield f"rounds the input to {fmt} first", of_changed_input(partial(rounded_to, fmt=fmt))
         yield f"rounds quotients to {fmt} before they are rounded to elements", _on_quotient(fmt)
     if isinstance(recipe.fmt, Format):
         if recipe.fmt.subnormals:
             yield "turns subnormal elements into zeros", _elements(subnormals="flush")
         limit = _largest(cases)
         if 0 < limit < recipe.fmt.max:
-            yield f"limits elements to +-{limit:g}", _clipped(limit)
-    yield "takes subnormals of the input for zeros", _on_flushed
+            yield f"limits elements to +-{limit:g}", _after(lambda values: np.clip(values, -limit, limit))
+    yield "takes subnormals of the input for zeros", of_changed_input(flushed)
     yield "loses the signs of zeros", _after(lambda v: v + 0.0)
     yield "loses the signs of elements", _after(np.abs)
     for axis, along in ((1, "row"), (0, "column")):
@@ -66,7 +71,7 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
     for scaling in dict.fromkeys((recipe.scaling, *FIRST)):
         for first in dict.fromkeys((recipe.fmt, E4M3, E5M2)):
             name = _name(scaling)
-            yield f"quantises twice, first to {first} by {name}", _twice(RightEncoding(first, scaling, {}))
+            yield f"quantises twice, first to {first} by {name}", _twice(first, scaling)
     cast = {name: value for name, value in recipe.cast.items() if value is not None}
     if isinstance(recipe.fmt, Format):
         largest = float(recipe.fmt.max)
@@ -81,11 +86,14 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
 
 
 def _name(scaling: Scaling) -> str:
+    """Return the name of a scaling in fp.scalings, or its repr."""
     names = [name for name, row in ROWS.items() if row == scaling]
     return f"fp.scalings.{names[0]}" if names else repr(scaling)
 
 
 def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
+    """Return the change that reverses each whole group of elements along an axis."""
+
     def change(values: Array) -> Array:
         places = np.arange(values.shape[axis])
         whole = places.size // group * group
@@ -95,49 +103,44 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
     return change
 
 
-def _wrapping(largest: int | None) -> Callable[[RightEncoding, Case], FaultOutcome]:
+def _wrapping(largest: int | None) -> FaultFunction:
     """Return the fault of integers that lose their high bits; largest: what amax becomes, None for the right scales."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         assert isinstance(recipe.fmt, IntegerFormat)
         scales = recipe.scales(case.x)
         if largest is not None:
-            sizes = np.where(np.isfinite(case.x), np.abs(case.x), np.float32(0))
-            starts = [np.arange(0, size, step) for size, step in
-                      zip(case.x.shape, tile_sizes(case.x.shape, recipe.scaling.block), strict=True)]  # fmt: skip
-            amax = np.maximum.reduceat(np.maximum.reduceat(sizes, starts[0], 0), starts[1], 1)
+            magnitudes = np.where(np.isfinite(case.x), np.abs(case.x), np.float32(0))
+            amax = reduced_tiles(np.maximum, magnitudes, recipe.scaling.block)
             scales = np.where(amax > 0, amax / np.float32(largest), scales).astype(np.float32)
         quotients = quotients_of(recipe, case.x, scales).astype(np.float64)
         wrapped = (np.rint(quotients) - recipe.fmt.lowest) % (1 << recipe.fmt.bits) + recipe.fmt.lowest
         right = encoded_values(recipe, case.x, scales)
-        return FaultOutcome(np.where(np.isfinite(quotients), wrapped, right) + 0.0, scales, scales)
+        return FaultOutcome(np.where(np.isfinite(quotients), wrapped, right) + 0.0, scales)
 
     return fault
 
 
-def _twice(first: RightEncoding) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        x = np.asarray(encode_scaled(case.x, first.fmt, first.scaling).decode(), np.float32)
-        scales = recipe.scales(x)
-        return FaultOutcome(encoded_values(recipe, x, scales), scales, scales)
-
-    return fault
+def _twice(first: Element, scaling: Scaling) -> FaultFunction:
+    """Return the fault of a matrix that was quantised to another format before."""
+    return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
 def _of_model(model: QuantizerModel) -> Iterator[Fault]:
-    """The faults of a cast, in that of quotients to elements."""
+    """Yield the faults of a cast, in that of quotients to elements."""
     shared = SharedQuotients()
-    for one in deviations(model, FP32, False):
-        yield in_elements(one.words), shared.changed(one.apply(model))
+    for fault in deviations(model, FP32, False):
+        yield in_elements(fault.words), shared.changed(fault.apply(model))
 
 
-def _to_integers(largest: float) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = recipe.scales(case.x)
-        integers = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
-        return FaultOutcome(np.clip(integers, -largest, largest), scales, scales)
+def _to_integers(largest: float) -> FaultFunction:
+    """Return the fault of elements that are rounded to integers of up to a magnitude."""
 
-    return fault
+    def integers(recipe: RightEncoding, case: Case, scales: Array) -> Array:
+        rounded = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
+        return np.clip(rounded, -largest, largest)
+
+    return with_right_scales(integers)
 
 
 class SharedQuotients:
@@ -146,102 +149,72 @@ class SharedQuotients:
     def __init__(self) -> None:
         self._kept: dict[tuple[int, Scaling], tuple[Array, Array, Array, SplitInputs]] = {}
 
-    def changed(self, model: QuantizerModel) -> Callable[[RightEncoding, Case], FaultOutcome]:
-        """Return the fault whose elements are what a model makes of quotients."""
+    def changed(self, model: QuantizerModel) -> FaultFunction:
+        """Return the fault whose elements a model gives for the quotients."""
 
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
             scales, quotients, apart = self.of(recipe, case)
             values = model.values(apart).reshape(quotients.shape)
-            return FaultOutcome(values if isinstance(recipe.fmt, Format) else values + 0.0, scales, scales)
+            return FaultOutcome(values if isinstance(recipe.fmt, Format) else values + 0.0, scales)
 
         return fault
 
     def of(self, recipe: RightEncoding, case: Case) -> tuple[Array, Array, SplitInputs]:
-        """Return scales and quotients, these also taken apart."""
+        """Return scales, quotients, and the quotients as signs and magnitudes."""
         key = id(case.x), recipe.scaling
         if key not in self._kept:
             scales = recipe.scales(case.x)
             quotients = quotients_of(recipe, case.x, scales)
-            self._kept[key] = case.x, scales, quotients, taken_apart(quotients).with_steps()  # x keeps its id taken
+            self._kept[key] = case.x, scales, quotients, taken_apart(quotients).with_steps()  # keeping x keeps its id
         return self._kept[key][1:]
 
 
-def _elements(**cast: Any) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = recipe.scales(case.x)
-        return FaultOutcome(encoded_values(recipe, case.x, scales, **cast), scales, scales)
-
-    return fault
+def _elements(**cast: Any) -> FaultFunction:
+    """Return the fault of a cast with other keywords."""
+    return with_right_scales(lambda recipe, case, scales: encoded_values(recipe, case.x, scales, **cast))
 
 
-def _ties(rule: str) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    """Return the fault of right elements but for ties, which go to the neighbour that a rule names."""
+def _ties(rule: str) -> FaultFunction:
+    """Return the fault of elements that are right but for ties, which go to the neighbour that a rule names."""
 
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = recipe.scales(case.x)
+    def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         even = encoded_values(recipe, case.x, scales)
         low, high = (encoded_values(recipe, case.x, scales, rounding=word) for word in ("down", "up"))
         quotient = quotients_of(recipe, case.x, scales)
         tie = np.isfinite(quotient) & (low != high) & (quotient == low + (high - low) / 2)
-        odd = np.where(even == low, high, low)
-        zero = np.where(np.signbit(quotient), high, low)
         negative = np.signbit(quotient)
         chosen = {
-            "nearest_up": high, "nearest_down": low, "nearest_odd": odd, "nearest_zero": zero,
-            "negative_away": np.where(negative, low, even), "negative_zero": np.where(negative, high, even),
+            "nearest_up": high, "nearest_down": low, "nearest_odd": np.where(even == low, high, low),
+            "nearest_zero": np.where(negative, high, low), "negative_away": np.where(negative, low, even),
+            "negative_zero": np.where(negative, high, even),
         }[rule]  # fmt: skip
-        return FaultOutcome(np.where(tie, chosen, even), scales, scales)
+        return np.where(tie, chosen, even)
 
-    return fault
-
-
-def _on_input(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = recipe.scales(case.x)
-        return FaultOutcome(encoded_values(recipe, rounded_to(case.x, fmt), scales), scales, scales)
-
-    return fault
+    return with_right_scales(elements)
 
 
-def _first_rounded(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        rounded = rounded_to(case.x, fmt)
-        scales = recipe.scales(rounded)
-        return FaultOutcome(encoded_values(recipe, rounded, scales), scales, scales)
-
-    return fault
+def _on_input(fmt: Format) -> FaultFunction:
+    """Return the fault of elements that are rounded to a format before they are divided by the right scales."""
+    return with_right_scales(lambda recipe, case, scales: encoded_values(recipe, rounded_to(case.x, fmt), scales))
 
 
-def _on_flushed(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    x = flushed(case.x)
-    scales = recipe.scales(x)
-    return FaultOutcome(encoded_values(recipe, x, scales), scales, scales)
+def _on_quotient(fmt: Format) -> FaultFunction:
+    """Return the fault of quotients that are rounded to a format before they are rounded to elements."""
+
+    def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
+        quotients = rounded_to(quotients_of(recipe, case.x, scales), fmt)
+        return encoded_values(recipe, quotients, np.where(np.isnan(scales), scales, np.float32(1)))
+
+    return with_right_scales(elements)
 
 
-def _on_quotient(fmt: Format) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = recipe.scales(case.x)
-        quotient = quotients_of(recipe, case.x, scales)
-        ones = np.where(np.isnan(scales), scales, np.float32(1))
-        return FaultOutcome(encoded_values(recipe, rounded_to(quotient, fmt), ones), scales, scales)
-
-    return fault
-
-
-def _clipped(limit: float) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    return _after(lambda values: np.clip(values, -limit, limit))
-
-
-def _after(change: Callable[[Array], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = recipe.scales(case.x)
-        return FaultOutcome(change(encoded_values(recipe, case.x, scales)), scales, scales)
-
-    return fault
+def _after(change: Callable[[Array], Array]) -> FaultFunction:
+    """Return the fault of right elements that are changed afterwards."""
+    return with_right_scales(lambda recipe, case, scales: change(encoded_values(recipe, case.x, scales)))
 
 
 def _largest(cases: list[Case]) -> float:
-    """The largest element that came."""
+    """Return the largest finite element of all results; 0 where values came back."""
     if cases[0].scales is None:
         return 0.0
     values = np.concatenate([case.elements for case in cases]).view(np.float64)

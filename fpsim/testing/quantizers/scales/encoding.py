@@ -1,4 +1,4 @@
-"""A matrix with what came for it, what should have come, and what a fault gives instead."""
+"""A matrix with the result of a quantizer, its right encoding, and the outcome of a fault."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tile_sizes
 from fpsim.testing.quantizers.rounder import Words
+from fpsim.testing.quantizers.scales.tiles import spread_tiles
 
 
 class Case(NamedTuple):
-    """A matrix and what came for it: elements (values where scales is None) as patterns, scales as one per tile."""
+    """A matrix and the result of a quantizer: elements (values where scales is None) as patterns, a scale per tile."""
 
     x: Array
     elements: Words
@@ -27,62 +27,85 @@ class Case(NamedTuple):
 
     @property
     def special(self) -> bool:
-        """True where there is an Inf or a NaN, which recipes treat each in their own way."""
+        """Return whether the matrix has an Inf or a NaN, which recipes treat in different ways."""
         return not np.isfinite(self.x).all()
 
 
 class RightEncoding(NamedTuple):
-    """The encoding that is right: format, scaling and cast."""
+    """The encoding that a quantizer should have: format, scaling and keywords of the cast."""
 
     fmt: Element
     scaling: Scaling
     cast: dict[str, Any]
 
     def scales(self, x: Array) -> Array:
-        """The scales of a matrix."""
+        """Return the scales of a matrix."""
         return np.asarray(encode_scaled(x, self.fmt, self.scaling, **self.cast).scales)
 
 
 class FaultOutcome(NamedTuple):
-    """The outcome of a fault: values of elements, float64, the scales that they had, and those that come back."""
+    """The outcome of a fault: values of elements, float64, and the scales that come back with them."""
 
     elements: Array
-    used: Array
     scales: Array
 
 
-Fault = tuple[str, Callable[[RightEncoding, Case], FaultOutcome]]
+FaultFunction = Callable[[RightEncoding, Case], FaultOutcome]
+Fault = tuple[str, FaultFunction]  # what the faulty quantizer does, as a clause after "it", and its outcome
 
 
 def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
-    """Scales, one per element."""
-    height, width = tile_sizes(x.shape, recipe.scaling.block)
-    return scales.repeat(height, 0)[: x.shape[0]].repeat(width, 1)[:, : x.shape[1]]
+    """Return the scales of tiles as one per element."""
+    return spread_tiles(scales, x.shape, recipe.scaling.block)
+
+
+def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -> FaultFunction:
+    """Return the fault whose scales are right, and whose elements a function of (recipe, case, scales) gives."""
+
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        scales = recipe.scales(case.x)
+        return FaultOutcome(elements(recipe, case, scales), scales)
+
+    return fault
+
+
+def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
+    """Return the fault that encodes another matrix in the right way."""
+
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        x = change(case.x)
+        scales = recipe.scales(x)
+        return FaultOutcome(encoded_values(recipe, x, scales), scales)
+
+    return fault
 
 
 def encoded_values(recipe: RightEncoding, x: Array, scales: Array, **cast: Any) -> Array:
-    """The elements that given scales lead to, as float64."""
+    """Return the elements of a matrix for given scales, as float64; cast: keywords that differ from the recipe's."""
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)
         return encoded_values(recipe, np.where(flipped, -x, x), np.abs(scales), **cast)
-    endless = np.isinf(scales)  # which are no scales to give
-    finite = np.where(endless, np.float32(1), scales)
+    infinite = np.isinf(scales)  # which encode_scaled refuses as scales
+    finite = np.where(infinite, np.float32(1), scales)
     q = encode_scaled(x, recipe.fmt, recipe.scaling, scales=finite, **{**recipe.cast, **cast})
     values = recipe.fmt.table()[q.codes] if isinstance(recipe.fmt, Format) else q.codes.astype(np.float64)
-    if not endless.any():
+    if not infinite.any():
         return np.asarray(values)
-    return np.where(spread_over(endless, x, recipe), np.where(np.isfinite(x), np.copysign(0.0, x), np.nan), values)
+    return np.where(spread_over(infinite, x, recipe), np.where(np.isfinite(x), np.copysign(0.0, x), np.nan), values)
 
 
 def flushed(x: Array) -> Array:
+    """Return float32 values with subnormals replaced by zeros of their sign."""
     return np.where(np.abs(x) < np.finfo(np.float32).smallest_normal, np.copysign(np.float32(0), x), x)
 
 
 def rounded_to(x: Array, fmt: Format) -> Array:
+    """Return float32 values rounded to a format."""
     return np.asarray(quantize(x, fmt), np.float32)
 
 
 def quotients_of(recipe: RightEncoding, x: Array, scales: Array) -> Array:
+    """Return elements divided by their scales, or multiplied by the reciprocals, as the recipe says, in float32."""
     spread = spread_over(scales, x, recipe)
     divides = recipe.scaling.division == "divide"
     return np.asarray(x / spread if divides else x * (np.float32(1) / spread), np.float32)

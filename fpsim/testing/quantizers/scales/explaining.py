@@ -1,32 +1,33 @@
-"""Names the fault beside a recipe that gives all that came: of scales, of elements, or of tiles of zeros."""
+"""Names the fault with which a recipe gives all results: of scales, of elements, or of tiles of zeros."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from fpsim.errors import shown
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tile_sizes
 from fpsim.testing.quantizers.rounder import words_of
 from fpsim.testing.quantizers.scales.element_faults import faults_of_elements
 from fpsim.testing.quantizers.scales.encoding import (
     Case,
     Fault,
+    FaultFunction,
     FaultOutcome,
     RightEncoding,
     encoded_values,
     spread_over,
 )
 from fpsim.testing.quantizers.scales.scale_faults import faults_of_scales
+from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
-def explained(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """The faults that give all that came, as clauses after "it", the likely ones first.
+def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
+    """Return the faults that give all results, as clauses after "it", the likely ones first.
 
-    Each comes with its scaling, which treats Inf and NaN as what came does, and is else the recipe's.
+    Each has its scaling: the recipe's, with the treatment of Inf and NaN that the results show.
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
     special = [case for case in cases if case.special]
@@ -35,37 +36,39 @@ def explained(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scali
         if (treated := _treated(recipe, infinity, nan)) is not None
     ]  # fmt: skip
     treatments.sort(key=lambda treated: treated.scaling != recipe.scaling)
-    found: dict[str, Scaling] = {}
+    matches: dict[str, Scaling] = {}
     for words, fault in _faults(recipe, cases):
         if all(_gives(fault, recipe, case) for case in plain):
             for treated in treatments:
-                if words not in found and all(_gives(fault, treated, case) for case in special):
-                    found[words] = treated.scaling
-    return sorted(found.items(), key=lambda pair: pair[1] != recipe.scaling)
+                if words not in matches and all(_gives(fault, treated, case) for case in special):
+                    matches[words] = treated.scaling
+    return sorted(matches.items(), key=lambda pair: pair[1] != recipe.scaling)
 
 
 def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | None:
-    """A recipe that treats Inf and NaN in some way; None where there is none."""
+    """Return the recipe with another treatment of Inf and NaN, or None where no scaling has these."""
     try:
         return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
     except ValueError:
         return None
 
 
-def _gives(fault: Callable[[RightEncoding, Case], FaultOutcome], recipe: RightEncoding, case: Case) -> bool:
+def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
+    """Return whether a fault gives the results of a case, NaN scales equal to each other."""
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
             if case.scales is None:
-                values = got.elements * spread_over(got.used, case.x, recipe).astype(np.float64)
+                values = got.elements * spread_over(got.scales, case.x, recipe).astype(np.float64)
                 return bool((words_of(values.ravel().astype(np.float32).astype(np.float64)) == case.elements).all())
     except (ValueError, TypeError):
-        return False  # scales that no tile can have
+        return False  # no tile can have such scales
     same = (got.scales == case.scales) | (np.isnan(got.scales) & np.isnan(case.scales))
     return bool(same.all()) and bool((words_of(np.ascontiguousarray(got.elements).ravel()) == case.elements).all())
 
 
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
+    """Yield every fault of quantizers with scales."""
     yield from faults_of_scales(recipe, cases)
     yield from faults_of_elements(recipe, cases)
     yield from _of_zeros()
@@ -74,14 +77,15 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
 
 
 def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """The values of tiles that run on from row to row; their scales are no grid, and count as 1."""
+    """Return the values of tiles that continue from row to row; their scales are no grid, and count as 1."""
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
     ones = np.ones_like(recipe.scales(case.x))
-    return FaultOutcome(values.astype(np.float64), ones, ones)
+    return FaultOutcome(values.astype(np.float64), ones)
 
 
 def _of_zeros() -> Iterator[Fault]:
+    """Yield the faults of tiles of zeros: NaN elements, and scales of NaN, 0 or 1."""
     for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
         parts = [
             *([f"elements {shown(element)}"] if element is not None else []),
@@ -90,16 +94,16 @@ def _of_zeros() -> Iterator[Fault]:
         yield f"gives tiles of zeros {' and '.join(parts)}", _zeros(element, scale)
 
 
-def _zeros(element: float | None, scale: float | None) -> Callable[[RightEncoding, Case], FaultOutcome]:
+def _zeros(element: float | None, scale: float | None) -> FaultFunction:
+    """Return the fault of tiles of zeros that have another element or scale; None leaves one right."""
+
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)
         values = encoded_values(recipe, case.x, right)
-        height, width = tile_sizes(case.x.shape, recipe.scaling.block)
-        rows, columns = (np.arange(0, size, step) for size, step in zip(case.x.shape, (height, width), strict=True))
-        amax = np.maximum.reduceat(np.maximum.reduceat(np.abs(case.x), rows, 0), columns, 1)
+        amax = reduced_tiles(np.maximum, np.abs(case.x), recipe.scaling.block)
         scales = np.where(amax == 0, right if scale is None else np.float32(scale), right).astype(np.float32)
         if element is not None:
             values = np.where(spread_over(amax, case.x, recipe) == 0, element, values)
-        return FaultOutcome(values, scales, scales)
+        return FaultOutcome(values, scales)
 
     return fault

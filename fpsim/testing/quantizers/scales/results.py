@@ -1,12 +1,14 @@
-"""Reads what quantizers with scales return: codes, packed or not, scales, a tensor scale, zero points, or values."""
+"""Calls quantizers with scales, and reads what they return: codes, packed or not, scales, zero points, or values."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, format_of, packed_as_bytes, without_gradient
+from fpsim.arrays import Array, as_array, format_of, is_torch, packed_as_bytes, without_gradient
 from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.element import Element
@@ -14,31 +16,76 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.named import E8M0
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.testing.quantizers.black_box import QuantizerMisbehaved, read
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.coverage import CoverageRecord
+from fpsim.testing.quantizers.black_box import read
 from fpsim.testing.quantizers.rounder import Words, words_of
 
 WANTED = "an fp.Scaled, (codes, scales), (codes, scales, tensor scale or zero points) or values"
 
 
-class ReturnedParts:
-    """The parts that a quantizer with scales returned.
+def called(
+    fn: Callable[..., Any], x: Array, fmt: Element, scaling: Scaling | None = None,
+    covered: CoverageRecord | None = None, layout: str = "",
+) -> ReturnedParts:  # fmt: skip
+    """Return the parts of the result for a matrix, which fn gets as a NumPy array or, if it refuses, as a torch tensor.
 
     Args:
-      got: its result.
-      x: the matrix that it was given.
+      fn, x, fmt, scaling: the function, its input, and what it promises; scaling None where it is to be found out.
+      covered: the record of inputs to which the call is added, with the name of its memory layout.
+      layout: the name of the memory layout, "" for C order.
+
+    Raises:
+      FunctionMisbehaved: fn raises, writes into its input, or returns no result.
+    """
+    before = x.tobytes()
+    try:
+        with np.errstate(all="ignore"):
+            got = fn(x)
+    except Exception as first:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise FunctionMisbehaved(
+                "runs", f"fn raised {type(first).__name__}: {first} on shape {x.shape}.", x
+            ) from first
+        try:
+            got = fn(torch.from_numpy(x))
+        except Exception as second:
+            raise FunctionMisbehaved(
+                "runs", f"fn raised {type(first).__name__}: {first} on a NumPy array, and {type(second).__name__}: "
+                f"{second} on a torch tensor, of shape {x.shape}.", x,
+            ) from second  # fmt: skip
+    if x.tobytes() != before:
+        raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
+    if is_torch(got) and got.device.type != "cpu":
+        raise FunctionMisbehaved(
+            "device", f"fn must return a tensor on the CPU, as its input is; got one on {got.device}.", x
+        )
+    parts = ReturnedParts(got, x, fmt, scaling)
+    if covered is not None:
+        covered.note(x, layout)
+    return parts
+
+
+class ReturnedParts:
+    """The parts of a result of a quantizer with scales.
+
+    Args:
+      got: the result.
+      x: the input matrix.
       fmt: the element format.
       scaling: the promised recipe; None where it is to be found out.
 
     Attributes:
       elements: values, or values of codes, as patterns of float64.
-      swapped: the same where two codes of a byte are read in the other order; None where codes are not packed.
-      scales: float32, of both levels; None where values came back.
-      block_scales: float32, of the first of two levels alone; None where these did not come alone.
-      tensor_scale: of the second level; None where it did not come alone.
-      zero_points: integers; None where none came.
+      swapped: the same with the two codes of each byte in the other order; None if codes are not packed.
+      scales: float32 scales, products of both levels; None for a result of values.
+      block_scales: float32 scales of the first of two levels; None unless returned separately.
+      tensor_scale: scale of the second level; None unless returned separately.
+      zero_points: integers, or None.
 
     Raises:
-      QuantizerMisbehaved: the result is none of these.
+      FunctionMisbehaved: the result has another form.
     """
 
     def __init__(self, got: Any, x: Array, fmt: Element, scaling: Scaling | None = None) -> None:
@@ -61,25 +108,25 @@ class ReturnedParts:
         self._read_elements(elements, x, fmt)
 
     def _read_third(self, got: Any, x: Array, scaling: Scaling | None) -> None:
-        """Read the third part of a tuple: a tensor scale, or zero points."""
+        """Read the third part of a tuple, a tensor scale or zero points."""
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return
         if len(got) > 3:
-            raise QuantizerMisbehaved("returns", f"fn must return {WANTED}; got {len(got)} parts.", x)
+            raise FunctionMisbehaved("returns", f"fn must return {WANTED}; got {len(got)} parts.", x)
         third = as_array(without_gradient(got[2]), "the third part")
         integers = third.dtype.kind in "iu" or third.dtype.name in ("int4", "uint4")
         if (scaling is None and integers) or (scaling is not None and not scaling.symmetric):
             if not integers:
-                raise QuantizerMisbehaved("zero points", f"fn must return integer zero points; got {third.dtype}.", x)
+                raise FunctionMisbehaved("zero points", f"fn must return integer zero points; got {third.dtype}.", x)
             self.zero_points = third.astype(np.int64)
         elif scaling is None or scaling.tensor_scale:
             if third.size != 1 or format_of(third.dtype) is None:
-                raise QuantizerMisbehaved(
+                raise FunctionMisbehaved(
                     "tensor scale", f"fn must return one float as the tensor scale; got {shown(got[2])}.", x
                 )
             self.tensor_scale = np.float32(third.astype(np.float32).reshape(()))
         else:
-            raise QuantizerMisbehaved(
+            raise FunctionMisbehaved(
                 "returns", f"fn must return (codes, scales), as {scaling!r} has neither a tensor scale nor zero "
                 "points; got a third part.", x,
             )  # fmt: skip
@@ -107,7 +154,7 @@ def is_packed(codes: Array, shape: tuple[int, ...], fmt: Element) -> bool:
 
 
 def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: bool) -> Array:
-    """Return one code of 4 bits per element, from bytes with two each, the first in the low or the high bits."""
+    """Return one code of 4 bits per element from bytes with two codes, the first in the low or the high bits."""
     packed = codes.view(np.uint8)
     nibbles = [packed & 15, packed >> 4]
     flat = np.stack(nibbles[::-1] if high_first else nibbles, -1).reshape(*codes.shape[:-1], -1)
@@ -122,7 +169,7 @@ def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
     if isinstance(fmt, Format):
         return read(codes, x, fmt).words
     if codes.shape != x.shape:
-        raise QuantizerMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {codes.shape}.", x)
+        raise FunctionMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {codes.shape}.", x)
     return words_of(codes.ravel().astype(np.float64))
 
 
@@ -130,19 +177,34 @@ def values_of(elements: Any, x: Array) -> Words:
     """Return values of the shape of x as patterns of float64.
 
     Raises:
-      QuantizerMisbehaved: these are no floats, or have another shape.
+      FunctionMisbehaved: the elements are not floats, or have another shape.
     """
     array = as_array(without_gradient(elements), "the result")
     if array.shape != x.shape or format_of(array.dtype) is None:
-        raise QuantizerMisbehaved("returns", f"fn must return {WANTED}; got {shown(elements)}.", x)
+        raise FunctionMisbehaved("returns", f"fn must return {WANTED}; got {shown(elements)}.", x)
     return words_of(np.asarray(array.ravel().astype(np.float64)))
 
 
 def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
-    """Return scales as float32, and whether they came in their own format; bytes are codes of that format."""
+    """Return scales as float32, and whether they are codes or values of their own format."""
     array = as_array(without_gradient(scales), "scales")
     if array.dtype.kind in "iu" and array.dtype.itemsize == fmt.storage.itemsize and fmt.bits <= 16:
         return np.asarray(decode(np.ascontiguousarray(array).view(fmt.storage), fmt), np.float32), True
     if format_of(array.dtype) is None:
-        raise QuantizerMisbehaved("scales", f"fn must return scales as floats or codes of {fmt}; got {array.dtype}.", x)
+        raise FunctionMisbehaved("scales", f"fn must return scales as floats or codes of {fmt}; got {array.dtype}.", x)
     return np.asarray(array, np.float32), format_of(array.dtype) == fmt and fmt.bits <= 16
+
+
+def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
+    """Yield the ways to read an array of scales as one per tile of a grid, each with its name."""
+    squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (scales.shape, grid))
+    whole = scales.size == int(np.prod(grid)) and squeezed in (of_grid, (scales.size,))
+    if scales.shape == grid or whole:
+        yield "tiles", scales.reshape(grid)
+    if len(grid) == 2 and scales.shape == grid[::-1]:
+        yield "transposed", scales.T
+
+
+def same_scales(got: Array, want: Array) -> Any:
+    """Return which float32 scales have the same bits; NaN equals NaN."""
+    return (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))

@@ -1,21 +1,21 @@
-"""The faults of scales: those of another tile, input, factor or format, used, returned, or both."""
+"""Faults of scales: of another tile, input, factor or format; used, returned, or both."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
-from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, E4M3, E8M0, FP16, FP32
-from fpsim.scaling.tiling import tile_sizes
 from fpsim.testing.quantizers.scales.encoding import (
     Case,
     Fault,
+    FaultFunction,
     FaultOutcome,
     RightEncoding,
     encoded_values,
@@ -23,14 +23,16 @@ from fpsim.testing.quantizers.scales.encoding import (
     rounded_to,
     spread_over,
 )
+from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 ADDED = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)
+LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)  # largest values by which amax is divided
+ScaleChange = Callable[[RightEncoding, Case], Array]
 
 
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Other scales: for elements and in what comes back, or for one of these alone."""
-    changes: list[tuple[str, Callable[[RightEncoding, Case], Array]]] = [
+    """Yield faults with other scales: for the elements and in what is returned, or for one of these alone."""
+    changes: list[tuple[str, ScaleChange]] = [
         ("those of the call before", _stale),
         ("those of the largest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, 1))),
         ("those of the lowest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, -1))),
@@ -40,59 +42,77 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
     for axis, along in ((1, "row"), (0, "column")):
         for by, where in ((1, "before"), (-1, "after")):
             changes += [
-                (f"those of the tile {where} along the {along}", _moved(by, axis)),
+                (f"those of the tile {where} along the {along}", _from_tiles(axis, partial(_neighbours, by))),
                 (f"those of the tile {where} along the {along}, around the end", _rolled(by, axis)),
             ]
         changes += [
-            (f"that of the first tile of each {along}", _first(axis)),
-            (f"that of the tile before in the last tile of each {along}", _last_again(axis)),
+            (f"that of the first tile of each {along}", _from_tiles(axis, lambda count: 0 * np.arange(count))),
+            (f"that of the tile before in the last tile of each {along}", _from_tiles(axis, _last_again)),
             (f"those without the last element of each tile along the {along}", _without_last(axis)),
         ]
-    changes += [("that of the first tile for all", lambda r, c: _all_first(r.scales(c.x)))]
+    changes += [("that of the first tile for all", _changed(lambda s: np.full_like(s, s.flat[0])))]
     for fmt in (BF16, FP16):
-        changes += [(f"those of the input rounded to {fmt}", _of_input(_of(rounded_to, fmt)))]
+        changes += [(f"those of the input rounded to {fmt}", _of_input(partial(rounded_to, fmt=fmt)))]
     changes += [("those of the input without its subnormals", _of_input(flushed))]
     for added in ADDED:
-        changes += [(f"those of amax + {added:g}", _of_input(_of(_enlarged, added)))]
+        changes += [(f"those of amax + {added:g}", _of_input(partial(_enlarged, added)))]
     if recipe.scaling.scale_format != FP32 or recipe.scaling.scale_rule != "amax":
         changes += [("those before they are rounded", _exact)]
     for fmt, (mode, how) in itertools.product(
         (E8M0, E4M3, BF16, FP16), (("nearest_even", "to"), ("up", "up to"), ("down", "down to"))
     ):
         if fmt != recipe.scaling.scale_format:
-            changes += [(f"the right ones rounded {how} {fmt}", _rounded_scales(fmt, mode))]
+            rounded = partial(quantize, fmt=fmt, rounding=mode, overflow="saturate_finite")
+            changes += [(f"the right ones rounded {how} {fmt}", _changed(rounded))]
     ratio = _ratio(recipe, cases)
     for factor in dict.fromkeys([*([ratio] if ratio else []), 2.0, 0.5]):
-        times = f"{factor:g} times the right ones"
-        changes += [(times, _times(factor))]
+        changes += [(f"{factor:g} times the right ones", _changed(partial(np.multiply, np.float32(factor))))]
     for words, change in changes:
-        yield f"has as scales {words}", _both(change)
-        yield f"scales elements by {words}, and returns the right scales", _used(change)
-        yield f"returns as scales {words}, and scales elements by the right ones", _returned(change)
+        yield f"has as scales {words}", _with_scales(change, used=True, returned=True)
+        yield f"scales elements by {words}, and returns the right scales", _with_scales(change, used=True)
+        yield f"returns as scales {words}, and scales elements by the right ones", _with_scales(change, returned=True)
 
 
-def _both(change: Callable[[RightEncoding, Case], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
+def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False) -> FaultFunction:
+    """Return the fault of other scales that are used for the elements, returned, or both."""
+
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = change(recipe, case)
-        return FaultOutcome(encoded_values(recipe, case.x, scales), scales, scales)
+        changed = change(recipe, case)
+        right = changed if used and returned else recipe.scales(case.x)
+        elements = encoded_values(recipe, case.x, changed if used else right)
+        return FaultOutcome(elements, changed if returned else right)
 
     return fault
 
 
-def _used(change: Callable[[RightEncoding, Case], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        right = recipe.scales(case.x)
-        return FaultOutcome(encoded_values(recipe, case.x, change(recipe, case)), right, right)
-
-    return fault
+def _changed(change: Callable[[Array], Any]) -> ScaleChange:
+    """Return scales that a function makes of the right ones, as float32."""
+    return lambda recipe, case: np.asarray(change(recipe.scales(case.x)), np.float32)
 
 
-def _returned(change: Callable[[RightEncoding, Case], Array]) -> Callable[[RightEncoding, Case], FaultOutcome]:
-    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        scales = change(recipe, case)
-        return FaultOutcome(encoded_values(recipe, case.x, recipe.scales(case.x)), scales, scales)
+def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
+    """Return the scales of a changed matrix."""
+    return lambda recipe, case: recipe.scales(change(case.x))
 
-    return fault
+
+def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
+    """Return scales of other tiles along an axis; places: number of tiles -> the tile whose scale each takes."""
+    return _changed(lambda scales: scales.take(places(scales.shape[axis]), axis))
+
+
+def _neighbours(by: int, count: int) -> Array:
+    """Return the tiles that are `by` places before, the ends their own."""
+    return np.clip(np.arange(count) - by, 0, count - 1)
+
+
+def _last_again(count: int) -> list[int]:
+    """Return the tiles themselves, but the tile before in place of the last one."""
+    return [*range(count - 1), max(count - 2, 0)]
+
+
+def _rolled(by: int, axis: int) -> ScaleChange:
+    """Return the scales of tiles `by` places before, from the end again after the start."""
+    return _changed(lambda scales: np.roll(scales, by, axis))
 
 
 def _stale(recipe: RightEncoding, case: Case) -> Array:
@@ -103,68 +123,32 @@ def _stale(recipe: RightEncoding, case: Case) -> Array:
 
 
 def _signed(x: Array, sign: int) -> Array:
-    """Values of one sign alone, NaN as it is."""
+    """Return values of one sign, zeros for the others, and NaN as it is."""
     return np.where(np.isnan(x), x, np.maximum(x * np.float32(sign), np.float32(0)))
 
 
-def _moved(by: int, axis: int) -> Callable[[RightEncoding, Case], Array]:
-    def scales(recipe: RightEncoding, case: Case) -> Array:
-        right = recipe.scales(case.x)
-        return right.take(np.clip(np.arange(right.shape[axis]) - by, 0, right.shape[axis] - 1), axis)
-
-    return scales
-
-
 def _with_sign(recipe: RightEncoding, case: Case) -> Array:
-    """The scales of the largest value of each tile, negative where all values are."""
-    x = case.x
-    height, width = tile_sizes(x.shape, recipe.scaling.block)
-    starts = [np.arange(0, size, step) for size, step in zip(x.shape, (height, width), strict=True)]
-    largest = np.maximum.reduceat(np.maximum.reduceat(x, starts[0], 0), starts[1], 1)
-    same = recipe.scales(spread_over(np.abs(largest), x, recipe))
-    return np.where(largest < 0, -same, same)
+    """Return the scales of the largest value of each tile, negative where all values are."""
+    largest = reduced_tiles(np.maximum, case.x, recipe.scaling.block)
+    magnitudes = recipe.scales(spread_over(np.abs(largest), case.x, recipe))
+    return np.where(largest < 0, -magnitudes, magnitudes)
 
 
 def _exact(recipe: RightEncoding, case: Case) -> Array:
-    """The scales of the same tiles as quotients in float32."""
+    """Return the scales of the same tiles as quotients in float32."""
     fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
     return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
 
 
 def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
+    """Return the powers of two whose logarithms are nearest to those of the quotients."""
     exponents = np.clip(np.rint(np.log2(_exact(recipe, case).astype(np.float64))), -127, 127)
     return np.asarray(np.exp2(exponents), np.float32)
 
 
-def _rounded_scales(fmt: Format, mode: str) -> Callable[[RightEncoding, Case], Array]:
-    def scales(recipe: RightEncoding, case: Case) -> Array:
-        return np.asarray(quantize(recipe.scales(case.x), fmt, rounding=mode, overflow="saturate_finite"), np.float32)
+def _without_last(axis: int) -> ScaleChange:
+    """Return the scales of tiles whose last element along an axis is left out."""
 
-    return scales
-
-
-def _rolled(by: int, axis: int) -> Callable[[RightEncoding, Case], Array]:
-    return lambda recipe, case: np.roll(recipe.scales(case.x), by, axis)
-
-
-def _first(axis: int) -> Callable[[RightEncoding, Case], Array]:
-    def scales(recipe: RightEncoding, case: Case) -> Array:
-        right = recipe.scales(case.x)
-        return right.take(np.zeros(right.shape[axis], np.intp), axis)
-
-    return scales
-
-
-def _last_again(axis: int) -> Callable[[RightEncoding, Case], Array]:
-    def scales(recipe: RightEncoding, case: Case) -> Array:
-        right = recipe.scales(case.x)
-        size = right.shape[axis]
-        return right.take([*range(size - 1), max(size - 2, 0)], axis)
-
-    return scales
-
-
-def _without_last(axis: int) -> Callable[[RightEncoding, Case], Array]:
     def scales(recipe: RightEncoding, case: Case) -> Array:
         block = recipe.scaling.block
         size = block[axis] if len(block) == 2 and block[axis] > 0 else case.x.shape[axis]
@@ -174,30 +158,13 @@ def _without_last(axis: int) -> Callable[[RightEncoding, Case], Array]:
     return scales
 
 
-def _all_first(scales: Array) -> Array:
-    return np.full_like(scales, scales.flat[0])
-
-
-def _of(function: Callable[..., Array], argument: Any) -> Callable[[Array], Array]:
-    """A function with its last argument given."""
-    return lambda x: function(x, argument)
-
-
-def _of_input(change: Callable[[Array], Array]) -> Callable[[RightEncoding, Case], Array]:
-    """The scales of a changed matrix."""
-    return lambda recipe, case: recipe.scales(change(case.x))
-
-
-def _times(factor: float) -> Callable[[RightEncoding, Case], Array]:
-    return lambda recipe, case: np.asarray(recipe.scales(case.x) * np.float32(factor), np.float32)
-
-
-def _enlarged(x: Array, added: float) -> Array:
+def _enlarged(added: float, x: Array) -> Array:
+    """Return magnitudes with a summand."""
     return np.asarray(np.abs(x) + np.float32(added))
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
-    """Return the scales that came over the right ones, where that is one number; else 0."""
+    """Return the quotient of the returned scales and the right ones where it is one number other than 1; else 0."""
     for case in cases[1:2]:
         if case.scales is None:
             continue
@@ -210,7 +177,7 @@ def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
 
 
 def _plain(ratio: float) -> float:
-    """A ratio as that of two largest values, where it is one."""
+    """Return a ratio as that of two numbers of LIMITS where it is near one, else as float32."""
     for one in LIMITS:
         for other in LIMITS:
             if abs(one / other / ratio - 1) < 1e-6:

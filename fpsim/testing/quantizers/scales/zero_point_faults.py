@@ -1,4 +1,4 @@
-"""Names what quantizers that find scales and zero points do wrong with right scales: rounding, wrapping, offsets."""
+"""Names the faults of quantizers that find scales and zero points, with right scales: rounding, wrapping, offsets."""
 
 from __future__ import annotations
 
@@ -11,51 +11,46 @@ from fpsim.arrays import Array
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tile_sizes
 from fpsim.testing.quantizers.given_scales.causes import changes_of
 from fpsim.testing.quantizers.given_scales.promise import GivenScale
-from fpsim.testing.quantizers.rounder import RULES, TIES, Words, in_elements, rule_words
+from fpsim.testing.quantizers.rounder import RULES, TIES, in_elements, rule_words
 from fpsim.testing.quantizers.scales.results import ReturnedParts
+from fpsim.testing.quantizers.scales.tiles import reduced_tiles, spread_tiles
 
 ZERO_POINT_RULES = ("nearest_away", "nearest_up", "nearest_zero", "toward_zero", "up", "half_added")
 
 
 class AffineCase(NamedTuple):
-    """A matrix, codes that came for it, zero points (None where none came), and the right scales."""
+    """A matrix, its returned codes and zero points (None without), and the right scales."""
 
     x: Array
     codes: Array
     zero_points: Array | None
     scales: Array
 
-    def spread(self, of_tiles: Array, scaling: Scaling) -> Array:
-        """Return numbers of tiles, one per element."""
-        height, width = tile_sizes(self.x.shape, scaling.block)
-        return of_tiles.repeat(height, 0)[: self.x.shape[0]].repeat(width, 1)[:, : self.x.shape[1]]
-
 
 def zero_point_causes(
     cases: list[tuple[Array, ReturnedParts]], fmt: IntegerFormat, scaling: Scaling, rounding: str = "nearest_even"
 ) -> tuple[str, ...]:
-    """Return the faults of codes and zero points that give all that came, as clauses after "it"; empty without any.
+    """Return the faults that give all codes and zero points, as clauses after "it"; () where none do.
 
     Args:
-      cases: finite matrices and what came for each.
-      fmt, scaling: the recipe, whose scales came.
+      cases: finite matrices and the result for each.
+      fmt, scaling: the recipe, whose scales were returned.
       rounding: of the elements.
     """
     affine = [_case(x, parts, fmt, scaling) for x, parts in cases]
-    seen = [case for case in affine if case is not None]
-    if not seen or len(seen) < len(affine) or rounding not in RULES:
+    comparable = [case for case in affine if case is not None]
+    if not comparable or len(comparable) < len(affine) or rounding not in RULES:
         return ()
-    for clauses, for_points, changes in _faults(seen, fmt, scaling, rounding):
-        if all(_gives(case, fmt, scaling, rounding, for_points, changes) for case in seen):
+    for clauses, for_points, changes in _faults(comparable, fmt, scaling, rounding):
+        if all(_gives(case, fmt, scaling, rounding, for_points, changes) for case in comparable):
             return clauses
     return ()
 
 
 def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) -> AffineCase | None:
-    """Return a case with one scale per tile; None where scales are not the right ones, or none came."""
+    """Return a case with one scale per tile, or None where the returned scales are not the right ones."""
     right = encode_scaled(x, fmt, scaling)
     if parts.scales is None or parts.scales.size != right.scales.size or not np.isfinite(x).all():
         return None
@@ -66,17 +61,13 @@ def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) 
         if points.size != right.scales.size:
             return None
         points = points.reshape(right.scales.shape)
-    return AffineCase(x, _integers(parts.elements).reshape(x.shape), points, right.scales)
-
-
-def _integers(words: Words) -> Array:
-    return np.asarray(words.view(np.float64))
+    return AffineCase(x, parts.elements.view(np.float64).reshape(x.shape), points, right.scales)
 
 
 def _faults(
     cases: list[AffineCase], fmt: IntegerFormat, scaling: Scaling, rounding: str
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, object]]]:
-    """Yield clauses, the rule of zero points, and changes of elements."""
+    """Yield known faults: clauses after "it", the rounding rule of zero points, and changes of the elements' model."""
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
     for words, change in kept.items():
@@ -94,7 +85,8 @@ def _faults(
 
 def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, points: Array) -> GivenScale:
     """Return the model of the elements, with a scale and a zero point for each."""
-    scales, offsets = (case.spread(part, scaling) for part in (case.scales, points.astype(np.float64)))
+    tiles = (case.scales, points.astype(np.float64))
+    scales, offsets = (spread_tiles(of_tiles, case.x.shape, scaling.block) for of_tiles in tiles)
     quotient = "float32" if scaling.division == "divide" else "reciprocal"
     return GivenScale(
         fmt, scales, offsets, rounding, {}, quotient=quotient, lowest=fmt.lowest, highest=fmt.highest
@@ -104,6 +96,7 @@ def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str
 def _gives(
     case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, for_points: str, changes: dict[str, object]
 ) -> bool:
+    """Return whether zero points rounded by the rule `for_points`, and a changed model, give the results of a case."""
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():
         return False
@@ -113,9 +106,7 @@ def _gives(
 
 def _zero_points(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rule: str) -> Array:
     """Return zero points, lowest - low / scale, rounded by a rule."""
-    height, width = tile_sizes(case.x.shape, scaling.block)
-    rows, columns = (np.arange(0, size, step) for size, step in zip(case.x.shape, (height, width), strict=True))
-    lows = np.minimum(np.minimum.reduceat(np.minimum.reduceat(case.x, rows, 0), columns, 1), np.float32(0))
+    lows = np.minimum(reduced_tiles(np.minimum, case.x, scaling.block), np.float32(0))
     with np.errstate(all="ignore"):
         divides = scaling.division == "divide"
         quotients = lows / case.scales if divides else lows * (np.float32(1) / case.scales)

@@ -1,1 +1,1 @@
-"""Checks of stochastic rounding: shares, means, independence, and what averaging gains."""
+"""Checks of stochastic rounding: means, independence, and what averaging gains."""

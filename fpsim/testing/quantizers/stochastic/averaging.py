@@ -1,4 +1,4 @@
-"""The bits that averaging gains, and means of recipes with scales."""
+"""Measures the bits that averaging gains, and means of results of recipes with scales."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.stochastic.chance import level_of_one_test
-from fpsim.testing.quantizers.stochastic.report import AVERAGED, StochasticFindings
+from fpsim.testing.quantizers.stochastic.report import AVERAGED, StochasticMeasurements
 from fpsim.testing.quantizers.stochastic.source import RandomSource
 
-ENOUGH = 64  # elements of an array whose mean squared error says something
-OF_RECIPE = 4096  # calls on an array of the caller's
+ENOUGH = 64  # elements of an array, from which on its mean squared error is precise enough
+OF_RECIPE = 4096  # calls with an array that the caller passes
 
 
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
-    """Bits of the mean of 1, 4, 16 and 64 calls; each four-fold is worth one."""
+    """Return the bits of means of 1, 4, 16 and 64 calls, and what breaks if a factor of four gains less than a bit."""
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
     bits, done = [], 0
@@ -40,8 +40,10 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
     return tuple(bits), None
 
 
-def recipe_means(source: RandomSource, x: Array, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
-    """The means of a recipe's results, element by element."""
+def recipe_means(
+    source: RandomSource, x: Array, measured: StochasticMeasurements
+) -> Iterator[tuple[str, Broken | None]]:
+    """Yield whether means of a recipe's results are right, element by element, and whether averaging gains."""
     from scipy.special import ndtri
 
     exact = x.astype(np.float64).ravel()
@@ -52,9 +54,9 @@ def recipe_means(source: RandomSource, x: Array, found: StochasticFindings) -> I
         squares += (got - exact) ** 2
     mean = total / OF_RECIPE
     deviation = np.sqrt(np.maximum(squares / OF_RECIPE - (mean - exact) ** 2, 0) / OF_RECIPE)
-    threshold = float(-ndtri(level_of_one_test(max(exact.size, 1)) / 2)) * 1.1  # a little for distributions with tails
+    threshold = float(-ndtri(level_of_one_test(max(exact.size, 1)) / 2)) * 1.1  # a margin for distributions with tails
     wrong = np.abs(mean - exact) > np.maximum(threshold * deviation, 1e-6 * np.abs(exact))
-    found.detects = float(deviation.max() * (threshold + 2.33))
+    measured.detects = float(deviation.max() * (threshold + 2.33))
     broken = None
     if wrong.any():
         worst = int(np.argmax(np.where(wrong, np.abs(mean - exact), 0)))
@@ -71,5 +73,5 @@ def recipe_means(source: RandomSource, x: Array, found: StochasticFindings) -> I
         )  # fmt: skip
     yield "mean", broken
     if exact.size >= ENOUGH:
-        found.bits, failed = gain_of_averaging(source, x)
+        measured.bits, failed = gain_of_averaging(source, x)
         yield "averaging", failed

@@ -1,4 +1,4 @@
-"""Probabilities of a check of random results: what chance allows, and the smallest bias that is seen."""
+"""Probabilities in checks of random results: what chance allows, and the smallest bias that is detected."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-FALSE_ALARM = 1e-6  # of a whole check of a right function
-POWER = 0.99  # with which the bias that a report states is seen
+FALSE_ALARM = 1e-6  # probability that a check fails a right function
+POWER = 0.99  # probability with which the bias in a report is detected
 
 
 def detectable_bias(draws: int, tests: int) -> float:
-    """The smallest bias of a share that is seen with POWER."""
+    """Return the smallest bias of a share that is detected with probability POWER."""
     from scipy.special import ndtri
 
     return float(-(ndtri(level_of_one_test(tests) / 2) + ndtri(1 - POWER)) * math.sqrt(0.25 / draws))
 
 
 def level_of_one_test(tests: int) -> float:
-    """The false alarm of one of so many tests, of about 8 kinds."""
+    """Return the probability of a false alarm of each of a number of tests, of which there are about 8 kinds."""
     return FALSE_ALARM / (8 * tests)
 
 
 def unlikely(count: Any, of: int, share: Any, tests: int) -> Any:
-    """Return whether counts of independent draws are farther from their mean than chance allows."""
+    """Return whether counts of independent draws are farther from their means than chance allows."""
     from scipy.special import bdtr, bdtrc
 
     count, share = np.asarray(count, np.float64), np.asarray(share, np.float64)

@@ -1,4 +1,4 @@
-"""Checks stochastic rounding: means, exact values, independence, and what averaging gains."""
+"""Checks stochastic rounding: exact values, means, independence, and what averaging gains."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.formats.named import format as find_format
-from fpsim.testing.quantizers.black_box import CalledQuantizer, QuantizerMisbehaved
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.quantizers.black_box import CalledQuantizer
 from fpsim.testing.quantizers.model import QuantizerModel
-from fpsim.testing.quantizers.report import Broken, broken_at
+from fpsim.testing.quantizers.report import Broken, Findings, broken_at
 from fpsim.testing.quantizers.rounder import taken_apart, words_of
 from fpsim.testing.quantizers.stochastic.averaging import gain_of_averaging, recipe_means
 from fpsim.testing.quantizers.stochastic.chance import FALSE_ALARM, detectable_bias
@@ -37,7 +38,7 @@ from fpsim.testing.quantizers.stochastic.means import (
     means_in_binades,
     shares_of_cells,
 )
-from fpsim.testing.quantizers.stochastic.report import StochasticFindings, StochasticReport
+from fpsim.testing.quantizers.stochastic.report import StochasticMeasurements, StochasticReport
 from fpsim.testing.quantizers.stochastic.shares import causes_of
 from fpsim.testing.quantizers.stochastic.source import DRIVEN, RandomSource, driver_of
 
@@ -46,7 +47,7 @@ PLAIN_CAUSES = {
     "neighbours": "gives results that are neither neighbour of their input",
     "mean": "is biased",
     "averaging": "gains less from averaging than independent results do",
-}  # of properties that nothing more exact explains
+}  # for properties that no known fault explains
 
 
 def check_stochastic(
@@ -60,21 +61,22 @@ def check_stochastic(
     """Check that a function rounds stochastically: unbiased, to neighbours only, with independent draws.
 
     Args:
-      fn: a function of a float32 array, as for `check_quantizer`. Where it has a parameter seed or key, rng or
-        generator, bits or words (uint32, one per element) or u, uniform or noise (float32 in [0, 1), one per element),
-        that drives it; else each call draws for itself.
+      fn: a function of a float32 array, as for `check_quantizer`. Its randomness comes from a parameter called seed or
+        key, rng or generator, bits or words (uint32, one per element), or u, uniform or noise (float32 in [0, 1), one
+        per element); without such a parameter from fn itself.
       fmt: the format of its results.
-      x: an array for a recipe with scales, which moves exact values too: then means of `fn(x)` are compared with x,
-        over 4,096 calls, and what averaging gains.
-      random: "seed", "generator", "bits", "uniform" or "own", where the parameter's name does not tell.
-      raises: False returns the report where a property is broken.
+      x: an array for a recipe with scales, in which values of the format may move too. Means of 4,096 calls `fn(x)`
+        are then compared with x.
+      random: "seed", "generator", "bits", "uniform" or "own", if the name of the parameter does not say it.
+      raises: False returns the report even if a property is broken.
 
     Returns:
-      A report: `.ok`, `.held`, `.broken`, `.bits`, `.detects` (the bias that is seen with 99 %) and `.false_alarm`.
+      A report: `.ok`, `.held`, `.broken`, `.causes`, `.bits`, `.detects` (the bias that is detected with a
+      probability of 99 %) and `.false_alarm`.
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
-      ValueError: an unknown format or word.
+      ValueError: the format or a keyword is unknown.
       TypeError: fn cannot be called.
 
     Example:
@@ -90,38 +92,32 @@ def check_stochastic(
     driven = driver_of(fn) if random is None else random
     require_word("random", driven, (*DRIVEN, "own"))
     source = RandomSource(fn, box, driven)
-    held: dict[str, None] = {}
-    broken: dict[str, Broken] = {}
-    found = StochasticFindings({}, (), 0.0)
+    findings = Findings()
+    measured = StochasticMeasurements({}, (), 0.0)
     try:
-        if x is None:
-            for name, failed in _cast(source, target_fmt, found):
-                _note(name, failed, held, broken)
-        else:
-            array = np.array(x, np.float32)
-            for name, failed in recipe_means(source, array, found):
-                _note(name, failed, held, broken)
-    except QuantizerMisbehaved as refusal:
-        broken[refusal.property] = Broken(refusal.property, refusal.sentence)
-    plain = [PLAIN_CAUSES[name] for name in broken if name in PLAIN_CAUSES][:1] if not found.causes else []
+        properties = (
+            _cast(source, target_fmt, measured) if x is None
+            else recipe_means(source, np.array(x, np.float32), measured)
+        )  # fmt: skip
+        for name, broken in properties:
+            findings.record(name, broken)
+    except FunctionMisbehaved as refusal:
+        findings.refuse(refusal)
+    broken_names = findings.broken
+    plain = [] if measured.causes else [PLAIN_CAUSES[name] for name in broken_names if name in PLAIN_CAUSES][:1]
     report = StochasticReport(
-        box.name, target_fmt, tuple(name for name in held if name not in broken), tuple(broken.values()), driven,
-        found.means, found.bits, found.detects, FALSE_ALARM, found.detects_in_binades, box.covered.coverage,
-        tuple(found.notes), (*found.causes, *plain) if broken else (), found.random_bits, found.more_bits,
+        box.name, target_fmt, findings.names_held, tuple(findings.broken.values()), driven, measured.means,
+        measured.bits, measured.detects, FALSE_ALARM, measured.detects_in_binades, box.covered.coverage,
+        tuple(measured.notes), (*measured.causes, *plain) if broken_names else (), measured.random_bits,
+        measured.more_bits,
     )  # fmt: skip
     if raises and not report.ok:
         raise AssertionError(str(report))
     return report
 
 
-def _note(name: str, failed: Broken | None, held: dict[str, None], broken: dict[str, Broken]) -> None:
-    if failed is None:
-        held.setdefault(name, None)
-    else:
-        broken.setdefault(name, failed)
-
-
-def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Iterator[tuple[str, Broken | None]]:
+def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
+    """Yield the properties of a cast, with what breaks each, and fill the measurements."""
     if not FP32.holds(fmt) or fmt.bits > 16:
         raise ValueError(f"check_stochastic takes formats of up to 16 bits that float32 holds; got {fmt}.")
     moves = _exact(source, fmt)
@@ -140,52 +136,52 @@ def _cast(source: RandomSource, fmt: Format, found: StochasticFindings) -> Itera
     else:
         away, neighbours = drawn_shares(source, chosen, low, high)
         detects = detectable_bias(REPEATS * CALLS, chosen.size)
-    found.detects = detects
-    found.means = {f: float(away[fraction == f].mean()) for f in FRACTIONS if (fraction == f).any()}
+    measured.detects = detects
+    measured.means = {f: float(away[fraction == f].mean()) for f in FRACTIONS if (fraction == f).any()}
     yield "neighbours", neighbours
     biased = biased_mean(source, chosen, away, fraction, detects)
     yield "mean", biased
-    yield from means_in_binades(source, fmt, found)
+    yield from means_in_binades(source, fmt, measured)
     shares = shares_of_cells(away, fraction, chosen, low, fmt)
     if biased is not None or neighbours is not None:
-        found.causes += causes_of(shares, fit_test(source.driven))
+        measured.causes += causes_of(shares, fit_test(source.driven))
     if moves is not None:
-        found.causes.append("moves values of the format")
-    found.random_bits, found.more_bits = deciding_bits(source, cells, fmt)
+        measured.causes.append("moves values of the format")
+    measured.random_bits, measured.more_bits = deciding_bits(source, cells, fmt)
     half = np.full(OF_LAGS, cells[0][0] + (cells[0][1] - cells[0][0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cells[0][0]) for number in range(8)]
-    fixed = all((bits == draws[0][0]).all() for bits in draws)  # as a share of 0 or 1 would be
+    fixed = all((bits == draws[0][0]).all() for bits in draws)  # as if the share were 0 or 1
     dependence: list[str] = []
     for name, failed in (
         ("elements", dependent_elements(source, half, draws)),
         ("calls", dependent_calls(source, half, draws)),
     ):
-        if failed is not None and not (fixed and found.causes):
+        if failed is not None and not (fixed and measured.causes):
             causes = dependence_causes(name, draws)
             # elements that depend on each other make calls look as if they did
             dependence += [] if dependence and causes == [FROM_CALL_TO_CALL] else causes
         yield name, failed
-    found.causes += dependence
+    measured.causes += dependence
     for shape in SHAPES[1:]:
         shaped = [np.abs(source(half.reshape(shape), 8 + number)) > abs(cells[0][0]) for number in range(2)]
         yield "elements", dependent_elements(source, half.reshape(shape), shaped)
     if source.driven == "seed":
-        yield "seeds", seeds_alike(source, half[:SEEDED], found)
+        yield "seeds", seeds_alike(source, half[:SEEDED], measured)
     if source.driven != "own":
         again = [source(half[:256], 3) for _ in range(2)]
         same = bool((again[0].view(np.uint64) == again[1].view(np.uint64)).all())
-        why = "the same randomness gives other results the second time"
+        why = "the same random numbers give other results the second time"
         if not same:
-            found.causes.append(f"draws random numbers beside those of its {source.driven}")
+            measured.causes.append(f"draws random numbers other than those of its {source.driven}")
         yield "repeats", None if same else Broken("repeats", why)
     spread = np.random.default_rng(5).uniform(1, 2, 4096) * cells[0][0]
     bits, failed = gain_of_averaging(source, spread.astype(np.float32))
-    found.bits = bits
+    measured.bits = bits
     yield "averaging", failed
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Values of the format stay, whatever is drawn."""
+    """Return what breaks if a value of the format changes, whatever the random numbers."""
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
     want = words_of(QuantizerModel(fmt).values(taken_apart(x)))

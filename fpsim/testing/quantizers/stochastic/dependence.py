@@ -1,4 +1,4 @@
-"""Random numbers that depend on each other: among elements, calls and seeds."""
+"""Finds random numbers that depend on each other: among elements, calls and seeds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
-from fpsim.testing.quantizers.black_box import QuantizerMisbehaved
+from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.quantizers.report import Broken
 from fpsim.testing.quantizers.stochastic.chance import unlikely
-from fpsim.testing.quantizers.stochastic.report import StochasticFindings
+from fpsim.testing.quantizers.stochastic.report import StochasticMeasurements
 from fpsim.testing.quantizers.stochastic.source import RandomSource
 
 FROM_CALL_TO_CALL = "uses random numbers that depend on each other from call to call"
-OF_LAGS = 8192  # elements of a call that asks for independence
-LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128)  # elements after which equal numbers are named
+OF_LAGS = 8192  # elements of a call that tests independence
+LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128)  # distances in elements at which equal numbers are reported
 SHAPES = ((OF_LAGS,), (64, OF_LAGS // 64), (OF_LAGS // 64, 64), (4, 32, OF_LAGS // 128), (2, OF_LAGS // 2))
-OVERLAP = 256  # elements that a part of an array and the same part shifted have in common at least
-SEED_BITS = 63  # of seeds; more are negative numbers to many libraries
-SEEDED = 256  # elements that tell the draws of two seeds apart: they agree by chance once in 2**256 times
+OVERLAP = 256  # the fewest elements that an array and the same array shifted have in common
+SEED_BITS = 63  # bits of seeds; larger ones are negative numbers for many libraries
+SEEDED = 256  # elements that tell two seeds apart: chance gives equal results once in 2**256 times
 
 
 def dependence_causes(name: str, draws: list[Any]) -> list[str]:
@@ -47,14 +47,14 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 
 
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return what breaks where two elements of an array draw alike, at any distance."""
+    """Return what breaks if elements of an array at any distance are rounded alike too often."""
     for number, bits in enumerate(draws):
         same, of = _agreements(bits, bits)
         lag = _most_alike(same, of, 1, len(SHAPES) * len(draws))
         if lag is not None:
             times = f"{same[lag]:,} of {of[lag]:,} times in call {number}"
             alike = "an element and that of the row before" if lag == x.shape[-1] else f"elements {lag} apart"
-            why = f"{alike} went the same way {times}; want half"
+            why = f"{alike} were rounded the same way {times}; want half"
             of_shape = f"an array of shape {x.shape} of {x.flat[0]!r}"
             return Broken(
                 "elements", why, input=f"{source.box.name} on {of_shape}", got="equal draws", want="independent ones",
@@ -64,7 +64,7 @@ def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Brok
 
 
 def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return, for each shift, how often first[i + shift] equals second[i], and of how many pairs."""
+    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs."""
     size = first.size
     signs = [np.where(draws, 1.0, -1.0) for draws in (first, second)]
     spectra = [np.fft.rfft(draws, 2 * size) for draws in signs]
@@ -74,9 +74,9 @@ def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
-    """Return the shift, from `first` on, with the most unlikely agreement, None where chance allows all of them.
+    """Return the shift, from `first` on, with the most unlikely agreement; None if chance allows all.
 
-    same, of: agreements and pairs of each shift; tests: how many such searches a check makes.
+    same, of: agreements and pairs of each shift; tests: number of such searches in a check.
     """
     same, of = same[first : same.size - OVERLAP], of[first : of.size - OVERLAP]
     deviations = np.abs(2 * same - of) / np.sqrt(of)
@@ -85,7 +85,7 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
 
 
 def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
-    """Return what breaks where two calls draw alike, also where one is the other shifted by any distance."""
+    """Return what breaks if two calls round alike too often, also with one shifted by any distance."""
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for pair in pairs:
         for first, second in (pair, pair[::-1]):
@@ -94,27 +94,27 @@ def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken 
             if shift is not None:
                 apart = f", shifted by {shift}" if shift else ""
                 times = f"{same[shift]:,} of {of[shift]:,} times"
-                why = f"calls {first} and {second} went the same way {times}{apart}; want about half"
+                why = f"calls {first} and {second} were rounded the same way {times}{apart}; want half"
                 return Broken("calls", why, count=int(same[shift]), of=int(of[shift]))
     return None
 
 
-def seeds_alike(source: RandomSource, x: Array, found: StochasticFindings) -> Broken | None:
-    """Return what breaks where two seeds that differ give the same draws, as seeds that are cut do."""
+def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
+    """Return what breaks if two different seeds give the same results, as seeds that are cut do."""
     seen: dict[bytes, int] = {}
     for seed in (0, 1, *(near for bit in range(1, SEED_BITS) for near in (1 << bit, (1 << bit) + 1))):
         try:
             draws = source(x, seed).tobytes()
-        except QuantizerMisbehaved as refusal:
-            if refusal.property != "runs" or seed < 1 << 16:
+        except FunctionMisbehaved as refusal:
+            if refusal.rule != "runs" or seed < 1 << 16:
                 raise
-            found.notes.append(f"it refuses seeds from {seed:,} on: {refusal.sentence}")
+            measured.notes.append(f"it refuses seeds from {seed:,} on: {refusal.sentence}")
             return None
         other = seen.setdefault(draws, seed)
         if other != seed:
-            text = f"seeds {other:,} and {seed:,} give the same draws"
+            text = f"seeds {other:,} and {seed:,} give the same results"
             if max(other, seed) >> 32:
-                found.notes.append(f"{text}: of a seed no more than 32 bits count")
+                measured.notes.append(f"{text}: only 32 bits of a seed are used")
                 return None
             bits = max(other, seed).bit_length() - 1
             return Broken("seeds", f"{text}: bit {bits} of a seed does not count", got="equal draws", want="others")

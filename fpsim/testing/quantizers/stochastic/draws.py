@@ -1,4 +1,4 @@
-"""Shares of draws that go away from zero: tested over many draws, or counted over all random words."""
+"""Shares of results that are rounded away from zero, from many draws or from all random words."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import words_of
 from fpsim.testing.quantizers.stochastic.source import WORD_BITS, RandomSource, Values
 
-REPEATS, CALLS = 2048, 32  # of each fraction: elements of a call, calls
+REPEATS, CALLS = 2048, 32  # for each fraction: elements of a call, and calls
 
 
 def cells_of(fmt: Format) -> list[tuple[float, float]]:
-    """Pairs of neighbours, smaller magnitude first: subnormal, normal, odd and even, the largest two, both signs."""
+    """Return pairs of neighbours, smaller magnitude first: subnormal, normal, odd and even, largest, of both signs."""
     one = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
     unit = float(fmt.ulp(one))
-    found = [(one, one + unit), (one + unit, one + 2 * unit)] if fmt.mantissa_bits else [(one, 2 * one)]
+    cells = [(one, one + unit), (one + unit, one + 2 * unit)] if fmt.mantissa_bits else [(one, 2 * one)]
     if fmt.subnormals:
         low = fmt.smallest_subnormal
-        found += [(0.0, low), (fmt.smallest_normal, fmt.smallest_normal + float(fmt.ulp(fmt.smallest_normal)))]
-    found += [(float(fmt.value_of(fmt.max_code - 1)), fmt.max)]
+        cells += [(0.0, low), (fmt.smallest_normal, fmt.smallest_normal + float(fmt.ulp(fmt.smallest_normal)))]
+    cells += [(float(fmt.value_of(fmt.max_code - 1)), fmt.max)]
     if fmt.signed:
-        found += [(-found[0][0], -found[0][1]), (-found[-1][0], -found[-1][1])]
-    return list(dict.fromkeys(found))
+        cells += [(-cells[0][0], -cells[0][1]), (-cells[-1][0], -cells[-1][1])]
+    return list(dict.fromkeys(cells))
 
 
 def binades_of(fmt: Format) -> list[tuple[float, float]]:
-    """Return pairs of neighbours, smaller magnitude first: one in each binade of each sign, the middle one."""
+    """Return pairs of neighbours, smaller magnitude first: the middle one of each binade of each sign."""
     half = 1 << fmt.mantissa_bits >> 1
     starts = range(0, fmt.max_code, 1 << fmt.mantissa_bits)
     codes = [min(start + half, fmt.max_code - 1) for start in starts]
@@ -41,7 +41,7 @@ def binades_of(fmt: Format) -> list[tuple[float, float]]:
 def drawn_shares(
     source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
 ) -> tuple[Values, Broken | None]:
-    """The share of each element that goes away, over many draws."""
+    """Return the share of draws that round each element away from zero, and what breaks if some are no neighbours."""
     away = np.zeros(x.size)
     bad: Broken | None = None
     for number in range(calls):
@@ -63,7 +63,7 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 
 
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
-    """The share of all random words with which each element goes away, found by halving."""
+    """Return the share of all random words that round each element away from zero, found by bisection."""
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits
 
@@ -85,9 +85,9 @@ def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) ->
             np.where(same & (end - start > 1), middle, start),
             np.where(same, end, np.maximum(middle, start + 1)),
         )
-    first_part = end.astype(np.float64)  # words that do as word 0 does
+    first_part = end.astype(np.float64)  # number of words that round like word 0
     share = np.where(at_zero, first_part, 2.0**bits - first_part) / 2.0**bits
     share = np.where(at_zero == at_last, at_zero.astype(np.float64), share)
-    grid = np.linspace(0, last, 129).astype(np.int64)  # a threshold, or something else?
+    grid = np.linspace(0, last, 129).astype(np.int64)  # to see whether a threshold decides
     systematic = np.mean([goes(np.full(x.size, word)) for word in grid], axis=0)
     return np.where(np.abs(systematic - share) > 2 / grid.size, systematic, share), bad

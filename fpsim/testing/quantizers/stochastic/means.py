@@ -1,4 +1,4 @@
-"""Means of stochastic rounding: of fractions of a unit, in every binade, and of single random bits."""
+"""Means of stochastic rounding: of fractions of a unit, in every binade, and for single random bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fpsim.formats.named import FP32
 from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.stochastic.chance import detectable_bias, level_of_one_test, unlikely
 from fpsim.testing.quantizers.stochastic.draws import CALLS, REPEATS, binades_of, counted_shares, drawn_shares
-from fpsim.testing.quantizers.stochastic.report import StochasticFindings
+from fpsim.testing.quantizers.stochastic.report import StochasticMeasurements
 from fpsim.testing.quantizers.stochastic.shares import Shares, random_bits
 from fpsim.testing.quantizers.stochastic.source import WORD_BITS, RandomSource, Values
 
@@ -24,9 +24,9 @@ IN_BINADES = (0.25, 0.5, 0.75)  # fractions of a unit in each binade
 
 
 def means_in_binades(
-    source: RandomSource, fmt: Format, found: StochasticFindings
+    source: RandomSource, fmt: Format, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield whether means hold in each binade: of a quarter, a half and three quarters of a unit."""
+    """Yield whether means of a quarter, a half and three quarters of a unit are right in each binade."""
     cells = np.array(binades_of(fmt))
     low, high = (np.repeat(cells[:, end], len(IN_BINADES)) for end in (0, 1))
     fraction = np.tile(IN_BINADES, len(cells))
@@ -39,7 +39,7 @@ def means_in_binades(
     else:
         away, stray = drawn_shares(source, x, low, high, calls=1)
         wrong = unlikely(np.round(away * REPEATS), REPEATS, fraction, x.size)
-        found.detects_in_binades = detectable_bias(REPEATS, x.size)
+        measured.detects_in_binades = detectable_bias(REPEATS, x.size)
     yield "neighbours", stray
     broken = None
     if wrong.any():
@@ -47,7 +47,8 @@ def means_in_binades(
         one = broken_at("mean", x[[worst]], np.uint64(0), np.uint64(0), source.box.fmt, source.box.name)
         ends = np.abs(low[wrong])
         where = f"binades from {ends.min():.6g} to {ends.max():.6g}" if ends.min() < ends.max() else f"{ends.min():.6g}"
-        why = f"it goes away from zero {away[worst]:.6g} of the time, not {fraction[worst]:.6g}; wrong are {where}"
+        share = f"it rounds away from zero with a share of {away[worst]:.6g}, not {fraction[worst]:.6g}"
+        why = f"{share}; wrong are {where}"
         broken = Broken(
             "mean", why, input_bits=one.input_bits, input=one.input, got=f"{away[worst]:.6g}",
             want=f"{fraction[worst]:.6g}", count=int(wrong.sum()), of=x.size,
@@ -69,21 +70,21 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
     one = broken_at("mean", x[[worst]], np.uint64(0), np.uint64(0), source.box.fmt, source.box.name)
     return Broken(
         "mean",
-        f"it goes away from zero {away[worst]:.6g} of the time {how}, not {fraction[worst]:.6g}",
+        f"it rounds away from zero with a share of {away[worst]:.6g} {how}, not {fraction[worst]:.6g}",
         input_bits=one.input_bits, input=one.input, got=f"{away[worst]:.6g}", want=f"{fraction[worst]:.6g}",
         count=int(wrong.sum()), of=x.size,
     )  # fmt: skip
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Return whether all shares together are too large or too small, which a small bias everywhere shows first."""
+    """Return what breaks if all shares together are too large or too small, which shows a small bias everywhere."""
     from scipy.special import ndtri
 
     spread = math.sqrt(float((fraction * (1 - fraction)).sum()) / (REPEATS * CALLS))
     off = float((away - fraction).sum())
     if abs(off) <= -float(ndtri(level_of_one_test(1) / 2)) * spread:
         return None
-    why = f"over all fractions it goes away from zero {off / away.size:+.2g} more often than it should"
+    why = f"over all fractions its share of results away from zero is off by {off / away.size:+.2g}"
     return Broken("mean", f"{why}, {abs(off) / spread:.0f} standard deviations")
 
 
@@ -94,7 +95,7 @@ def shares_of_cells(away: Values, fraction: Values, x: Array, low: Values, fmt: 
 
 
 def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
-    """Return the test of whether measured shares may be given ones."""
+    """Return the test of whether measured shares equal given ones, as far as draws show."""
     if driven in ("bits", "uniform"):
         return lambda shares, share: bool((shares.away == share).all())
     draws = REPEATS * CALLS
@@ -107,13 +108,13 @@ def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
 
 
 def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: Format) -> tuple[int, bool]:
-    """Return how many random bits decide, and whether it may be more, from fractions of one bit each."""
+    """Return the number of random bits that decide, and whether it may be larger, from fractions with one bit."""
     low, high = cells[0]
     places = np.arange(1, FP32.mantissa_bits - fmt.mantissa_bits + 1)
     if source.driven in ("bits", "uniform"):
         bits, more = random_bits(places, _of_one_bit(source, low, high, places), int(places[-1]))
         subnormal = next(((zero, smallest) for zero, smallest in cells if zero == 0), None)
-        if more and subnormal is not None:  # whose fractions have more bits
+        if more and subnormal is not None:  # subnormals have fractions with more bits
             places = np.arange(1, min(WORD_BITS, 149 + int(math.log2(subnormal[1]))) + 1)
             further, beyond = random_bits(places, _of_one_bit(source, *subnormal, places), int(places[-1]))
             if further > bits:
@@ -125,12 +126,12 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
     for number in range(CALLS):
         got = source(np.repeat(x, LADDER), 5000 + number).reshape(x.size, LADDER)
         count += (got == high).sum(1)
-    told = int(np.log2(draws / -math.log(level_of_one_test(places.size) / 2)))  # beyond, none at all would be no wonder
+    told = int(np.log2(draws / -math.log(level_of_one_test(places.size) / 2)))  # smaller shares give no draw
     return random_bits(places, unlikely(count, draws, 2.0**-places, places.size), told)
 
 
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
-    """Return for which places j the share of 2**-j of a unit is another."""
+    """Return for which j the share of 2**-j of a unit is not 2**-j."""
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))
     return away != 2.0**-places

@@ -1,4 +1,4 @@
-"""The report of a check of stochastic rounding, as data and as a text to act on."""
+"""Reports of checks of stochastic rounding: what holds, what is broken, and the causes in words."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class StochasticReport:
 
     Attributes:
       ok: whether all properties hold.
-      held, broken: their names, and those that do not hold.
-      driven: where the randomness came from: "bits", "uniform", "seed", "generator" or "own".
-      means: for each fraction of a unit the share that went away from zero, over all cells.
+      held, broken: names of the properties that hold, and the properties that do not hold.
+      driven: source of the randomness: "bits", "uniform", "seed", "generator" or "own".
+      means: for each fraction of a unit, the share of results that were rounded away from zero.
       bits: -1/2 log2 of the relative squared error of the mean of 1, 4, 16 and 64 calls.
-      detects: the smallest bias, in units, that is seen with probability 99 %; 0 where means are exact.
-      detects_in_binades: the same for the means that are taken in every binade, with fewer draws.
-      false_alarm: the probability at most that a right function is called wrong.
+      detects: the smallest bias, in units, that is detected with a probability of 99 %; 0 if means are exact.
+      detects_in_binades: the same for means in every binade, which have fewer draws.
+      false_alarm: an upper limit of the probability that a right function fails.
       covered: shapes, dtypes and magnitudes of the inputs that were rounded.
-      notes: what is no fault, but good to know.
-      causes: what it does otherwise, as clauses after "it"; empty where all holds, or nothing known explains it.
-      random_bits: how many bits of the dropped fraction decide, which is how many random bits it compares; None with x.
-      more_bits: whether it may be more: with seeds, fractions below 2**-13 are too rare to be told.
+      notes: remarks that are no faults.
+      causes: what the function does instead, as clauses after "it"; empty if nothing known explains what is broken.
+      random_bits: number of bits of the dropped fraction that decide, as many as random bits are compared; None with x.
+      more_bits: whether it may be more: with seeds, fractions below 2**-13 are too rare to be measured.
     """
 
     name: str
@@ -59,20 +59,22 @@ class StochasticReport:
     def __str__(self) -> str:
         how = "exactly, by its random bits"
         if self.driven not in ("bits", "uniform"):
-            how = f"by tests that see a bias of {self.detects:.2g} units with {POWER:.0%}"
+            how = f"by tests that detect a bias of {self.detects:.2g} units with a probability of {POWER:.0%}"
             if self.detects_in_binades:
-                how = f"{how}, and of {self.detects_in_binades:.2g} in every binade"
-            how = f"{how}, and give a false alarm with at most {self.false_alarm:.0e}"
+                how = f"{how} ({self.detects_in_binades:.2g} in a single binade)"
+            how = f"{how} and fail a right function with at most {self.false_alarm:.0e}"
         does = "rounds" if self.ok else "does not round"
         lines = [f"{self.name} {does} stochastically to {self.fmt}; checked {how}."]
         if self.causes:
             lines.append(f"It {'; it '.join(self.causes)}.")
         if self.random_bits is not None:
-            lines.append(f"  random bits that decide: {'at least ' if self.more_bits else ''}{self.random_bits}")
+            least = "at least " if self.more_bits else ""
+            lines.append(f"  random bits that decide results: {least}{self.random_bits}")
         lines += [f"  {line}" for one in self.broken for line in str(one).splitlines()]
         if self.bits:
             shown_bits = ", ".join(f"{bits:.2f}" for bits in self.bits)
-            lines.append(f"  mean of {', '.join(map(str, AVERAGED[: len(self.bits)]))} calls: {shown_bits} bits")
+            counts = ", ".join(map(str, AVERAGED[: len(self.bits)]))
+            lines.append(f"  correct bits of means of {counts} calls: {shown_bits}")
         lines.append(f"  held: {', '.join(self.held) or 'nothing'}")
         lines += [f"  covered: {self.covered}"] if self.covered.calls else []
         lines += [f"  note: {note}" for note in self.notes]
@@ -80,8 +82,8 @@ class StochasticReport:
 
 
 @dataclass
-class StochasticFindings:
-    """The measurements of a check: means by fraction, bits that averaging gains, biases that are seen, and causes."""
+class StochasticMeasurements:
+    """The measurements of a check: means by fraction, bits that averaging gains, detectable biases, and causes."""
 
     means: dict[float, float]
     bits: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Names biased stochastic rounding from the shares that go away from zero: known faults, and its random bits."""
+"""Names the faults of stochastic rounding from shares of results away from zero, and counts its random bits."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy.typing as npt
 
 Values = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
-MOST_BITS, MOST_PLACES = 12, 4  # of random bits, and places by which they are moved, that are tried
+MOST_BITS, MOST_PLACES = 12, 4  # random bits, and places by which they are shifted, that are tried
 
 
 class Shares(NamedTuple):
-    """Shares of results that went away from zero: one element per input."""
+    """Shares of results that were rounded away from zero, one for each input."""
 
     away: Values
-    fraction: Values  # of a unit, which is what the share should be
+    fraction: Values  # fraction of a unit, the right share
     negative: Flags
     subnormal: Flags  # whether the smaller neighbour is below the smallest normal value
     odd: Flags  # whether that neighbour is odd
 
     def part(self, chosen: Flags) -> Shares:
-        """Some of them."""
+        """Return some of the shares."""
         return Shares(*(array[chosen] for array in self))
 
 
 Share = Callable[[Shares], Values]
-Fits = Callable[[Shares, Values], bool]  # whether shares are others, as far as draws tell
+Fits = Callable[[Shares, Values], bool]  # whether measured shares equal given ones, as far as draws show
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known ways to round, as clauses after "it", with the share that goes away from zero."""
+    """Yield known faults: clauses after "it", with the shares of results away from zero."""
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         said = f"{places} place{'s' if places > 1 else ''}"
@@ -79,9 +79,9 @@ def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
-    """Return what explains shares that are not the fractions, for all inputs or for one kind; empty where nothing does.
+    """Return the fault that explains wrong shares, for all inputs or one kind, as a clause after "it"; else ().
 
-    fits: whether the shares of some inputs may be given ones.
+    fits: whether measured shares of some inputs equal given ones.
     """
     for words, share in hypotheses():
         if fits(shares, share(shares)):
@@ -100,12 +100,12 @@ def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
 
 
 def random_bits(places: Any, wrong: Flags, last: int) -> tuple[int, bool]:
-    """Return how many random bits results show, and whether it may be more.
+    """Return the number of random bits that results show, and whether it may be larger.
 
     Args:
-      places: j of fractions 2**-j, ascending from 1.
-      wrong: whether the share of each is another than 2**-j.
-      last: the last place that can be told.
+      places: exponents j of fractions 2**-j, ascending from 1.
+      wrong: whether the share of each is not 2**-j.
+      last: the last place that can be measured.
     """
     for place, is_wrong in zip(places, wrong, strict=True):
         if place > last:

@@ -1,4 +1,4 @@
-"""A stochastic quantizer that is driven by seeds, generators, random words, or nothing."""
+"""Calls stochastic quantizers with seeds, generators, random words or uniform numbers, or without any."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Values = npt.NDArray[np.float64]
 
 
 def driver_of(fn: Callable[..., Any]) -> str:
-    """Return what drives a function, by the names of its parameters."""
+    """Return the source of a function's randomness, by the names of its parameters."""
     try:
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -36,7 +36,7 @@ def driver_of(fn: Callable[..., Any]) -> str:
 
 
 class RandomSource:
-    """A function, called with randomness number so-and-so."""
+    """A stochastic quantizer; a number chooses the random numbers of a call."""
 
     def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
         self.fn, self.box, self.driven = fn, box, driven
@@ -50,7 +50,7 @@ class RandomSource:
         self._settled = False
 
     def __call__(self, x: Array, number: int = 0, words: Array | None = None) -> Values:
-        """Results, flat; `words` are random bits for a function that takes them."""
+        """Return the results of a call, flat; words: random bits for a function that takes them."""
         self.box.fn = lambda inputs: self._driven_call(inputs, number, words)
         if not self._settled:
             self.box.settle(x if x.size >= 16 else np.resize(x, 16)) if words is None else self.box.call(x.copy())

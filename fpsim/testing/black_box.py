@@ -1,0 +1,42 @@
+"""Functions under test: their names in reports, what they raised, and the rules that they broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fpsim.arrays import Array
+from fpsim.errors import shown
+
+
+class FunctionMisbehaved(Exception):
+    """A tested function broke a rule that is not about its numbers: it raised, wrote into its input, or returned None.
+
+    Attributes:
+      rule: name of the rule, such as "runs" or "shape".
+      sentence: what the function did.
+      inputs: the array that it was called with, or None.
+    """
+
+    def __init__(self, rule: str, sentence: str, inputs: Array | None = None) -> None:
+        super().__init__(sentence)
+        self.rule, self.sentence, self.inputs = rule, sentence, inputs
+
+
+def require_function(fn: object) -> None:
+    """Raise a TypeError unless a quantizer can be called."""
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of an array that returns values or codes; got {shown(fn)}.")
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """Return the name of a function in reports; "fn" for a lambda."""
+    name = getattr(fn, "__name__", None) or type(fn).__name__
+    return "fn" if name == "<lambda>" else str(name)
+
+
+def error_in_words(error: Exception, most: int = 120) -> str:
+    """Return an exception as one line whose text has at most `most` characters."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= most else f"{text[: most - 3]}..."
+    return f"{type(error).__name__}({text!r})"

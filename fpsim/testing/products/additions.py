@@ -1,0 +1,253 @@
+"""The additions that a kernel may have instead of the promised one: units, schedules, accumulators, joined parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.probe.model import Model
+from fpsim.schedules.catalogue import ROWS
+from fpsim.schedules.libraries.cublas import cublas
+from fpsim.schedules.libraries.cutlass import cutlass_2xacc
+from fpsim.schedules.libraries.triton import triton
+from fpsim.schedules.plan import interval_of
+from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule, Slicing
+from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
+from fpsim.testing.products.promise import Adding, Promise, takes, units_for
+from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts
+
+INTERVALS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
+SEGMENTS = (64, 128, 192, 256, 320, 384, 480, 512, 768, 1024)  # terms of K that CPU libraries add in one chain
+SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
+
+
+@lru_cache(maxsize=32)
+def additions(promise: Promise) -> tuple[Addition, ...]:
+    """Return every addition that a kernel may have instead of the promised one, the likely ones first."""
+    others: dict[Any, None] = dict.fromkeys(_additions(promise))
+    others.pop(promise.adding, None)
+    return tuple(others)
+
+
+def _additions(promise: Promise) -> Iterator[Addition]:
+    if promise.along_k:
+        yield from _scaled_along_k(promise)
+        return
+    model = isinstance(promise.adding, Model)
+    if not model:
+        yield from _beside(promise)
+    for unit in units_for(promise):
+        yield Adding(unit)
+        if unit.d.fmt != FP32:
+            continue
+        for row in ROWS:
+            if row.arch in ("", unit.arch) and not row.block_scaled and _adds(row, unit):
+                yield Adding(unit, row)
+        for interval in INTERVALS:
+            if interval % unit.terms == 0 and unit.scale is None:
+                yield Adding(unit, cutlass_2xacc(interval))
+    yield from _accumulators(promise)
+    yield from _of_processors()
+    yield from _lanes(promise)
+    yield from _read_otherwise(promise)
+
+
+def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
+    return not isinstance(schedule.sums, Chain) or interval_of(schedule.sums, unit) % unit.terms == 0
+
+
+def _beside(promise: Promise) -> Iterator[Addition]:
+    """Yield the promised addition with partial sums of another length, or joined in another way."""
+    adding = promise.adding
+    assert isinstance(adding, Adding)
+    how = adding.how
+    if isinstance(how, MatrixUnit):
+        yield Adding(how)
+        if how.d.fmt == FP32 and how.scale is None:
+            chain = adding.schedule or FLAT
+            for interval in INTERVALS:
+                if interval % how.terms == 0:
+                    yield Adding(how, cutlass_2xacc(interval))
+                    if 32 <= interval < 256:
+                        yield Adding(how, triton(256, max_num_imprecise_acc=interval))
+            for base in dict.fromkeys((chain, FLAT)):
+                yield from (Adding(how, split) for split in _split(base, how, promise.out))
+            for count in SPLITS:
+                for fast in (False, True):
+                    with suppress(ValueError):
+                        yield Adding(how, cublas(how.arch, split_k=count, fast_accum=fast))
+    if isinstance(how, MatrixUnit) and how.scale is not None:
+        return
+    step = how.terms if isinstance(how, MatrixUnit) else 8
+    inner = Adding(how) if not isinstance(how, Chunked) else Adding(Sequential(how.fmt))
+    interval = _interval(adding)
+    for fmt in (FP32, BF16, FP16, FP64):
+        for order in ("forward", "backward", "pairwise"):
+            for terms in dict.fromkeys((interval, 32, 64, 128, 256)):
+                promised = terms == interval and (fmt, order) == (FP32, "forward")
+                if terms and terms >= step and not promised:
+                    yield JoinedParts(inner, terms, 0, 0, fmt, order)
+            for count in (2, 3, 4, 8):
+                yield JoinedParts(adding, 0, count, 0, fmt, order)
+                yield JoinedParts(inner, 0, count, 0, fmt, order)
+                if fmt in (BF16, FP16) and order != "pairwise":
+                    yield JoinedParts(inner, 0, count, 0, fmt, order, twice=True)
+    yield from _sliced(inner, adding)
+    for terms in dict.fromkeys((interval, 32, 64, 128)):
+        for fmt in (BF16, FP16):
+            if terms and terms >= step:
+                yield JoinedParts(inner, terms, 0, 0, fmt, "forward", twice=True)
+    if interval:
+        for first in sorted({step, 2 * step, interval // 2, interval - step, interval + step}):
+            if first > 0 and first != interval:
+                yield JoinedParts(inner, interval, 0, first, FP32, "forward")
+        for rounding in ("toward_zero", "nearest_away", "up", "down"):
+            yield JoinedParts(inner, interval, 0, 0, FP32, "forward", rounding)
+
+
+def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
+    """Yield float32 sums of slices of K that are cut by other rules than schedules have, or joined in another order."""
+    cuts = [
+        *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),
+        ("first_longer", 1), *(("rounded_up", grain) for grain in (16, 32, 64)), ("halving", 1),
+    ]  # fmt: skip
+    for inner in dict.fromkeys(chains):
+        for count in (2, 3, 4, 8):
+            for cut, grain in cuts:
+                if cut != "halving" or count in (4, 8):
+                    for order in ("forward", "backward", "pairwise"):
+                        yield JoinedParts(inner, 0, count, 0, FP32, order, cut=cut, grain=grain)
+
+
+def promoted_parts(adding: Adding) -> JoinedParts | None:
+    """Return the partial sums that a promise promotes, or None if it promotes none."""
+    interval = _interval(adding)
+    if not interval or not isinstance(adding.how, MatrixUnit):
+        return None
+    return JoinedParts(Adding(adding.how), interval, 0, 0, FP32, "forward")
+
+
+def _interval(adding: Adding) -> int:
+    if isinstance(adding.how, Chunked):
+        return adding.how.chunk
+    if isinstance(adding.how, MatrixUnit) and adding.schedule is not None and isinstance(adding.schedule.sums, Chain):
+        return interval_of(adding.schedule.sums, adding.how)
+    return 0
+
+
+def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
+    """Yield a schedule with K cut into slices."""
+    if isinstance(schedule.sums, Lanes) or unit.d.fmt != FP32:
+        return
+    merges = ("float32", "from_both_ends") if out == FP32 else ("float32", "output", "in_place", "from_both_ends")
+    for count in SPLITS:
+        for rule, grain in (("ceiling", unit.terms), ("ceiling", 0), ("even", 0), ("interleaved", unit.terms)):
+            for merge in merges:
+                slicing = Slicing(count, grain, rule, merge)  # type: ignore[arg-type]
+                how = "" if merge == "float32" else f", merged as {merge}"
+                dealt = {"ceiling": f"of whole runs of {grain or 'a tile'}", "even": "of equal length",
+                         "interleaved": f"that take runs of {grain} in turn"}[rule]  # fmt: skip
+                yield replace(schedule, name=f"{schedule.name}, {count} slices of K {dealt}{how}", slicing=slicing)
+
+
+def _accumulators(promise: Promise) -> Iterator[Adding]:
+    for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
+        for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):
+            yield Adding(make(fmt))
+        if fmt != FP64:
+            yield Adding(FusedMultiplyAdd(fmt, rounding="toward_zero"))
+            yield Adding(Sequential(fmt, subnormals="flush"))
+            yield Adding(FusedMultiplyAdd(fmt, subnormals="flush"))
+            yield Adding(FusedMultiplyAdd(fmt, overflow="saturate"))
+    for inner, outer in ((FP32, FP32), (FP16, FP32), (BF16, FP32), (FP16, FP16), (FP32, BF16), (FP32, FP16)):
+        for chunk in (2, 4, 8, 16, 32, 64, 128, 256):
+            yield Adding(Chunked(inner, chunk, outer))
+
+
+def _of_processors() -> Iterator[Addition]:
+    """Yield float32 chains over parts of K as CPU libraries cut it, with the odd term of each pair first or not."""
+    for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
+        if odd_first:
+            yield JoinedParts(inner, 0, 1, 0, FP32, "forward", odd_first=True)
+        for terms, rule in ((384, "halved"), (384, "last_halved"), (192, "last_halved"), (512, "doubled")):
+            yield JoinedParts(inner, terms, 0, 0, FP32, "forward", rule=rule, odd_first=odd_first)
+        for count in (2, 3, 4):
+            yield JoinedParts(inner, 0, count, 0, FP32, "forward", odd_first=odd_first)
+        for terms in SEGMENTS:
+            yield JoinedParts(inner, terms, 0, 0, FP32, "forward", odd_first=odd_first)
+
+
+def _lanes(promise: Promise) -> Iterator[Addition]:
+    """Yield sums of several float32 chains, as the threads or lanes of a kernel add them."""
+    for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
+        for count in (2, 4, 8, 16, 32):
+            for order in ("forward", "pairwise", "halves", "backward"):
+                yield JoinedParts(inner, 0, count, 0, FP32, order, strided=True)
+                yield JoinedParts(inner, 0, count, 0, FP32, order)
+    unit = promise.unit or next((u for u in units() if takes(u.a, promise.a) and takes(u.b, promise.b)), None)
+    if unit is None or unit.d.fmt != FP32 or unit.scale is not None:
+        return
+    for count in (2, 4, 8, 16, 32, 64):
+        for merge in ("forward", "butterfly"):
+            for run in (1, 2, 4, 8, 0):
+                dealt = "runs of equal length" if run == 0 else f"every run of {run}" if run > 1 else "terms in turn"
+                how = "in order" if merge == "forward" else "by halves"
+                words = f"{count} chains of float32 multiply-adds over {dealt}, joined {how}"
+                yield Adding(unit, Schedule(words, sums=Lanes(count, run, merge=merge)), words)
+
+
+def _read_otherwise(promise: Promise) -> Iterator[Adding]:
+    """Yield the promised addition with operand codes read as those of another format."""
+    adding = promise.adding
+    unit = promise.unit
+    if not isinstance(adding, Adding) or unit is None or unit.scale is not None:
+        return
+    for other in units():
+        if (other.arch, other.terms, other.d, other.rule) != (unit.arch, unit.terms, unit.d, unit.rule):
+            continue
+        same = (other.a.fmt.bits, other.b.fmt.bits) == (unit.a.fmt.bits, unit.b.fmt.bits)
+        if same and (other.a, other.b) != (unit.a, unit.b):
+            pairs = (("a", unit.a, other.a), ("b", unit.b, other.b))
+            said = [f"{side} as {got.fmt}" for side, want, got in pairs if want != got]
+            yield Adding(other, adding.schedule, f"{adding.name}, reading {' and '.join(said)}", codes=True)
+
+
+def _scaled_along_k(promise: Promise) -> Iterator[Addition]:
+    """Yield other orders of scales and sums, for scales that vary along K."""
+    adding = promise.adding
+    assert isinstance(adding, Adding)
+    assert isinstance(adding.how, MatrixUnit)
+    unit = adding.how
+    for other in units_for(promise):
+        if other.d.fmt != FP32:
+            continue
+        if unit.scale is not None:
+            yield Adding(other)
+            yield from (Adding(other, row) for row in ROWS if row.arch in ("", other.arch) and _adds(row, other))
+            continue
+        for row in ROWS:
+            if row.block_scaled and row.arch in ("", other.arch) and _adds(row, other):
+                yield Adding(other, row)
+        for order in ("product", "a_first", "b_first"):
+            for interval in (32, 64, 128):
+                if interval % other.terms == 0 and adding.schedule is not None:
+                    epilogue = replace(adding.schedule.epilogue, scale_order=order)
+                    words = f"scales joined as {order}, promotion every {interval} terms"
+                    yield Adding(other, replace(
+                        adding.schedule, name=words, sums=Chain(interval), epilogue=epilogue))  # fmt: skip
+    if unit.scale is None:
+        for fmt in (BF16, FP16, FP32):
+            for how in (FusedMultiplyAdd(FP32), Sequential(FP32), Exact(FP32), Exact(FP64)):
+                yield Dequantised(fmt, how)
+        for name, fmt in (("hopper_bf16_f32", BF16), ("hopper_f16_f32", FP16), ("ampere_bf16_f32", BF16)):
+            with suppress(ValueError):
+                yield Dequantised(fmt, find_unit(name))

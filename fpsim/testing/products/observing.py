@@ -1,0 +1,188 @@
+"""Calls a kernel with inputs and in other memory layouts, and says to which of its results differences are limited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.coverage import CoverageRecord
+from fpsim.testing.products import envelope as envelopes
+from fpsim.testing.products.black_box import CalledKernel, two_results
+from fpsim.testing.products.inputs import BEYOND, Shape
+from fpsim.testing.products.layouts import LAYOUTS, OperandLayout
+from fpsim.testing.products.promise import KernelInputs, Promise, values_of
+from fpsim.testing.products.report import ProductCoverage
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """The results of a kernel for inputs, and the right ones: codes, every NaN the same."""
+
+    x: KernelInputs
+    got: Array
+    want: Array
+
+    @cached_property
+    def differ(self) -> Array:
+        """Mask of the results that differ from the right ones, (M, N)."""
+        return np.asarray(self.got != self.want)
+
+    @cached_property
+    def count(self) -> int:
+        """Number of results that differ."""
+        return int(self.differ.sum())
+
+
+def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
+    """Call a kernel with all inputs, add the observations to `seen`, and call it with the first inputs again.
+
+    Raises:
+      FunctionMisbehaved: the kernel broke a rule, such as giving the same bits twice.
+    """
+    for x in inputs:
+        got = kernel.call(x) if seen else kernel.settle(x)
+        seen.append(Observation(x, got, promise.bits(x)))
+    again = kernel.call(seen[0].x)
+    if (again != seen[0].got).any():
+        raise FunctionMisbehaved("calls", f"fn gives other bits for {seen[0].x} after calls with other operands.")
+
+
+class ComparedLayouts(NamedTuple):
+    """Layouts whose results are right, notes on those that a kernel refuses, and sentences on those that are wrong."""
+
+    taken: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+
+def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
+    """Compare the results of two products with operands in other memory layouts.
+
+    bounded: the promise whose error bounds results must keep; None asks for the same bits as in C order.
+    """
+    if kernel.takes == "jax":
+        return ComparedLayouts(notes=("JAX's arrays have one memory layout",))
+    oblong = (
+        observation
+        for observation in seen
+        if 1 < observation.x.shape[0] != observation.x.shape[1] > 1 and max(observation.x.shape[:2]) <= BEYOND
+    )
+    compared = list({id(observation): observation for observation in (seen[0], next(oblong, seen[0]))}.values())
+    taken: list[str] = []
+    refused: dict[str, list[str]] = {}
+    broken: tuple[str, ...] = ()
+    for layout in LAYOUTS:
+        if broken or (not layout.torch and kernel.takes != "numpy"):
+            continue
+        try:
+            for observation in compared:
+                _compare_layout(observation, kernel.call(observation.x, layout), layout, bounded)
+            taken.append(layout.name)
+        except FunctionMisbehaved as refusal:
+            if refusal.rule == "runs":
+                refused.setdefault(refusal.sentence, []).append(layout.name)
+            else:
+                broken = (refusal.sentence,)
+    notes = tuple(f"it refuses operands {', '.join(names)}: {said}" for said, names in refused.items())
+    return ComparedLayouts(tuple(taken), notes, broken)
+
+
+def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, bounded: Promise | None) -> None:
+    """Compare results with those for the same operands in C order.
+
+    Raises:
+      FunctionMisbehaved: the results differ, or are outside the bounds.
+    """
+    if bounded is None and (got != observation.got).any():
+        said = f"{observation.x}, {layout.name} in memory, than in C order: {two_results(observation.got, got)}"
+        raise FunctionMisbehaved("layout", f"fn gives other bits for {said}.")
+    if bounded is None or observation.count:
+        return
+    if envelopes.outside(values_of(got, bounded.out), envelopes.envelope_of(bounded, observation.x)).any():
+        said = f"{observation.x}, {layout.name} in memory, where those in C order lie within"
+        raise FunctionMisbehaved("layout", f"fn leaves the envelope for {said}.")
+
+
+def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
+    """Return the shapes, kinds, dtypes and magnitudes of inputs."""
+    record = CoverageRecord()
+    shapes: dict[Shape, None] = {}
+    kinds: dict[str, None] = {}
+    for x in inputs:
+        shapes.setdefault(x.shape)
+        kinds.setdefault(x.name)
+        record.note(x.a)
+        record.note(x.b)
+    of = record.coverage
+    return ProductCoverage(tuple(shapes), tuple(kinds), of.dtypes, of.smallest, of.largest, of.specials)
+
+
+def where(seen: list[Observation]) -> str:
+    """Return the inputs or elements to which the differences are limited, in words, or ""."""
+    bad, good = (
+        [observation for observation in seen if observation.count],
+        [observation for observation in seen if not observation.count],
+    )
+    words = []
+    kinds = list(dict.fromkeys(observation.x.name for observation in bad))
+    these = [observation for observation in seen if observation.x.name in kinds]
+    if (
+        len(kinds) <= 3
+        and len(kinds) < len({observation.x.name for observation in seen})
+        and len(bad) >= len(these) / 2
+    ):
+        words.append(f"only with {' and '.join(repr(kind) for kind in kinds)} inputs")
+    alike = [observation for observation in good if observation.x.name in kinds]
+    sizes = (_of_sizes(bad, alike, place, name) for place, name in ((0, "M"), (1, "N"), (2, "K")))
+    words += [text for text in sizes if text][:1]
+    rows, columns = _lines(bad, 0), _lines(bad, 1)
+    words += [text for text in (rows, columns) if text]
+    return "; ".join(words)
+
+
+def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
+    """Return what the sizes of wrong products have in common that those of right ones have not, in words, or ""."""
+    sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
+    if not others - sizes:
+        return ""
+    if len(sizes) == 1:
+        return f"only where {name} is {next(iter(sizes))}"
+    if min(sizes) > max(others):
+        return f"only where {name} is above {max(others)}"
+    if max(sizes) < min(others):
+        return f"only where {name} is below {min(others)}"
+    for grain in (128, 64, 32, 16, 8, 4, 2):
+        if all(size % grain for size in sizes) and all(size % grain == 0 for size in others):
+            return f"only where {name} is no multiple of {grain}"
+    return ""
+
+
+def _lines(bad: list[Observation], axis: int) -> str:
+    """Return the rows or columns to which differences are limited, in words, or ""."""
+    name = ("row", "column")[axis]
+    lines = [np.flatnonzero(observation.differ.any(axis=1 - axis)) for observation in bad]
+    sizes = [observation.got.shape[axis] for observation in bad]
+    if all(size == 1 for size in sizes):
+        return ""
+    if all(wrong.size == 1 and wrong[0] == size - 1 for wrong, size in zip(lines, sizes, strict=True)):
+        return f"only in the last {name}"
+    if all(wrong.size == 1 and wrong[0] == 0 for wrong in lines):
+        return f"only in the first {name}"
+    if all(wrong.size == 1 and wrong[0] == lines[0][0] for wrong in lines):
+        return f"only in {name} {lines[0][0]}"
+    for grain in (1024, 512, 256):
+        if min(sizes) > grain and all((wrong >= grain).all() for wrong in lines):
+            return f"only in {name}s from {grain} on"
+    for grain in (128, 64, 32, 16, 8, 4):
+        whole = [size // grain * grain for size in sizes]
+        if all(whole) and all((wrong >= start).all() for wrong, start in zip(lines, whole, strict=True)):
+            return f"only in {name}s beyond a multiple of {grain}"
+        if min(sizes) > grain and all((wrong >= grain).all() for wrong in lines):
+            return f"only in {name}s from {grain} on"
+    return ""

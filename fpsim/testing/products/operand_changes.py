@@ -1,0 +1,157 @@
+"""Changes that broken kernels make to their operands, scales and bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import BF16, FP16, FP32
+from fpsim.probe.black_box import ProbedOperand
+from fpsim.testing.products.changes import THROUGH, KernelChange, has_signed_zeros, rounded, with_last
+from fpsim.testing.products.promise import KernelInputs, Promise
+
+# ---- operands: float64 values and their operand -> values
+
+
+def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
+    """Yield changes of the operands "a", "b", and of both, "ab"."""
+    fmts = (promise.a.fmt, promise.b.fmt)
+    for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
+        mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]
+        yield side, KernelChange(f"takes subnormals of {which} as zeros", _flushed)
+        yield side, KernelChange(f"reads subnormals of {which} without their leading bit", _without_leading_bit)
+        if has_signed_zeros(promise):
+            yield side, KernelChange(f"loses the signs of zeros of {which}", lambda v, _: v + 0.0)
+        for fmt in THROUGH:
+            if all(fmt.holds(value) for value in mine):
+                continue
+            for rounding, said in (("nearest_even", "rounds"), ("toward_zero", "truncates")):
+                words = f"{said} {which} to {fmt} first"
+                yield side, KernelChange(words, _held(with_last(rounded, fmt, rounding)))
+        if any(fmt.has_nan for fmt in mine):
+            yield side, KernelChange(f"takes NaN in {which} as 0", _held(lambda v: np.where(np.isnan(v), 0.0, v)))
+        if any(fmt.has_infinity for fmt in mine):
+            yield side, KernelChange(f"limits {which} to finite values", _limited)
+        yield side, KernelChange(f"loses the signs of {which}", _held(np.abs))
+        if side != "ab":
+            yield side, KernelChange(f"negates {which}", lambda v, _: -v)
+        yield side, KernelChange(f"doubles {which}", _held(lambda v: v * 2))
+        yield side, KernelChange(f"halves {which}", _held(lambda v: v / 2))
+        if side != "ab":
+            yield side, KernelChange(f"reads {which} transposed", lambda v, _: v.T.reshape(v.shape))
+            yield side, KernelChange(f"reads {which} in memory as if it were stored the other way round",
+                               lambda v, _: v.ravel().reshape(v.shape[::-1]).T.reshape(v.shape))  # fmt: skip
+
+
+def _flushed(values: Array, operand: ProbedOperand) -> Array:
+    """Return values with the subnormals of the operand's format as zeros."""
+    return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
+
+
+def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
+    """Return subnormals as Triton's interpreter reads them: normalised, but with an exponent field of 0."""
+    size = np.abs(values)
+    fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
+    return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)
+
+
+def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
+    """Return a change after which values are rounded to the operand's format."""
+
+    def changed(values: Array, operand: ProbedOperand) -> Array:
+        with np.errstate(all="ignore"):
+            changed_values = change(values)
+        special = ~np.isfinite(changed_values)
+        return np.where(special, changed_values, operand.drawn(np.where(special, 0.0, changed_values)))
+
+    return changed
+
+
+def _limited(values: Array, operand: ProbedOperand) -> Array:
+    """Return values limited to the finite ones of the operand's format."""
+    return np.clip(values, -operand.fmt.max, operand.fmt.max)
+
+
+# ---- scales and bias: KernelInputs -> KernelInputs
+
+
+def of_scales(promise: Promise) -> Iterator[KernelChange]:
+    """Yield changes of scales and bias before they are used."""
+    for name in ("scale_a", "scale_b"):
+        word = getattr(promise, name)
+        if word in ("", "block"):
+            continue
+        yield KernelChange(f"leaves {name} out", _scale(name, lambda s: np.ones_like(s)))
+        yield KernelChange(f"divides by {name}", _scale(name, lambda s: np.float32(1) / s))
+        yield KernelChange(f"applies {name} twice", _scale(name, lambda s: s * s))
+        yield KernelChange(f"reads {name} transposed", _scale(name, lambda s: s.T.ravel().reshape(s.shape)))
+        yield KernelChange(f"reads {name} in memory as if it were stored the other way round",
+                     _scale(name, lambda s: s.ravel().reshape(s.shape[::-1]).T.reshape(s.shape)))  # fmt: skip
+        for fmt in (BF16, FP16):
+            yield KernelChange(f"rounds {name} to {fmt}", _scale(name, with_last(rounded, fmt)))
+        power = _scale(name, lambda s: np.exp2(np.floor(np.log2(s))))
+        yield KernelChange(f"rounds {name} down to a power of two", power)
+        yield KernelChange(f"takes the first of {name} for all", _scale(name, lambda s: np.full_like(s, s.flat[0])))
+        for axis, along in ((0, "row"), (1, "column")):
+            for by, said in ((1, "before"), (-1, "after")):
+                yield KernelChange(f"takes {name} of the {along} {said}", _scale(name, with_last(np.roll, by, axis)))
+                words = f"takes {name} of the {along} {said}, but at the end its own"
+                yield KernelChange(words, _scale(name, with_last(_moved, by, axis)))
+            yield KernelChange(f"takes the first {along} of {name} for all", _scale(name, with_last(_first, axis)))
+        yield KernelChange(f"takes {name} of its last tile from the tile before", _scale(name, _last_stale))
+    if promise.scale_a and promise.scale_b:
+        yield KernelChange("exchanges the scales of a and b", _exchange)
+    if promise.bias:
+        yield KernelChange("leaves the bias out", _scale("bias", np.zeros_like))
+        for fmt in dict.fromkeys((promise.out, BF16, FP16)):
+            if not fmt.holds(FP32):
+                yield KernelChange(f"rounds the bias to {fmt}", _scale("bias", with_last(rounded, fmt)))
+        yield KernelChange("takes the bias of the column before", _scale("bias", lambda v: np.roll(v, 1)))
+        yield KernelChange("takes the bias of the column after", _scale("bias", lambda v: np.roll(v, -1)))
+        yield KernelChange("subtracts the bias", _scale("bias", lambda v: -v))
+        yield KernelChange("adds the bias twice", _scale("bias", lambda v: 2 * v))
+
+
+def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
+    """Return the change of one of scale_a, scale_b and bias."""
+
+    def changed(x: KernelInputs) -> KernelInputs:
+        with np.errstate(all="ignore"):
+            replaced: dict[str, Any] = {name: np.ascontiguousarray(change(getattr(x, name)), np.float32)}
+            return replace(x, **replaced)
+
+    return changed
+
+
+def _moved(s: Array, by: int, axis: int) -> Array:
+    """Return scales of the line `by` places before; those at the end their own."""
+    return s.take(np.clip(np.arange(s.shape[axis]) - by, 0, s.shape[axis] - 1), axis)
+
+
+def _first(s: Array, axis: int) -> Array:
+    """Return the first line of scales in place of all."""
+    return np.repeat(s.take([0], axis), s.shape[axis], axis)
+
+
+def _last_stale(s: Array) -> Array:
+    """Return scales whose last row, or column of a single row, is the one before."""
+    flat = s.copy()
+    if s.shape[0] > 1:
+        flat[-1] = flat[-2]
+    elif s.shape[1] > 1:
+        flat[:, -1] = flat[:, -2]
+    return flat
+
+
+def _exchange(x: KernelInputs) -> KernelInputs:
+    """Return inputs whose scales of a and b are exchanged, where their shapes allow it."""
+    first, second = x.scale_a, x.scale_b
+    assert first is not None
+    assert second is not None
+    if first.T.shape == second.shape:
+        return replace(x, scale_a=np.ascontiguousarray(second.T), scale_b=np.ascontiguousarray(first.T))
+    return x

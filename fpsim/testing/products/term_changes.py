@@ -1,0 +1,97 @@
+"""Changes that broken kernels make to the terms of K: which are added, in which order, and how they are paired.
+
+A change takes K to the terms of a and of b, in the order of their addition; -1 stands for a term that counts as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.testing.products.changes import GRAINS, KernelChange
+
+Terms = tuple[Array, Array]
+Order = Callable[[Array, int], Array]  # terms and a number of terms -> the terms to add
+
+
+def of_terms() -> Iterator[KernelChange]:
+    """Yield changes of which terms are added, and in which order."""
+    for words, order, number in _orders():
+        yield KernelChange(words, _same(order, number))
+    for step in (1, 2, 4, 8, 16):
+        yield KernelChange(f"exchanges neighbouring runs of {step} of K", _same(_exchanged, step))
+        yield KernelChange(f"pairs a's terms with b's after exchanging runs of {step}", _unlike(_exchanged, step))
+    for grain in (8, 16, 32):
+        pairs = f"takes, of every {grain} terms, those with k mod 4 in {{0, 1}} first"
+        yield KernelChange(pairs, _same(lambda t, g: _sorted(t, t % 4 > 1, t // g), grain))
+        even = f"takes, of every {grain} terms, the even ones first"
+        yield KernelChange(even, _same(lambda t, g: _sorted(t, t % 2, t // g), grain))
+    for by in (1, -1):
+        yield KernelChange(f"pairs a[k] with b[k {'+' if by > 0 else '-'} 1]", _unlike(_shifted, by))
+
+
+def _orders() -> Iterator[tuple[str, Order, int]]:
+    """Yield changes that are the same for a and b: words after "it", the order, and the number that it takes."""
+    yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
+    for g in GRAINS:
+        yield f"drops the terms beyond a multiple of {g}", lambda t, g: np.where(t < t.size // g * g, t, -1), g
+    for c in (1, 16, 32, 64, 128):
+        said = "term" if c == 1 else f"{c} terms"
+        yield f"drops the first {said}", lambda t, c: np.where(t < c, -1, t), c
+        yield f"drops the last {said}", lambda t, c: np.where(t >= t.size - c, -1, t), c
+        yield f"adds the last {said} twice", lambda t, c: np.concatenate([t, t[-c:]]), c
+        yield f"adds the first {said} twice", lambda t, c: np.concatenate([t[:c], t]), c
+    for g in GRAINS[2:]:
+        yield f"reads the last {g} terms again where K is no multiple of {g}", _again, g
+        yield f"repeats the last term up to a multiple of {g}", _repeated, g
+        yield f"adds blocks of {g} terms from the last to the first", lambda t, g: _sorted(t, -(t // g)), g
+        yield f"adds each block of {g} terms from its last to its first", lambda t, g: t[np.lexsort((-t, t // g))], g
+        yield f"starts {g} terms late and adds the first {g} last", lambda t, g: np.roll(t, -g), g
+        yield f"drops every other block of {g} terms", lambda t, g: np.where(t // g % 2, -1, t), g
+    for n in (2, 4, 8, 16, 32, 64):
+        yield f"adds every {n}th term first", lambda t, n: _sorted(t, t % n), n
+        yield f"adds {n} runs of K side by side", lambda t, n: _sorted(t, t % max(-(-t.size // n), 1)), n
+
+
+def _same(order: Order, number: int) -> Callable[[int], Terms]:
+    """Return the change that takes the terms of a and of b in the same order."""
+
+    def terms(k: int) -> Terms:
+        ordered = np.asarray(order(np.arange(k), number))
+        return ordered, ordered
+
+    return terms
+
+
+def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
+    """Return the change that takes the terms of b in another order than those of a."""
+    return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
+
+
+def _sorted(terms: Array, *keys: Array) -> Array:
+    """Return terms sorted by keys, the last key first, and among equal keys ascending."""
+    return terms[np.lexsort((terms, *keys))]
+
+
+def _again(terms: Array, grain: int) -> Array:
+    """Return terms whose last `grain` are read again where they are no multiple of it."""
+    whole = terms.size // grain * grain
+    return terms if whole in (0, terms.size) else np.concatenate([terms[:whole], terms[-grain:]])
+
+
+def _repeated(terms: Array, grain: int) -> Array:
+    """Return terms of which the last is repeated up to a multiple of `grain`."""
+    return np.concatenate([terms, np.repeat(terms[-1:], -terms.size % grain)])
+
+
+def _exchanged(terms: Array, step: int) -> Array:
+    """Return terms of which neighbouring runs of `step` are exchanged; those without a partner stay."""
+    partner = terms ^ step
+    return np.where(partner < terms.size, partner, terms)
+
+
+def _shifted(terms: Array, by: int) -> Array:
+    """Return terms `by` places later, -1 beyond the ends."""
+    return np.where((terms + by >= 0) & (terms + by < terms.size), terms + by, -1)

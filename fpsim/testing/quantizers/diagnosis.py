@@ -1,0 +1,72 @@
+"""Names what a quantizer does instead of what it should, from its results for many inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fpsim.arrays import distinct
+from fpsim.formats.float_format import Format
+from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.regions import where
+from fpsim.testing.quantizers.report import explained, explained_by, shown_result
+from fpsim.testing.quantizers.rounder import SplitInputs, Words
+from fpsim.testing.quantizers.search import FoundModel, ModelSearch
+
+FEW = 4  # results that may be wrong entries of a table
+WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
+
+
+def diagnosed(search: ModelSearch, right: QuantizerModel, want: Words, fmt: Format) -> dict[str, Any]:
+    """Return the fields of a report that say what explains the differences between results and the wanted ones."""
+    match = search.explain(right)
+    differ = search.got != want
+    count = int(differ.sum())
+    faults = tuple(fault.words for fault in match.faults)
+    fields: dict[str, Any] = {"excluded": match.excluded, "rivals": match.rivals, "unexplained": match.differ}
+    if not count:
+        return fields
+    if match.differ == 0:
+        return {**fields, "causes": faults, "diagnosis": f"{explained_by(faults)}. {_others(match)}".rstrip()}
+    entries = _entries(search.got, want, fmt)
+    if entries:
+        text = f"after rounding it {'; it '.join(entries)}"
+        return {**fields, **explained(*entries), "diagnosis": text}
+    if match.differ <= (1 - WORTH) * count:
+        left = search.differing(match.model)
+        text = (
+            f"none of the {match.tried:,} causes that were tried explains all. The nearest: it {'; it '.join(faults)}, "
+            f"which leaves {match.differ:,} different results. {where(search.inputs, left, fmt, search.got)}"
+        )
+        return {**fields, "diagnosis": text}
+    places = where(search.inputs, differ, fmt, search.got)
+    text = f"none of the {match.tried:,} causes that were tried explains them. {places}"
+    return {**fields, "unexplained": count, "diagnosis": text}
+
+
+def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
+    """Return clauses on a few right results that always become others, as a wrong entry of a table makes them."""
+    changed = distinct(want[got != want])
+    if changed.size > FEW:
+        return ()
+    results = [distinct(got[want == one]) for one in changed]
+    if any(one.size > 1 for one in results):
+        return ()
+    pairs = zip(changed, results, strict=True)
+    return tuple(f"gives {shown_result(one[0], fmt)} for {shown_result(right, fmt)}, always" for right, one in pairs)
+
+
+def _others(match: FoundModel) -> str:
+    """Return the sentence on other causes that explain the results, and on those that do not."""
+    if not match.rivals:
+        return f"Each of {match.excluded:,} other policies and faults would give another result for at least one input."
+    named = "; ".join(match.rivals[:3])
+    more = f" and {len(match.rivals) - 3} more" if len(match.rivals) > 3 else ""
+    return f"As well explained by: {named}{more}. {match.excluded:,} others are excluded."
+
+
+def changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:
+    """Return the sentences on which results change from call to call, and whether they round stochastically."""
+    text = where(apart, differ, fmt, got)
+    if text.endswith("neighbours of its input.") and "values of the format" not in text:
+        return f"Values of the format stay, and others go to either neighbour, as in stochastic rounding. {text}"
+    return text

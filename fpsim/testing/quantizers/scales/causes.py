@@ -1,0 +1,211 @@
+"""Names what a quantizer with scales does instead: another recipe, a fault beside the right one, or moved codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.element import Element
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import E8M0
+from fpsim.formats.rounding import rounding_mode
+from fpsim.scaling.scaling import Scaling
+from fpsim.testing.quantizers.family import UNROUNDED
+from fpsim.testing.quantizers.report import explained
+from fpsim.testing.quantizers.scales.candidates import CHOICES, RULES, Results, differing
+from fpsim.testing.quantizers.scales.comparing import RightParts
+from fpsim.testing.quantizers.scales.identity import ScalingIdentity, difference, fault_beside, identified, unrounded
+from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
+from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
+
+LISTED = 8  # rivals that a report keeps
+UNUSUAL = ("an Inf", "a NaN")  # matrices that recipes treat each in their own way
+EXTREME = (
+    "a tile of zeros", "very small values", "very large values", "subnormal values",
+    "a largest magnitude of a few subnormals",
+)  # fmt: skip
+
+
+class ScaledResults(NamedTuple):
+    """The results of a quantizer with scales, and what it promises.
+
+    Attributes:
+      by_name: matrices with their results, by the name of the matrix.
+      counts: number of wrong results, by the name of the matrix.
+      fmt, scaling, cast: the element format, the scaling, and the keywords of the cast.
+    """
+
+    by_name: dict[str, tuple[Array, ReturnedParts]]
+    counts: dict[str, int]
+    fmt: Element
+    scaling: Scaling
+    cast: dict[str, Any]
+
+    @property
+    def all(self) -> Results:
+        """Every matrix with its results."""
+        return list(self.by_name.values())
+
+    @property
+    def of_recipes(self) -> dict[str, Any]:
+        """Keywords of the cast that do not depend on the scaling."""
+        return {name: self.cast[name] for name in ("rounding", "subnormals", "seed")}
+
+    def without(self, names: tuple[str, ...]) -> Results:
+        """Return the matrices with their results but for some names."""
+        return [result for name, result in self.by_name.items() if name not in names]
+
+    def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
+        """Return the fields that name a fault beside the promised recipe, one akin, or another; {} where none fits."""
+        return fault_beside(results, self.fmt, [self.scaling, *_akin(self.scaling), other], self.cast)
+
+
+def causes_of(results: ScaledResults) -> dict[str, Any]:
+    """Return the fields of a report that name the recipe of a quantizer, and the causes of what is wrong."""
+    fmt, scaling = results.fmt, results.scaling
+    wrong = sum(results.counts.values()) > 0
+    nearest = identified(results.all, fmt, results.of_recipes, not scaling.symmetric)
+    rivals = tuple(repr(rival) for rival in nearest.rivals if rival != scaling)
+    fields = {"excluded": nearest.excluded, "rivals": rivals[:LISTED], "unexplained": nearest.differ if wrong else 0}
+    if not wrong:
+        return fields
+    if unrounded(results.all):
+        return fields | explained(UNROUNDED)
+    fields |= _cause(nearest, scaling)
+    if not nearest.exact:
+        fields |= results.fault_of(results.all, nearest.scaling) or _usual_fault(results)
+    if not fields.get("causes"):
+        fields |= _cause_of_codes(results)
+    if not fields.get("causes") and isinstance(fmt, IntegerFormat) and not scaling.symmetric:
+        fields |= _cause_of_zero_points(results, fmt)
+    return fields
+
+
+def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
+    """Return the fields that name a recipe which gives everything; else the nearest one, without causes."""
+    if not nearest.exact:
+        return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
+    causes = difference(nearest.scaling, scaling)
+    if nearest.layout not in ("tiles", "values"):
+        causes.append(f"lays its scales out as {nearest.layout}")
+    if not causes:
+        text = "all codes and scales are those of the promised recipe, and other parts are not"
+        return {"causes": (), "diagnosis": text, "unexplained": 0}
+    fields = explained(*causes)
+    name = f". Its recipe is fp.scalings.{nearest.names[0]}" if nearest.names else ""
+    return {**fields, "diagnosis": f"{fields['diagnosis']}{name}"}
+
+
+def _usual_fault(results: ScaledResults) -> dict[str, Any]:
+    """Return the cause of what differs for usual matrices, where those with Inf, NaN or extreme values have another."""
+    fmt, scaling, cast = results.fmt, results.scaling, results.of_recipes
+    for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
+        kept = results.without(unusual)
+        nearest = identified(kept, fmt, cast, not scaling.symmetric)
+        if nearest.exact:
+            nearest = replace(nearest, scaling=_nearest(kept, fmt, nearest.scaling, scaling, cast), names=())
+        wrong = [name for name in unusual if results.counts.get(name)]
+        left, names = sum(results.counts[name] for name in wrong), " and ".join(wrong)
+        fields = _cause(nearest, scaling) if nearest.exact else results.fault_of(kept, nearest.scaling)
+        if not fields:
+            continue
+        if not fields["causes"]:
+            cause = f"treats matrices with {names} as no recipe that was tried does"
+            return {
+                "causes": (cause,),
+                "diagnosis": f"it {cause}, in {left:,} result{'s' * (left > 1)}",
+                "unexplained": left,
+            }
+        text = f"{fields['diagnosis'].rstrip('.')}. With {names}, which are left out of that, {left:,} results differ."
+        return {**fields, "diagnosis": text, "unexplained": left}
+    return {}
+
+
+def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
+    """Return the cause where codes or zero points are the right ones in another order, or shifted by one number."""
+    fmt = results.fmt
+    rights = [(parts, RightParts.of(x, fmt, results.scaling, results.cast)) for x, parts in results.all]
+    if all(parts.swapped is not None and (parts.swapped == right.codes).all() for parts, right in rights):
+        return explained("packs the first of two codes in the high bits of a byte, not in the low ones")
+    if not isinstance(fmt, IntegerFormat) or results.scaling.symmetric:
+        return {}
+    pairs = [_points_and_codes(parts, right) for parts, right in rights]
+    known = [pair for pair in pairs if pair is not None]
+    if len(known) < len(pairs):
+        return {}
+    of_points, of_codes = (_shift([pair[part] for pair in known], fmt) for part in (0, 1))
+    if of_points is None or of_codes is None:
+        return {}
+    if of_points == of_codes:
+        return explained(f"has zero points that are off by {of_points:+d}")
+    if of_codes == 0:
+        return explained(f"returns zero points that are off by {of_points:+d}, and codes of the right ones")
+    if of_points == 0:
+        return explained(f"adds zero points that are off by {of_codes:+d}, and returns the right ones")
+    return {}
+
+
+def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
+    """Return the cause where scales are right, and elements or zero points are rounded, wrapped or added otherwise."""
+    rounding = rounding_mode(results.cast["rounding"]).name.lower()
+    for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
+        causes = zero_point_causes(results.without(unusual), fmt, results.scaling, rounding)
+        if causes:
+            left = sum(results.counts.get(name, 0) for name in unusual)
+            names = " and ".join(unusual)
+            apart = f". With {names}, which are left out of that, {left:,} results differ." if left else ""
+            fields = explained(*causes)
+            return {**fields, "diagnosis": f"{fields['diagnosis']}{apart}", "unexplained": left}
+    return {}
+
+
+Pair = tuple[Array, Array]  # returned integers, and the right ones
+
+
+def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pair] | None:
+    """Return zero points and codes, each with the right ones; None where scales or shapes differ."""
+    if parts.zero_points is None or right.zero_points is None or parts.scales is None:
+        return None
+    points = dict(layouts_of(parts.zero_points, right.zero_points.shape)).get("tiles")
+    scales = dict(layouts_of(parts.scales, right.scales.shape)).get("tiles")
+    if points is None or scales is None or not same_scales(np.ascontiguousarray(scales), right.scales).all():
+        return None
+    codes, right_codes = (words_.view(np.float64).astype(np.int64) for words_ in (parts.elements, right.codes))
+    return (points.ravel(), right.zero_points.ravel().astype(np.int64)), (codes, right_codes)
+
+
+def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
+    """Return the number by which all integers are off, but for those at an end of the range; None where they differ."""
+    got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
+    inner = (want > fmt.lowest) & (want < fmt.highest)
+    shift = int(np.median((got - want)[inner])) if inner.any() else 0
+    moved = want + shift
+    return shift if ((got == np.clip(moved, fmt.lowest, fmt.highest)) | (got == moved)).all() else None
+
+
+def _nearest(results: Results, fmt: Element, scaling: Scaling, promised: Scaling, cast: dict[str, Any]) -> Scaling:
+    """Return a scaling that gives the same results as one, with as many fields of the promised one as possible."""
+    for name in CHOICES:
+        try:
+            other = scaling.replace(**{name: getattr(promised, name)})
+        except ValueError:
+            continue  # no such combination
+        if other != scaling and differing(results, fmt, other, cast)[0] == 0:
+            scaling = other
+    return scaling
+
+
+def _akin(scaling: Scaling) -> Iterator[Scaling]:
+    """Yield scalings with other rules for scales that are powers of two."""
+    if scaling.scale_format != E8M0:
+        return
+    for rule in dict.fromkeys(row["scale_rule"] for row in RULES if "scale_rule" in row):
+        with suppress(ValueError):  # no such combination
+            other = scaling.replace(scale_rule=rule, scale_rounding=None)
+            if other != scaling:
+                yield other

@@ -1,0 +1,155 @@
+"""Compares the results of a quantizer with scales with the right ones: elements, scales of both levels, zero points."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import decode
+from fpsim.formats.element import Element
+from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import FP32
+from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.testing.pasted import pasted
+from fpsim.testing.quantizers.report import Broken, Findings, broken_at
+from fpsim.testing.quantizers.rounder import Words
+from fpsim.testing.quantizers.scales.candidates import elements_of, values_of_scaled
+from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
+
+
+class RightParts(NamedTuple):
+    """The right results for a matrix: codes, values, scales of both levels, the tensor scale and zero points."""
+
+    fmt: Element
+    scaling: Scaling
+    codes: Words  # values of the codes, as patterns of float64
+    values: Words
+    scales: Array
+    block_scales: Array
+    tensor_scale: np.float32 | None
+    zero_points: Array | None
+
+    @staticmethod
+    def of(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> RightParts:
+        """Return the parts of what `fpsim.encode_scaled` gives for a matrix."""
+        q = encode_scaled(x, fmt, scaling, **cast)
+        blocks = q.scales
+        if q.tensor_scale is not None and q.scale_codes is not None:
+            blocks = np.asarray(decode(q.scale_codes, scaling.scale_format), np.float32)
+        zero_points = q.zero_points if isinstance(fmt, IntegerFormat) else None  # LogFMT keeps its lowest levels there
+        elements, values = elements_of(q, fmt), values_of_scaled(q)
+        return RightParts(fmt, scaling, elements, values, q.scales, blocks, q.tensor_scale, zero_points)
+
+    def repeated(self, shape: tuple[int, ...], times: tuple[int, int], grid: tuple[int, ...]) -> RightParts:
+        """Return the right results for a matrix that repeats one of a shape, whose grid of tiles is `grid`."""
+        tiles = tuple(new // old for new, old in zip(grid, self.scales.shape, strict=True))
+        codes, values = (np.tile(part.reshape(shape), times).ravel() for part in (self.codes, self.values))
+        zero_points = None if self.zero_points is None else np.tile(self.zero_points, tiles)
+        return self._replace(
+            codes=codes, values=values, scales=np.tile(self.scales, tiles),
+            block_scales=np.tile(self.block_scales, tiles), zero_points=zero_points,
+        )  # fmt: skip
+
+
+class ScaledComparison(NamedTuple):
+    """Results for one matrix with the right ones: what reports call the function and the matrix, and where to record.
+
+    Attributes:
+      call, case: name of the function, and of the matrix.
+      x: the matrix.
+      parts, right: its results, and the right ones.
+      findings: the record of the check.
+    """
+
+    call: str
+    case: str
+    x: Array
+    parts: ReturnedParts
+    right: RightParts
+    findings: Findings
+
+    def differences(self) -> tuple[int, int]:
+        """Record which of codes, scales, axis and zero points hold; return how many numbers differ, of how many."""
+        parts, right = self.parts, self.right
+        if parts.scales is None:
+            return self._elements("values", right.values)
+        counts = [self._elements("codes", right.codes)]
+        if parts.block_scales is None:
+            counts.append(self._tiles("scales", parts.scales, right.scales))
+        else:
+            counts.append(self._tiles("scales", parts.block_scales, right.block_scales))
+        if parts.tensor_scale is not None and right.tensor_scale is not None:
+            of_tensor = (np.full((1, 1), scale, np.float32) for scale in (parts.tensor_scale, right.tensor_scale))
+            counts.append(self._tiles("tensor scale", *of_tensor))
+        if right.zero_points is not None:
+            if parts.zero_points is None:
+                why = "fn must return (codes, scales, zero points)"
+                self.findings.record("zero points", Broken("zero points", why))
+                counts.append((right.zero_points.size, right.zero_points.size))
+            else:
+                points = (part.astype(np.float32) for part in (parts.zero_points, right.zero_points))
+                counts.append(self._tiles("zero points", *points))
+        return sum(wrong for wrong, _ in counts), sum(of for _, of in counts)
+
+    def _tiles(self, name: str, got: Array, want: Array) -> tuple[int, int]:
+        """Record whether numbers of tiles hold, and their axis; return how many differ, of how many."""
+        readings = dict(layouts_of(got, want.shape))
+        if "tiles" not in readings:
+            turned = ": they are along the other axis" if want.shape[::-1] == got.shape else ""
+            why = f"{name} have shape {got.shape}, want {want.shape}{turned}"
+            self.findings.record("axis", Broken("axis", why))
+            return want.size, want.size
+        self.findings.record("axis")
+        same = same_scales(np.ascontiguousarray(readings["tiles"]), want)
+        wrong = int((~same).sum())
+        if not wrong:
+            self.findings.record(name)
+            return 0, want.size
+        tile = tuple(int(i) for i in np.argwhere(~same)[0])
+        numbers = [float(of_tiles[tile]) for of_tiles in (readings["tiles"], want)]
+        shown = [f"{n:g}" if name == "zero points" else f"{n.hex()} ({n!r})" for n in numbers]
+        broken = Broken(
+            name, f"with {self.case}, that of tile {tile}", got=shown[0], want=shown[1], count=wrong, of=same.size,
+            input=f"tile {tile} of a matrix of shape {self.x.shape}",
+        )  # fmt: skip
+        self.findings.record(name, broken)
+        return wrong, want.size
+
+    def _elements(self, name: str, want: Words) -> tuple[int, int]:
+        """Record whether elements hold, as values of codes or as values; return how many differ, of how many."""
+        x, got = self.x, self.parts.elements
+        differ = got != want
+        if not differ.any():
+            self.findings.record(name)
+            return 0, x.size
+        at = int(np.argmax(differ))
+        row, column = (int(i) for i in np.unravel_index(at, x.shape))
+        if name == "codes":
+            fmt = self.right.fmt if isinstance(self.right.fmt, Format) else FP32
+            one = broken_at(name, x.ravel()[[at]], got[at], want[at], fmt, self.call)
+            shown = one.got, one.want
+        else:
+            shown = repr(float(got[at].view(np.float64))), repr(float(want[at].view(np.float64)))
+        broken = Broken(
+            name, f"with {self.case}, the element at {(row, column)}", input_bits=int(words(x.ravel())[at]),
+            input=f"x[{row}, {column}] = {pasted(x.ravel()[at])}", got=shown[0], want=shown[1],
+            count=int(differ.sum()), of=x.size,
+        )  # fmt: skip
+        self.findings.record(name, broken)
+        return int(differ.sum()), x.size
+
+
+def same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
+    """Return whether two results are equal in all parts that came."""
+    if (one.elements != other.elements).any() or one.tensor_scale != other.tensor_scale:
+        return False
+    points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (one, other)]
+    if not np.array_equal(points[0], points[1]):
+        return False
+    if one.scales is None or other.scales is None:
+        return one.scales is other.scales
+    return one.scales.shape == other.scales.shape and bool(same_scales(one.scales, other.scales).all())

@@ -1,0 +1,103 @@
+"""Steps of the model of a quantizer: the names of what they may do, and those that have parameters of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from fpsim.formats.float_format import Format
+from fpsim.testing.quantizers.rounder import Codes, Doubles, Flags, FractionGrid, magnitudes_of, round_to_codes
+
+Outcome = Literal[
+    "infinity", "nan", "max", "positive_max", "zero", "opposite_zero", "positive_zero", "wrap", "wrap_into_sign",
+    "unlimited", "lowest", "magnitude", "top_code", "smallest_normal", "positive_infinity",
+    "bits", "cut_bits",
+]  # fmt: skip
+Edge = Literal["rounded", "exact", "tie_too", "past_tie", "binade"]
+Subnormals = Literal[
+    "keep", "flush", "flush_before", "flush_positive", "nearest_normal", "never_zero", "half", "double",
+    "ordinary_binade", "smallest_normal",
+]  # fmt: skip
+Zeros = Literal["keep", "positive", "positive_input", "positive_rounded", "nan_rounded", "nan_negative"]
+Sign = Literal["keep", "drop", "flip"]
+CarryFault = Literal["lost", "first_bit", "stays"]
+
+
+@dataclass(frozen=True)
+class Through:
+    """A grid to which values are rounded first.
+
+    Attributes:
+      name: "FP16", or "11 significand bits" for a grid with unbounded exponents.
+      grid: its magnitudes.
+      rule: rule by which values are rounded to it.
+      max_code: code of its largest value, None without one.
+      saturates: whether larger values become the largest one, not Inf.
+      flushes: whether its subnormals become zeros.
+    """
+
+    name: str
+    grid: FractionGrid
+    rule: str = "nearest_even"
+    max_code: int | None = None
+    saturates: bool = False
+    flushes: bool = False
+
+    def run(self, magnitude: Doubles, negative: Flags) -> Doubles:
+        """Return rounded magnitudes, Inf and NaN as they are."""
+        finite = np.isfinite(magnitude)
+        codes = round_to_codes(np.where(finite, magnitude, 0), negative, self.grid, self.rule)
+        if self.flushes:
+            codes = np.where(codes < 1 << self.grid.mantissa_bits, 0, codes)
+        values = magnitudes_of(codes if self.max_code is None else np.minimum(codes, self.max_code), self.grid)
+        if self.max_code is not None and not self.saturates and self.rule != "toward_zero":
+            values = np.where(codes > self.max_code, np.inf, values)
+        return np.where(finite, values, magnitude)
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A fault of results that round up to the next power of two, where the mantissa carries into the exponent.
+
+    Attributes:
+      how: "lost" (the exponent stays, the mantissa is 0), "first_bit" (the exponent goes up, and the first mantissa bit
+        is set) or "stays" (the mantissa stays all ones).
+      normals, subnormals: whether the fault shows if the smaller neighbour is a normal value, and if it is a subnormal.
+      beyond: whether it shows if the right result is too large for the format.
+    """
+
+    how: CarryFault
+    normals: bool = True
+    subnormals: bool = True
+    beyond: bool = True
+
+    def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
+        """Return the faulty codes for right ones and those of the smaller neighbours."""
+        bits = fmt.mantissa_bits
+        carried = (codes >> bits) > (smaller >> bits)
+        normal = smaller >= 1 << bits if fmt.subnormals else np.ones_like(carried)
+        carried &= (normal & self.normals) | (~normal & self.subnormals)
+        if not self.beyond:
+            carried &= codes <= fmt.max_code
+        faulty = {"lost": codes - (1 << bits), "first_bit": codes | (1 << bits >> 1), "stays": smaller}[self.how]
+        return np.where(carried, faulty, codes)
+
+
+class ReadyInputs(NamedTuple):
+    """Inputs before they are rounded."""
+
+    clipped: Doubles  # magnitudes, 0 where they are not finite
+    finite: Flags
+    infinite: Flags | None  # None: nowhere
+    is_nan: Flags | None
+
+
+class RoundedInputs(NamedTuple):
+    """Inputs after rounding, before the treatment of values that are too large or special."""
+
+    ready: ReadyInputs
+    codes: Codes
+    values: Doubles  # the magnitudes of the codes
+    is_zero: Flags
