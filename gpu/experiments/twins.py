@@ -112,8 +112,9 @@ def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> Valid
     formats = ["fp32" if words.dtype.itemsize == 4 else "integer" for words in want]
     differences = [difference(*arrays) for arrays in zip(results, want, formats, strict=True)]
     first = next((f"array {i}, {d.first}" for i, d in enumerate(differences) if d.differing), "")
-    counts = (sum(getattr(d, name) for d in differences) for name in ("compared", "differing", "other_nans"))
-    return row_of_difference(WordDifference(*counts, first))
+    sums = (sum(getattr(d, count) for d in differences) for count in ("compared", "differing", "other_nans"))
+    compared, differing, other_nans = sums
+    return row_of_difference(WordDifference(compared, differing, other_nans, first))
 
 
 def arrays_of(result: Any) -> tuple[Words, ...]:

@@ -38,7 +38,7 @@ class FakeGpu:
         self.calls: list[str] = []
 
     def about(self) -> dict[str, str]:
-        """Of no GPU."""
+        """Return the properties of no GPU."""
         return {"gpu": "the emulator", "capability": "9.0", "driver": "none", "torch": "none", "cuda": "none"}
 
     def _returned(self, name: str, words: Words) -> Words:
@@ -53,7 +53,7 @@ class FakeGpu:
         self, a: Words, b: Words, c: Any = None, pair: tuple[str, str] = ("e4m3", "e4m3"), *, block_k: int = 128,
         max_num_imprecise_acc: int | None = None, block_m: int = 64, block_n: int = 64,
     ) -> Words:  # fmt: skip
-        """As fpsim.gpu.hardware.dot."""
+        """Do as fpsim.gpu.hardware.dot."""
         self._starts("dot")
         limit = "" if max_num_imprecise_acc is None else f", max_num_imprecise_acc={max_num_imprecise_acc}"
         model = LibraryModel(f"triton({block_k}{limit})")
@@ -66,7 +66,7 @@ class FakeGpu:
         self, a: Words, b: Words, pair: tuple[str, str], scale_a: Any, scale_b: Any, *, recipe: str, out: str,
         fast_accum: bool, bias: Words | None,
     ) -> Words:  # fmt: skip
-        """As fpsim.gpu.hardware.scaled_mm."""
+        """Do as fpsim.gpu.hardware.scaled_mm."""
         self._starts(recipe)
         flat = LibraryModel(f"cublas('sm_90'{', fast_accum=True' if fast_accum else ''})")
         model = LibraryModel("cublas('sm_90', family='block_scaled')") if "128" in recipe else flat
@@ -74,7 +74,7 @@ class FakeGpu:
         return self._returned(recipe, predict(problem, self.models.get(recipe, model)))
 
     def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str) -> Words:
-        """As fpsim.gpu.hardware.matmul."""
+        """Do as fpsim.gpu.hardware.matmul."""
         self._starts("matmul")
         aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
         model = LibraryModel("cublas('sm_90')" if aligned else "cublas('sm_90', family='cutlass', stages=13)")
@@ -86,7 +86,7 @@ class FakeGpu:
         self, a: Words, b: Words, pair: tuple[str, str], *, out: str, fast_accum: bool, scale_a: Any = None,
         scale_b: Any = None, layout: str,
     ) -> tuple[Words, Fields]:  # fmt: skip
-        """As fpsim.gpu.hardware.lt_matmul."""
+        """Do as fpsim.gpu.hardware.lt_matmul."""
         self._starts("lt_matmul")
         aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
         fields = Fields(66, 1, 2, 2, 0, 0, 35, 0, 0) if aligned else Fields(21, 1, 3, 1, 0, 0, 13, 0, 0)
@@ -96,7 +96,7 @@ class FakeGpu:
         return self._returned("lt_matmul", predict(problem, model)), fields
 
     def twin(self, name: str, *arrays: Any, **options: Any) -> Any:
-        """As fpsim.gpu.hardware.twin."""
+        """Do as fpsim.gpu.hardware.twin."""
         self._starts(name)
         found = getattr(fp, name)(*arrays, **options)
         if isinstance(found, fp.Scaled):
@@ -107,30 +107,30 @@ class FakeGpu:
         return self._returned(name, as_words(found))
 
     def torch_cast(self, x: Any, target: str) -> Words:
-        """As fpsim.gpu.hardware.torch_cast, of torch before 2.12."""
+        """Do as fpsim.gpu.hardware.torch_cast, of torch before 2.12."""
         self._starts("torch_cast")
         return self._returned("torch_cast", fp.encode(x, FORMATS[target], overflow="torch<2.12"))
 
     def sweep(self, target: str) -> tuple[int, int, str]:
-        """As fpsim.gpu.hardware.sweep."""
+        """Do as fpsim.gpu.hardware.sweep."""
         self._starts("sweep")
         return 1 << 32, 0, ""
 
     def ptx_cast(self, x: Any, target: str) -> Words:
-        """As fpsim.gpu.hardware.ptx_cast."""
+        """Do as fpsim.gpu.hardware.ptx_cast."""
         self._starts("ptx_cast")
         overflow = "saturate" if target in ("e4m3", "e5m2") else "nonfinite"
         return self._returned("ptx_cast", fp.encode(x, FORMATS[target], overflow=overflow))
 
     def measure(self, work: BenchWork, size: int, seconds: float) -> list[float]:
-        """As fpsim.gpu.hardware.measure: 4 TB/s, or 0.001 ns per product, where nothing else was said."""
+        """Measure as fpsim.gpu.hardware.measure: 4 TB/s, or 0.001 ns per product, unless told otherwise."""
         self._starts(work.name)
         self.calls[-1] = f"{work.name} {size}"
         each = self.seconds.get(work.name, work.moved / 4e12 or 1e-12) * work.count(size)
         return [2 * each, each, 0.5 * each]
 
     def room(self) -> int:
-        """As fpsim.gpu.hardware.room."""
+        """Do as fpsim.gpu.hardware.room."""
         return 1 << 37
 
 

@@ -32,7 +32,7 @@ def row_of(report: BenchReport, name: str) -> Speed:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
-    """What the calls give in the simulator, by the names of their rows."""
+    """Return the results of the calls in the simulator, by the names of their rows."""
     return simulate("tests.gpu.simulator.bench", tmp_path_factory.mktemp("bench") / "results.npz")
 
 

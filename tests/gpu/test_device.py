@@ -53,7 +53,7 @@ TORCH = [
 
 
 def said(*arguments: str) -> list[str]:
-    """The lines of tests.gpu.simulator.arrays."""
+    """Return the lines of tests.gpu.simulator.arrays."""
     done = call("tests.gpu.simulator.arrays:main", *arguments)
     assert done.code == 0, done.errors[-2000:]
     return done.out.splitlines()
@@ -61,7 +61,7 @@ def said(*arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def with_torch(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
-    """What is said with torch, and what layers give: of one process, for torch takes longer to import than these."""
+    """Return the lines with torch and the results of layers, of one process, as to import torch takes longer."""
     pytest.importorskip("torch")
     file = tmp_path_factory.mktemp("gpu") / "layers.npz"
     lines = said(str(file), "some")
@@ -152,7 +152,7 @@ def test_shared_memory_is_asked_for_and_done_without(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A GPU that numba-cuda finds; what its first kernel does is up to the test."""
+    """Let numba-cuda find a GPU; what its first kernel does is up to the test."""
     from numba import cuda
 
     from fpsim.gpu.device import device

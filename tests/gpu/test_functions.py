@@ -24,7 +24,7 @@ on_gpu = pytest.mark.skipif(not fp.gpu.available(), reason="no CUDA device")
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
-    """The results of fpsim.gpu in the simulator, by name."""
+    """Return the results of fpsim.gpu in the simulator, by name."""
     return simulate("tests.gpu.simulator.functions", tmp_path_factory.mktemp("gpu") / "results.npz")
 
 

@@ -29,13 +29,13 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
 
 
 def taken(x: Array, terms: Array, axis: int) -> Array:
-    """The codes of terms along an axis, +0 for none."""
+    """Return the codes of terms along an axis, +0 for none."""
     shape = [-1 if i == axis else 1 for i in range(2)]
     return np.where(terms.reshape(shape) >= 0, np.take(x, np.maximum(terms, 0), axis), 0).astype(x.dtype)
 
 
 def expected(x: simulator.Case) -> Array:
-    """The total of a case by the kernels of the CPU."""
+    """Return the total of a case by the kernels of the CPU."""
     scales = x.scale_a, x.scale_b
     if x.unit.scale:  # those of the first term of every step
         steps = np.full(-(-x.terms.size // x.unit.terms) * x.unit.terms, -1)

@@ -37,7 +37,7 @@ def product_of(a: Array, b: Array) -> npt.NDArray[np.float64]:
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions of hardware with torch on the CPU."""
+    """Return the functions of hardware with torch on the CPU."""
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
     for module in (products, instructions, cublaslt):
         monkeypatch.setattr(module, "require_capability", lambda *_: None)

@@ -27,7 +27,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def read_as(side: tuple[Any, int, int, int, int], order: int) -> Any:
-    """A side of a product as its descriptor says: rows x columns in column or row order."""
+    """Return a side of a product as its descriptor says: rows x columns in column or row order."""
     held, _, rows, columns, leading = side
     flat = torch.as_strided(held, (held.numel(),), (1,))  # the memory
     return torch.as_strided(flat, (rows, columns), (leading, 1) if order == cublaslt.ROW else (1, leading))
@@ -95,7 +95,7 @@ def test_without_cublaslt_the_error_says_where_it_is(monkeypatch: pytest.MonkeyP
 
 
 def ptx_of(kinds: tuple[str, str], blocks: tuple[int, int, int], imprecise: int) -> str:
-    """The PTX of dot_kernel for sm_90."""
+    """Return the PTX of dot_kernel for sm_90."""
     import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
     from triton.backends.compiler import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
         GPUTarget,

@@ -33,7 +33,7 @@ def plan(fmt: fp.Format, overflow: str = "nonfinite", subnormals: str = "keep") 
 
 
 def differing(found: EncodePlan) -> Any:
-    """The loop `bits -> how many codes differ from the core's`."""
+    """Return the loop `bits -> how many codes differ from the core's`."""
     encode, kind = nearest_encoder(found.frozen, found.kind), found.kind
     f, none, mode = constants_of(EncodeLayout, np.uint32, found.frozen), np.uint32(0), int(Rounding.NEAREST_EVEN)
 
@@ -49,7 +49,7 @@ def differing(found: EncodePlan) -> Any:
 
 
 def encoding(found: EncodePlan) -> Any:
-    """The loop `(bits, codes)` of the GPU's encoder, compiled for the CPU."""
+    """Return the loop `(bits, codes)` of the GPU's encoder, compiled for the CPU."""
     encode = nearest_encoder(found.frozen, found.kind)
 
     def loop(bits: Any, codes: Any) -> None:
@@ -104,7 +104,7 @@ NAMES = [f"{name}-{fmt.name}" for fmt, name in FLOAT_CASES]
 
 @cache
 def loop_of(fmt: fp.Format, name: str) -> Any:
-    """The loop `(a, b, c, codes)` over the GPU's function, compiled for the CPU."""
+    """Return the loop `(a, b, c, codes)` over the GPU's function, compiled for the CPU."""
     function, none = float_arithmetic.float_function(fmt, name), np.zeros(1, fmt.storage)
 
     def loop(a: Any, b: Any, c: Any, codes: Any) -> None:
@@ -126,7 +126,7 @@ def assert_as_the_core(fmt: fp.Format, name: str, columns: list[npt.NDArray[Any]
 
 
 def assert_all_pairs_as_the_core(fmt: fp.Format, name: str, third: Iterable[int]) -> None:
-    """Of a format of 8 bits, with some third operands."""
+    """Compare all pairs of a format of 8 bits with the core, with some third operands."""
     low = np.arange(1 << 16)
     pairs = [(low >> 8).astype(np.uint8), (low & 255).astype(np.uint8)]
     for code in third:

@@ -45,7 +45,7 @@ def test_what_a_process_wrote_is_kept_however_it_ends(monkeypatch: pytest.Monkey
     }
 
     def monotonic() -> float:
-        """A minute is over once the first two have ended, which takes a busy machine as long as it takes."""
+        """Return a time: a minute is over once the first two have ended, however long that takes."""
         nonlocal clock
         clock += 0.001 if {"fine", "dead"} - set(found) else 60
         return clock

@@ -17,7 +17,7 @@ from tests.kit.sweeps import case as in_case
 
 @pytest.fixture(scope="module", params=["some", pytest.param("every", marks=pytest.mark.slow)])
 def simulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
-    """The results of fpsim.gpu in the simulator, by name."""
+    """Return the results of fpsim.gpu in the simulator, by name."""
     file = tmp_path_factory.mktemp("gpu") / "results.npz"
     return simulate("tests.gpu.simulator.products", file, request.param) | {"every": np.array(request.param == "every")}
 

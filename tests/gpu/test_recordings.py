@@ -38,7 +38,7 @@ def test_the_emulator_gives_the_bits_of_the_silicon(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of the emulator."""
+    """Return a recording of the emulator."""
     path = tmp_path_factory.mktemp("recordings") / "emulator.npz"
     assert record(path, hardware=FakeGpu(), parts=["tensorwise", "blockwise"]) == []
     return path

@@ -20,7 +20,7 @@ without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
 
 @pytest.fixture(scope="module", params=["some", pytest.param("every", marks=pytest.mark.slow)])
 def simulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
-    """The results of the simulator, by name: of pairs of formats, scalings and options, or of all combinations."""
+    """Return results of the simulator by name: of pairs of formats, scalings and options, or of all combinations."""
     file = tmp_path_factory.mktemp("gpu") / "results.npz"
     return simulate("tests.gpu.simulator.scaling", file, request.param) | {"every": np.array(request.param == "every")}
 
@@ -38,12 +38,12 @@ def compare(name: str, want: dict[str, Array], found: dict[str, Array]) -> None:
 
 
 def parts_of(name: str, results: dict[str, Array]) -> dict[str, Array]:
-    """What was stored under a name, by part."""
+    """Return what was stored under a name, by part."""
     return {key.rpartition(": ")[2]: array for key, array in results.items() if key.rpartition(": ")[0] == name}
 
 
 def parts_of_encoding(q: fp.Scaled) -> dict[str, Array]:
-    """What an encoding of the CPU holds, by part."""
+    """Return the parts of an encoding of the CPU, by name."""
     results: dict[str, Array] = {}
     simulator.stored(results, "q", q)
     return parts_of("q", results) | {"decode": q.decode()}

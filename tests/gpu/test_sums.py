@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
-    """The results of fpsim.gpu in the simulator, by name."""
+    """Return the results of fpsim.gpu in the simulator, by name."""
     return simulate("tests.gpu.simulator.sums", tmp_path_factory.mktemp("gpu") / "results.npz")
 
 

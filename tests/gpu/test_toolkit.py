@@ -17,7 +17,7 @@ find: Any = toolkit.point_to_toolkit.__wrapped__  # as often as it is called
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A toolkit whose nvcc is on the path, on a machine without packages or variables."""
+    """Return a toolkit whose nvcc is on the path, on a machine without packages or variables."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "nvcc").touch()
     (tmp_path / "nvvm" / "libdevice").mkdir(parents=True)
@@ -31,7 +31,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The libraries that are loaded."""
+    """Return the libraries that are loaded."""
     found: list[str] = []
     monkeypatch.setattr("ctypes.CDLL", found.append)
     return found

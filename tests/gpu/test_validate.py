@@ -31,7 +31,7 @@ without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
 
 
 def last_bit(name: str, found: Words) -> Words:
-    """One element with another last bit."""
+    """Return one element with another last bit."""
     changed = found.copy()
     changed.reshape(-1)[5] ^= found.dtype.type(1)
     return changed
@@ -309,7 +309,7 @@ def test_the_command_shows_what_was_found_before_an_interrupt(
 
 
 def planted_module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, scaled_mm: str) -> str:
-    """A module of hardware that this process and those of parts find, whose scaled products begin with some lines."""
+    """Return a module of hardware that all processes find, whose scaled products begin with some lines."""
     lines = "".join(f"    {line}\n" for line in (*scaled_mm.splitlines(), "return _GPU.scaled_mm(*a, **k)"))
     (folder / f"{name}.py").write_text(
         "import os, signal, time\nfrom tests.gpu.fake_hardware import *\nfrom tests.gpu.fake_hardware import _GPU\n"

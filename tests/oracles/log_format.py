@@ -37,7 +37,7 @@ def tiles(shape: tuple[int, ...], block: tuple[int, int]) -> Iterator[tuple[tupl
 
 
 def grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
-    """How many tiles there are along each axis."""
+    """Return how many tiles there are along each axis."""
     return math.ceil(shape[0] / block[0]), math.ceil(shape[1] / block[1])
 
 
@@ -79,7 +79,7 @@ def parameters(magnitudes: list[float], bits: int) -> tuple[np.float32, np.float
 
 
 def encode(x: Array, bits: int, block: tuple[int, int], nan_is_max: bool = False) -> Encoded:
-    """Codes, steps and lows of a two-dimensional array."""
+    """Return codes, steps and lows of a two-dimensional array."""
     codes = np.zeros(x.shape, np.uint8 if bits <= 8 else np.uint16)
     steps, lows = np.zeros((2, *grid(x.shape, block)), np.float32)
     zero_tiles = nan_tiles = infinite_tiles = 0

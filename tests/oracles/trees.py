@@ -92,7 +92,7 @@ class _Machine:
         return np.asarray(fp.decode(sums, how.fmt), f32)
 
     def _product(self, operation: StackOperation) -> Array:
-        """One product, rounded."""
+        """Return one product, rounded."""
         how = operation.product
         assert how is not None
         x, y = (_words(values[:, 0]) for values in self._values(operation))

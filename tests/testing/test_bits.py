@@ -16,7 +16,7 @@ ROWS = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
 
 
 def message(got: Any, want: Any, **keywords: Any) -> str:
-    """Of the failure, which must be one line."""
+    """Return the message of the failure, which must be one line."""
     with pytest.raises(AssertionError) as failure:
         assert_bits_equal(got, want, **keywords)
     assert "\n" not in str(failure.value)

@@ -36,7 +36,7 @@ test()
 
 
 def installed(folder: Path) -> Path:
-    """A folder that tells Hypothesis what pyproject.toml does where the package is installed."""
+    """Return a folder that tells Hypothesis what pyproject.toml does where the package is installed."""
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["hypothesis"]
     info = folder / "fpsim_installed-1.dist-info"
     info.mkdir()
@@ -46,7 +46,7 @@ def installed(folder: Path) -> Path:
 
 
 def run(script: str, folder: Path) -> str:
-    """What a script prints where the package is installed."""
+    """Return the output of a script where the package is installed."""
     return python(f"import sys; sys.path.insert(0, {str(installed(folder))!r})\n" + script)
 
 
@@ -143,7 +143,7 @@ ROUNDINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, int]:
-    """How many loops are compiled or loaded after each warm-up, in forks of a process that has called nothing."""
+    """Return how many loops are compiled or loaded after each warm-up, in forks of a fresh process."""
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("processes that begin with nothing loaded are forked")
     cases: dict[str, tuple[Any, dict[str, Any]]] = {name: (("e5m2",), words) for name, words in ROUNDINGS.items()}

@@ -52,14 +52,14 @@ def _fp8(a: Any, b: Any) -> Any:
 
 @cache
 def _broken(name: str) -> KernelReport:
-    """The check of a broken kernel."""
+    """Return the check of a broken kernel."""
     mutant = KERNELS[name]
     return check_kernel(mutant.make(), **mutant.promise, raises=False)
 
 
 @cache
 def _right(name: str) -> KernelReport:
-    """The check of the right kernel that a mutant was made from, with its certificate."""
+    """Return the check of the right kernel that a mutant was made from, with its certificate."""
     mutant = KERNELS[name]
     return check_kernel(mutant.right(), **mutant.promise)
 

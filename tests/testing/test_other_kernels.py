@@ -16,7 +16,7 @@ FLUSHED = ("takes subnormals of both operands as zeros", "adds as FusedMultiplyA
 
 
 def _flushing(a: Any, b: Any) -> Any:
-    """A processor that takes subnormals as zeros and gives zeros for them."""
+    """Multiply as a processor that takes subnormals as zeros and gives zeros for them."""
     smallest = np.float32(fp.FP32.smallest_normal)
     a, b = (np.where(np.abs(x) < smallest, np.copysign(np.float32(0), x), x) for x in (a, b))
     return fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd(fp.FP32, subnormals="flush"))
@@ -32,7 +32,7 @@ def test_a_processor_that_flushes_operands_and_results_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def chained() -> Callable[..., Any]:
-    """A chain over K, compiled by XLA for the CPU."""
+    """Return a chain over K, compiled by XLA for the CPU."""
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
 
@@ -74,7 +74,7 @@ def test_a_broken_kernel_of_jax_is_named(chained: Callable[..., Any]) -> None:
 
 @pytest.fixture(scope="module")
 def interpreted() -> Iterator[Callable[..., Any]]:
-    """A chain over K in Triton, which runs without a GPU."""
+    """Yield a chain over K in Triton, which runs without a GPU."""
     torch = pytest.importorskip("torch")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")

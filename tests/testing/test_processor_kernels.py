@@ -26,7 +26,7 @@ def flushed(x: Any) -> Any:
 
 
 def chained(a: Any, b: Any, terms: Any, flushes: bool = False) -> Any:
-    """A chain in float32 over some terms, from zero."""
+    """Return a chain in float32 over some terms, from zero."""
     total = np.zeros((a.shape[0], b.shape[1]), f32)
     for k in terms:
         product = a[:, [k]] * b[[k]]
@@ -118,7 +118,7 @@ def test_the_length_that_failed_is_probed(monkeypatch: pytest.MonkeyPatch) -> No
     weights = np.random.default_rng(0).permutation(90)
 
     def by_weight(a: Any, b: Any) -> Any:
-        """In order up to 64 terms."""
+        """Add in order up to 64 terms."""
         k = a.shape[1]
         return chained(a, b, range(k) if k <= 64 else np.argsort(weights[:k]))
 

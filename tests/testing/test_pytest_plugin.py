@@ -26,7 +26,7 @@ QUANTIZERS = """
 
 
 def entry_points(folder: Path) -> Path:
-    """A folder that tells pytest what pyproject.toml does where the package is installed, and which modules came."""
+    """Return a folder that tells pytest what pyproject.toml does where the package is installed."""
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
     info = folder / "fpsim_installed-1.dist-info"
     info.mkdir(parents=True)
@@ -46,7 +46,7 @@ class Done(NamedTuple):
 
 
 def arguments(folder: Path, options: tuple[str, ...], files: dict[str, str]) -> list[str]:
-    """What pytest is called with, after the files of tests were written."""
+    """Write the files of tests, and return the arguments of pytest."""
     tests = folder / "tests"
     tests.mkdir()
     for name, text in files.items():
@@ -55,13 +55,13 @@ def arguments(folder: Path, options: tuple[str, ...], files: dict[str, str]) -> 
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """The variables of a process that finds modules in these folders; options of the run around it stay there."""
+    """Return the variables of a process that finds modules in these folders, without options of this run."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return {**variables, "PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 def run(folder: Path, *options: str, **files: str) -> Done:
-    """A run of pytest over files of tests, where the package is installed, in a process of its own."""
+    """Return a run of pytest over files of tests, where the package is installed, in a process of its own."""
     words = arguments(folder, options, files)
     tests = folder / "tests"
     variables = environment(entry_points(folder / "site"), ROOT, tests)

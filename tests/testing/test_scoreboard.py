@@ -15,7 +15,7 @@ from tests.kit.processes import ROOT
 
 
 def row(cast: PeerCast) -> str:
-    """The row of one cast on a page."""
+    """Return the row of one cast on a page."""
     return next(line for line in page([checked(cast)], {}, {}, "2026-01-01", "3").splitlines() if cast.call in line)
 
 

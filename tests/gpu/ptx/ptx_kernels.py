@@ -27,12 +27,12 @@ class Kernel(NamedTuple):
 
 
 def arrays(*kinds: Any) -> tuple[Any, ...]:
-    """The types of contiguous arrays of one axis."""
+    """Return the types of contiguous arrays of one axis."""
     return tuple(kind[::1] for kind in kinds)
 
 
 def cast_of(name: str, *way: Any, **fields: Any) -> Kernel:
-    """A kernel of gpu/casts/kernels.py."""
+    """Return a kernel of gpu/casts/kernels.py."""
     from fpsim.gpu.casts import kernels as module
 
     chosen = module.CastWay(*way, **fields)
@@ -108,7 +108,7 @@ def arithmetic() -> Iterator[Kernel]:
 
 
 def elementwise(name: str, function: Any, bits: int, target_bits: int, count: int, shared_words: int) -> Kernel:
-    """A kernel of gpu/arithmetic/pair_kernels.py."""
+    """Return a kernel of gpu/arithmetic/pair_kernels.py."""
     from fpsim.gpu.arithmetic import pair_kernels as module
 
     length = module.elements_at_once(bits, target_bits).length

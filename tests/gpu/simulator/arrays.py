@@ -111,7 +111,7 @@ OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})  # as torch and
 
 
 def failures(say: Callable[[str], None]) -> None:
-    """A GPU without room, and one that does not run a kernel; afterwards everything works."""
+    """Show a GPU without memory, and one that does not run a kernel; afterwards everything works."""
 
     def raises(reason: Exception) -> Callable[..., Any]:
         def failing(*_: Any, **__: Any) -> Any:

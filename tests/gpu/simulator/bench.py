@@ -20,12 +20,12 @@ CALLED = [work for work in WORKS if work.function == "copy" or hasattr(fp.gpu, w
 
 
 def size_of(work: BenchWork) -> int:
-    """Of a row that is simulated."""
+    """Return the size of a row that is simulated."""
     return SIDE if work.is_product else ELEMENTS
 
 
 def words(result: Any) -> npt.NDArray[Any]:
-    """A result's codes, of the GPU or the CPU."""
+    """Return a result's codes, of the GPU or the CPU."""
     codes = getattr(result, "codes", result)
     array = np.asarray(codes.copy_to_host() if hasattr(codes, "copy_to_host") else codes)
     return array.view(f"u{array.dtype.itemsize}")
@@ -74,7 +74,7 @@ class HostArrays(NumbaArrays):
 
 
 def called() -> dict[str, npt.NDArray[Any]]:
-    """What every row's call gives on the GPU and the CPU, and how many bytes an element of its arrays has."""
+    """Return the results of every row's call on GPU and CPU, and how many bytes an element of its arrays has."""
     found = {}
     for work in CALLED:
         size, arrays = size_of(work), HostArrays()

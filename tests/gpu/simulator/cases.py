@@ -27,23 +27,23 @@ RANDOM: dict[str, Any] = {"rounding": "stochastic", "seed": 4}
 
 
 def integers(dtype: str) -> Array:
-    """The bounds of an integer dtype, and a few between."""
+    """Return the bounds of an integer dtype, and a few between."""
     limits = np.iinfo(dtype)
     return np.array([0, 1, limits.max, limits.min, limits.max // 3, 5], dtype)
 
 
 def at(array: Array, index: Any = ...) -> Put:
-    """An array that is brought to the library, and there a part of it."""
+    """Return an array that is brought to the library, and there a part of it."""
     return lambda put: put(array)[index] if index is not ... else put(array)
 
 
 def turned(array: Array, index: Any = ...) -> Put:
-    """The same, transposed."""
+    """Return the same, transposed."""
     return lambda put: at(array, index)(put).T
 
 
 def call(name: str, *values: Any, **options: Any) -> Call:
-    """A call of a function; what `at` gave is brought to its library."""
+    """Return a call of a function; what `at` gave is brought to its library."""
 
     def made(library: Any, put: Callable[[Array], Any]) -> Any:
         return getattr(library, name)(*(value(put) if callable(value) else value for value in values), **options)
@@ -52,14 +52,14 @@ def call(name: str, *values: Any, **options: Any) -> Call:
 
 
 def routed(name: str, fmt: fp.Format) -> Call:
-    """An operation without flags, by a table or by float32."""
+    """Return an operation without flags, by a table or by float32."""
     count = simulator.ARITHMETIC[name]
     columns = list(NIBBLES[:count]) if fmt == fp.E2M1 else simulator.operands(fmt, count)
     return call(name, *map(at, columns), fmt=fmt)
 
 
 def into(library: Any, put: Any, a: slice, b: slice, out: slice) -> Any:
-    """A sum of parts of one array into another part of it; the CPU, which refuses some, takes copies."""
+    """Return a sum of parts of one array into another part of it; the CPU, which refuses some, takes copies."""
     memory = put(FLAT.copy())
     x, y = (memory[a], memory[b]) if library is not fp else (memory[a].copy(), memory[b].copy())
     library.add(x, y, fmt="e2m1", out=memory[out])
@@ -67,12 +67,12 @@ def into(library: Any, put: Any, a: slice, b: slice, out: slice) -> Any:
 
 
 def sum_into(a: slice, b: slice, out: slice) -> Call:
-    """A sum of parts of one array into a part of it, by `into`."""
+    """Return a sum of parts of one array into a part of it, by `into`."""
     return lambda library, put: into(library, put, a, b, out)
 
 
 def filled(name: str, fmt: str, dtype: Any, *values: Array, **options: Any) -> Call:
-    """A call that fills codes, or an array of the format's dtype; the CPU gives what it gives anew."""
+    """Return a call that fills codes, or an array of the format's dtype; the CPU gives what it gives anew."""
 
     def made(library: Any, put: Callable[[Array], Any]) -> Any:
         if library is fp:
@@ -85,7 +85,7 @@ def filled(name: str, fmt: str, dtype: Any, *values: Array, **options: Any) -> C
 
 
 def started(accumulate: Any, shift: int, **options: Any) -> Call:
-    """A product that starts at a part of an array, and fills another part of it."""
+    """Return a product that starts at a part of an array, and fills another part of it."""
 
     def made(library: Any, put: Callable[[Array], Any]) -> Any:
         memory = put(SINGLES.reshape(-1).copy())
@@ -102,7 +102,7 @@ def native(library: Any, put: Callable[[Array], Any]) -> Any:
 
 
 def exact_nan(library: Any, put: Callable[[Array], Any]) -> Any:
-    """The float64 values of a row with a NaN, in a format whose NaN lies in the place of -0."""
+    """Return the float64 values of a row with a NaN, in a format whose NaN lies in the place of -0."""
     row = np.array([[1, np.nan, -3, 4]], np.float32)
     scaled = library.encode_scaled(put(row), "e4m3fnuz", fp.scalings.ROW.replace(nan="element"))
     return scaled.decode(np.float64).view(np.uint64)
@@ -164,7 +164,7 @@ def cases() -> dict[str, Call]:
 
 
 def on_gpu() -> dict[str, Any]:
-    """What fpsim.gpu gives: codes, flags, and the bits of Flags."""
+    """Return the results of fpsim.gpu: codes, flags, and the bits of Flags."""
     from numba import cuda
 
     found: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def on_gpu() -> dict[str, Any]:
 
 
 def on_cpu(call: Call) -> list[Any]:
-    """What fpsim gives, comparisons as uint8."""
+    """Return the results of fpsim, comparisons as uint8."""
     results = call(fp, lambda array: array)
     parts = results if isinstance(results, tuple) else (results,)
     arrays = [np.array(int(part)) if isinstance(part, fp.Flags) else np.asarray(part) for part in parts]

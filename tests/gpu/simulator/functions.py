@@ -64,7 +64,7 @@ COMPARED = ("equal", "less", "less_equal")
 
 
 def operands(fmt: fp.Format, count: int) -> list[Array]:
-    """Codes of each kind, every operand in another order."""
+    """Return codes of each kind, every operand in another order."""
     one, top = fmt.bias << fmt.mantissa_bits, fmt.top_magnitude
     magnitudes = [0, 1, 1 << fmt.mantissa_bits, one, one + 1, fmt.max_code, fmt.max_code - 1, top]
     codes = [magnitude | sign for sign in (0, fmt.sign_bit) for magnitude in magnitudes]

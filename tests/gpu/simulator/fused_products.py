@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
 
 def _codes(rng: np.random.Generator, element: Element, shape: tuple[int, int], kind: str) -> Array:
-    """Codes of an operand of a kind."""
+    """Return codes of an operand of a kind."""
     fmt = element.carrier
     if kind == "codes":  # all exponents, NaN and Inf
         drawn = rng.integers(0, 1 << min(fmt.bits, 63), shape, dtype=np.uint64)
@@ -66,7 +66,7 @@ def _codes(rng: np.random.Generator, element: Element, shape: tuple[int, int], k
 
 
 def _total(rng: np.random.Generator, shape: tuple[int, int], kind: str, half: bool) -> Array:
-    """What a sum starts at."""
+    """Return the start of a sum."""
     values = rng.standard_normal(shape) * (rng.random(shape) < 0.7)
     if kind in ("codes", "tiny"):
         special = rng.choice([np.inf, -np.inf, np.nan, 1e38, -1e-40, 1e-44, -0.0, 2.0**-110, -3e-7, 65504.0], shape)
@@ -88,7 +88,7 @@ def _terms(rng: np.random.Generator, unit: MatrixUnit, k: int, order: int) -> Ar
 
 
 def case(name: str, kind: str) -> Case:
-    """The case of a unit and a kind of data; the rest varies from one to the next."""
+    """Return the case of a unit and a kind of data; the rest varies from one to the next."""
     number = UNITS.index(name) * len(KINDS) + KINDS.index(kind)
     unit, rng = fp.unit(name), np.random.default_rng(number)
     (m, n), k = SHAPES[number // 3 % len(SHAPES)], (2 if unit.terms == 32 else 3) * unit.terms
@@ -110,7 +110,7 @@ def case(name: str, kind: str) -> Case:
 
 
 def in_high_tiles(n: int) -> Case:
-    """A product over two of the tiles that a GPU works on, the second of them with few rows, in a step and a bit."""
+    """Return a product over two tiles of a GPU, the second of them with few rows, in a step and a bit."""
     unit, rng, (m, k) = fp.unit("ampere_f16_f32"), np.random.default_rng(5), (131, 10)
     a, b = _codes(rng, unit.a, (m, k), "ordinary"), _codes(rng, unit.b, (k, n), "cancelling")
     total, nothing = _total(rng, (m, n), "ordinary", half=False), np.zeros((1, 1))
@@ -159,7 +159,7 @@ HIGH = {"narrow": 13, "whole": 61}  # columns of a product
 
 
 def simulated_in_high_tiles(width: str) -> dict[str, Array]:
-    """A total by the tiles of a GPU, or by as high ones of a quarter of their threads."""
+    """Return a total by the tiles of a GPU, or by as high ones of a quarter of their threads."""
     from numba import cuda
 
     from fpsim.gpu.products.fused_product import TILE, TileProduct, add_tiles

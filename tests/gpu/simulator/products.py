@@ -151,7 +151,7 @@ def own_units() -> Iterator[Case]:
 
 
 def cases(every: bool = True) -> list[Case]:
-    """All that is compared; with few of the kernels whose lanes add in ways of their own, or with every one."""
+    """Return all that is compared; with few of the kernels whose lanes add in ways of their own, or with every one."""
     return [*schedules(every), *scaled(), *epilogues(), *units(), *own_units()]
 
 
@@ -165,7 +165,7 @@ SCALED = {  # unit, scalings of a and of b
 
 
 def scaled_product(name: str, encode: Any, product: Any, sent: Any = np.asarray) -> Any:
-    """A product of two Scaled operands."""
+    """Return a product of two Scaled operands."""
     unit, of_a, of_b = SCALED[name]
     fmt, k = fp.unit(unit).a.carrier, 256 if name == "tiles" else 128
     a, b = encode(sent(matrix(M, k)), fmt, of_a), encode(sent(matrix(k, N)), fmt, of_b)

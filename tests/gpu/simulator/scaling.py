@@ -167,7 +167,7 @@ def simulated(every: bool) -> dict[str, Array]:
 
 
 def on_cpu(name: str, case: Case, exact: bool = True, quantize: bool = True) -> dict[str, Array]:
-    """The same by the functions of the CPU."""
+    """Return the same by the functions of the CPU."""
     fmt, scaling, x, options = case
     q = fp.encode_scaled(x, fmt, scaling, **options)
     results = {f"{name}: decode": q.decode()}
@@ -180,7 +180,7 @@ def on_cpu(name: str, case: Case, exact: bool = True, quantize: bool = True) -> 
 
 
 def in_parts(every: bool) -> dict[str, Array]:
-    """The same for some cases where tiles are cut into parts for several blocks, as long ones are."""
+    """Return the same for some cases with tiles cut into parts for several blocks, as long ones are."""
     from numba import cuda
 
     from fpsim.gpu.scaling import areas, encode
@@ -199,7 +199,7 @@ def in_parts(every: bool) -> dict[str, Array]:
 
 
 def cut(name: str) -> bool:
-    """Whether a case is repeated with tiles cut into parts."""
+    """Return whether a case is repeated with tiles cut into parts."""
     return name.startswith(("block", "shape", "stochastic", "infinity", "TE_", "quotient"))
 
 

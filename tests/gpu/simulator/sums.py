@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
 
 def takes_double(accumulator: Accumulator) -> bool:
-    """Whether products of FP64 are allowed."""
+    """Return whether products of FP64 are allowed."""
     return isinstance(accumulator, fp.Exact) or accumulator.fmt == accumulator.result_format == fp.FP64
 
 
@@ -60,12 +60,12 @@ def of_doubles(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def codes(fmt: fp.Format, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Codes of a format, specials among them."""
+    """Return codes of a format, specials among them."""
     return of_doubles(shape, rng) if fmt == fp.FP64 else drawn(fmt, shape, rng, 0.05)
 
 
 def typed(codes: Array, fmt: fp.Format) -> Array:
-    """Codes in the dtype of the format, where numba knows it."""
+    """Return codes in the dtype of the format, where numba knows it."""
     dtypes: dict[fp.Format, Any] = {fp.FP16: np.float16, fp.FP32: np.float32, fp.FP64: np.float64}
     return codes.view(dtypes.get(fmt, codes.dtype))
 
@@ -125,7 +125,7 @@ REFUSALS = {
 
 
 def refusals() -> list[str]:
-    """What each call says."""
+    """Return the message of each call."""
     from numba import cuda
 
     shapes = {"x": (2, 2), "y": (3, 2), "w": (3, 2), "d": (2, 2), "v": (4,), "z": (4,)}

@@ -42,7 +42,7 @@ class _Worker(threading.Thread):
         self.blockIdx, self.threadIdx, self.thread_id = block.index, block.dim3(*place), number
 
     def syncthreads(self) -> None:
-        """What cuda.syncthreads does."""
+        """Wait as cuda.syncthreads does."""
         self.block.meet(self)
 
 
@@ -107,7 +107,7 @@ class _Block:
 
 
 def _run_block(manager: Any, grid_point: tuple[int, ...], *arguments: Any) -> None:
-    """What the simulator does with a block."""
+    """Run a block as the simulator does."""
     _Block(manager, grid_point, arguments).run()
 
 

@@ -106,7 +106,7 @@ def text(sets: list[Vectors], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def few(sets: list[Vectors], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The casts that FOREIGN knows and the square roots alone, which are read and checked sooner."""
+    """Return the casts that FOREIGN knows and the square roots alone, which are read and checked sooner."""
     path: Path = tmp_path_factory.mktemp("few") / "vectors.txt"
     known = [each for each in sets if each.kind == "cast" and each.words["format"] in ("E4M3", "E5M2", "FP16")]
     save([*known, *(each for each in sets if each.kind == "sqrt")], path)

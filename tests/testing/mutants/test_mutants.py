@@ -122,7 +122,7 @@ OF_FP8 = (
 
 @cache
 def expected(promise: tuple[tuple[str, Any], ...]) -> list[tuple[list[Any], Any]]:
-    """The operands of every input that tells kernels of a promise apart, with what comes of them."""
+    """Return the operands of every input that tells kernels of a promise apart, with what comes of them."""
     words = dict(promise)
     how: dict[str, Any] = {name: words[name] for name in ("accumulate", "promote", "out_fmt") if name in words}
     names = [name for name in ("scale_a", "scale_b", "bias") if words.get(name)]
@@ -135,14 +135,14 @@ def expected(promise: tuple[tuple[str, Any], ...]) -> list[tuple[list[Any], Any]
 
 
 def bits_of(kernel: Callable[..., Any], **promise: Any) -> None:
-    """A good test: every input that tells kernels apart, bit for bit."""
+    """Test as one should: every input that distinguishes kernels, bit for bit."""
     for operands, want in expected(tuple(promise.items())):
         with np.errstate(all="ignore"):
             fp.testing.assert_bits_equal(kernel(*operands), want)
 
 
 def normals(kernel: Callable[..., Any]) -> None:
-    """A usual test: random normals, to one percent."""
+    """Test as usual: random normals, to one percent."""
     a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(ml_dtypes.float8_e4m3fn)
     np.testing.assert_allclose(kernel(a, b), a.astype(float) @ b.astype(float), rtol=0.01, atol=0.01)
 

@@ -26,7 +26,7 @@ def product(a: Array, b: Array) -> Array:
 
 
 def as_contiguous(x: Array) -> Array:
-    """The elements from the first one on as they lie in memory, as a kernel reads them that knows a pointer alone."""
+    """Return the elements in the order of memory, as a kernel reads them that knows only a pointer."""
     size, step = x.size, x.itemsize
     first = x.__array_interface__["data"][0]
     if min(x.strides) < 0:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:cuBLAS takes")
 
 
 def split(ends: Callable[[int], list[int]], merge: Callable[[list[Array]], Array]) -> Callable[[Array, Array], Array]:
-    """A kernel that adds slices of K, each by one chain of instructions, with their ends but the last given."""
+    """Return a kernel that adds slices of K, each by one chain of instructions, with their ends but the last given."""
 
     def kernel(a: Array, b: Array) -> Array:
         cuts = sorted({0, *(min(end, a.shape[1]) for end in ends(a.shape[1])), a.shape[1]})

@@ -33,7 +33,7 @@ def report(fn: Callable[..., Any], fmt: Any = "e4m3", **keywords: Any) -> fp.tes
 
 @pytest.fixture
 def fewer_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Of formats with hundreds of thousands of inputs one in 29, and all specials."""
+    """Take one in 29 inputs of formats that have hundreds of thousands, and all specials."""
 
     def some(fmt: fp.Format, every: Callable[[fp.Format], Array] = inputs.inputs_for) -> Array:
         x = every(fmt)
@@ -271,7 +271,7 @@ def test_a_format_that_holds_all_inputs_needs_no_rounding() -> None:
 
 
 def by_float64(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A quantizer to E4M3 that changes float64 inputs first."""
+    """Return a quantizer to E4M3 that changes float64 inputs first."""
     return lambda x: fp.encode(change(x) if x.dtype == np.float64 else x, "e4m3")
 
 
@@ -337,7 +337,7 @@ def test_a_pasted_layout_shows_the_fault() -> None:
 
 
 def beyond(first: int, axis: int | None = None) -> Callable[[Array], Array]:
-    """A quantizer to E4M3 that turns signs from an index on, of elements or along an axis."""
+    """Return a quantizer to E4M3 that turns signs from an index on, of elements or along an axis."""
 
     def quantizer(x: Array) -> Array:
         codes = np.array(fp.encode(x, "e4m3"), order="C")
@@ -569,7 +569,7 @@ def _as_is(x: Any) -> Any:
 
 
 def _bits_to_bf16(x: Any) -> Any:
-    """The usual trick with bits, which forgets NaN."""
+    """Round by the usual trick with bits, which forgets NaN."""
     bits = x.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).view(ml_dtypes.bfloat16)
 

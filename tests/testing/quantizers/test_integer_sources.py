@@ -25,7 +25,7 @@ def once(x: Array, fmt: str = "bf16", **keywords: Any) -> Array:
 
 
 def nearest_bf16(integer: int) -> int:
-    """The nearest integer of eight bits times a power of two, ties to even."""
+    """Return the nearest integer of eight bits times a power of two, ties to even."""
     unit = 1 << max(abs(integer).bit_length() - 8, 0)
     return round(Fraction(integer, unit)) * unit
 

@@ -66,7 +66,7 @@ def right(x: Array) -> Any:
 
 
 def logarithm(x: Array) -> Any:
-    """The exponent of mlx 4353."""
+    """Return the exponent of mlx 4353."""
     amax = np.abs(tiles_of(x, 32)).max(2).astype(np.float64)
     exponents = np.where(amax > 0, np.rint(np.log2(np.where(amax > 0, amax, 1) / 448)), -127)
     scales = np.exp2(np.clip(exponents, -127, 127)).astype(np.float32)

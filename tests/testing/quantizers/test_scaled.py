@@ -112,13 +112,13 @@ TILES = S.TILE_1X128.replace(block=(1, WIDTH))  # whose matrices are an eighth a
 
 
 def elements(x: Any, scales: Any, **cast: Any) -> Any:
-    """Codes of elements that have these scales, one for each of TILES."""
+    """Return codes of elements that have these scales, one for each of TILES."""
     quotients = np.float32(x) / scales.repeat(WIDTH, 1)[:, : x.shape[1]]
     return fp.encode(quotients, "e4m3", overflow="saturate_finite", **cast)
 
 
 def scaled(change: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[Any], Any]:
-    """A quantizer whose codes and scales of TILES are what a function makes of the matrix and these scales."""
+    """Return a quantizer whose codes and scales of TILES are what a function makes of the matrix and these scales."""
     return lambda x: change(x, np.array(fp.encode_scaled(x, "e4m3", TILES).scales))
 
 

@@ -22,7 +22,7 @@ def report(fn: Callable[..., Any], fmt: str, scaling: Any) -> fp.testing.Quantiz
 
 
 def packed(codes: Array, high_first: bool = False) -> Array:
-    """Two codes per byte, the first in the low bits."""
+    """Return two codes per byte, the first in the low bits."""
     nibbles = np.asarray(codes).view(np.uint8) & 15
     nibbles = np.pad(nibbles, ((0, 0), (0, nibbles.shape[1] % 2)))
     first, second = nibbles[:, ::2], nibbles[:, 1::2]
@@ -110,7 +110,7 @@ def test_more_parts_than_a_scaling_has_are_refused() -> None:
 
 
 def affine(fmt: str, of_points: int, of_codes: int) -> Callable[[Array], Any]:
-    """A quantizer whose zero points and codes are off."""
+    """Return a quantizer whose zero points and codes are off."""
     low, high = {"uint8": (0, 255), "int8": (-128, 127), "uint4": (0, 15), "int4": (-8, 7)}[fmt]
 
     def moved(integers: Any, by: int) -> Array:
@@ -232,7 +232,7 @@ def test_scales_of_subnormal_magnitudes_are_checked(scaling: fp.Scaling) -> None
 
 
 def ties_of(negative: bool, fmt: str, scaling: fp.Scaling) -> Callable[[Array], Any]:
-    """A quantizer to integers that takes ties of one sign away from zero."""
+    """Return a quantizer to integers that takes ties of one sign away from zero."""
 
     def fn(x: Array) -> Any:
         q: Any = fp.encode_scaled(x, fmt, scaling)

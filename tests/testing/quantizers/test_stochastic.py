@@ -98,7 +98,7 @@ def test_bits_that_seeds_cannot_tell_are_not_claimed() -> None:
 
 
 def chosen(goes: Any, fmt: str = "e4m3") -> Any:
-    """A quantizer that goes away from zero where goes(dropped share, uniform number, input) says."""
+    """Return a quantizer that goes away from zero where goes(dropped share, uniform number, input) says."""
 
     def quantizer(x: Array, seed: int) -> Array:
         low = fp.quantize(x, fmt, rounding="toward_zero").astype(np.float64)

@@ -108,7 +108,7 @@ def test_ties_around_one_have_neighbours_on_both_sides() -> None:
 
 
 def classes(x: np.ndarray[Any, np.dtype[np.float32]], fmt: fp.Format) -> set[tuple[str, ...]]:
-    """What each input is to a cast: its sign, where it lies, and what it is next to."""
+    """Return the class of each input for a cast: its sign, its region, and what it is next to."""
     with np.errstate(all="ignore"):
         wide = np.abs(x.astype(np.float64))
         values = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
