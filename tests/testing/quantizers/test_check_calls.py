@@ -1,0 +1,228 @@
+"""check_quantizer: results that depend on more than values, and functions that break the rules."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.testing.quantizers import black_box
+from fpsim.testing.quantizers.black_box import CalledQuantizer
+from tests.kit.sweeps import in_turn
+
+Array = Any
+
+
+E4M3 = ml_dtypes.float8_e4m3fn
+
+
+def report(fn: Callable[..., Any], fmt: Any = "e4m3", **keywords: Any) -> fp.testing.QuantizerReport:
+    return fp.testing.check_quantizer(fn, fmt, raises=False, **keywords)
+
+
+# ---- causes
+
+
+def through_fp16(x: Array) -> Array:
+    return x.astype(np.float16).astype(E4M3)
+
+
+# ---- anything but the value
+
+
+def test_results_that_change_from_call_to_call_are_found() -> None:
+    seeds = itertools.count()
+    found = report(lambda x: fp.quantize(x, "e4m3", rounding="stochastic", seed=next(seeds)))
+    assert "it is not deterministic" in found.diagnosis
+    assert "as in stochastic rounding" in found.diagnosis
+    assert "calls" in {one.property for one in found.broken}
+
+
+def test_a_pasted_layout_shows_the_fault() -> None:
+    mutant = fp.testing.mutants.QUANTIZERS["memory_order"].make("e4m3")
+    (broken,) = report(mutant).broken
+    assert broken.property == "layout"
+    x = np.array([[1, 2], [3, 4], [6, 8], [0.5, 1.5]], np.float32)
+    assert (eval(broken.paste, {"np": np, "memory_order": mutant}) != x).any()
+
+
+def beyond(first: int, axis: int | None = None) -> Callable[[Array], Array]:
+    """Return a quantizer to E4M3 that turns signs from an index on, of elements or along an axis."""
+
+    def quantizer(x: Array) -> Array:
+        codes = np.array(fp.encode(x, "e4m3"), order="C")
+        if axis is None:
+            codes.reshape(-1)[first:] ^= 0x80
+        elif codes.ndim == 2:
+            np.moveaxis(codes, axis, 0)[first:] ^= 0x80
+        return codes
+
+    return quantizer
+
+
+@pytest.mark.parametrize(
+    ("first", "axis"), [(4096, None), (1 << 14, None), (1 << 16, None), (1 << 20, None), (1 << 16, 0), (1 << 16, 1)]
+)
+def test_what_is_wrong_beyond_an_index_is_found(first: int, axis: int | None) -> None:
+    found = report(beyond(first, axis))
+    (broken,) = found.broken
+    assert broken.property == "size"
+    index = {None: first, 0: 3 * first, 1: first}[axis]
+    assert f"is wrong from index {index:,} on" in broken.why
+    assert eval(broken.paste, {"np": np, "quantizer": beyond(first, axis)}) == broken.got_code
+    assert found.covered.sizes[1] > 1 << 20
+    assert report(beyond(1 << 40, axis)).ok
+
+
+@pytest.mark.parametrize("first", [4096, 1 << 16, 1 << 20])
+def test_what_is_wrong_beyond_an_index_in_seeded_rounding_is_found(first: int) -> None:
+    def quantizer(x: Array) -> Array:
+        codes = fp.encode(x, "e4m3", rounding="stochastic", seed=7)
+        codes.reshape(-1)[first:] ^= 0x80
+        return codes
+
+    (broken,) = report(quantizer, rounding="stochastic", seed=7).broken
+    assert broken.property == "size"
+
+
+REVERSED: dict[str, tuple[Callable[[Array], bool], Callable[[Array], Array]]] = {
+    "vector reversed": (lambda x: x.ndim == 1 and x.strides[0] < 0, lambda x: x[::-1]),
+    "rows reversed": (lambda x: x.ndim == 2 and x.strides[0] < 0 < x.strides[1], lambda x: x[::-1]),
+    "columns reversed": (lambda x: x.ndim == 2 and x.strides[1] < 0 < x.strides[0], lambda x: x[:, ::-1]),
+    "both axes reversed": (lambda x: x.ndim == 2 and max(x.strides) < 0, lambda x: x[::-1, ::-1]),
+    "Fortran order reversed": (
+        lambda x: x.ndim == 2 and 0 > x.strides[0] > x.strides[1], lambda x: x[::-1, ::-1]
+    ),
+    "axes permuted": (lambda x: x.ndim == 3 and not x.flags.c_contiguous, lambda x: x.swapaxes(0, 1)),
+}  # fmt: skip
+
+
+@in_turn("layout", REVERSED)
+def test_a_layout_that_is_read_wrong_is_named(layout: str) -> None:
+    is_concerned, read = REVERSED[layout]
+
+    def quantizer(x: Array) -> Array:
+        return fp.encode(read(x) if is_concerned(x) else x, "e4m3")
+
+    (broken,) = report(quantizer).broken
+    assert broken.property == "layout"
+    assert f"the layout '{layout}'" in broken.why
+    right = report(lambda x: fp.encode(x, "e4m3"))
+    assert right.ok
+    assert layout in right.covered.layouts
+    wrong = eval(broken.paste, {"np": np, "quantizer": quantizer})
+    assert (wrong.ravel() != fp.encode(np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5]), "e4m3")).any()
+
+
+def test_a_pass_says_what_it_covers() -> None:
+    found = report(lambda x: fp.encode(x, "e4m3"))
+    covered = found.covered
+    assert covered.sizes == (1, (1 << 20) + 1033)
+    assert {len(shape) for shape in covered.shapes} == {1, 2, 3}
+    assert covered.dtypes == ("float32", "float64", "float16", "bfloat16")
+    assert (covered.smallest, covered.largest) == (2.0**-1074, np.finfo(np.float64).max)
+    assert covered.specials == ("zeros", "infinities", "NaNs")
+    assert f"covered: {covered}" in str(found)
+    assert "arrays of 1 to 1,049,609 elements" in str(covered)
+    narrow = report(lambda x: x.astype(E4M3) if x.dtype == np.float32 else 1 / 0)
+    assert narrow.covered.dtypes == ("float32",)
+
+
+def test_a_dtype_of_its_own_rule_is_found() -> None:
+    def by_dtype(x: Array) -> Array:
+        return fp.quantize(x, "e4m3", rounding="toward_zero" if x.dtype == np.float16 else "nearest_even")
+
+    (broken,) = report(by_dtype).broken
+    assert broken.property == "dtype"
+    assert broken.why == "as float16 the same values give other results"
+
+
+# ---- functions that break the rules
+
+
+def one(kind: str, found: fp.testing.QuantizerReport) -> str:
+    (broken,) = found.broken
+    assert broken.property == kind
+    return broken.why
+
+
+def test_a_function_that_raises_is_shown_with_the_input() -> None:
+    def raises(x: Array) -> Array:
+        if np.isnan(x).any():
+            raise RuntimeError("no NaN, please")
+        return fp.quantize(x, "e4m3")
+
+    found = report(raises)
+    assert "fn raised RuntimeError('no NaN, please') on an array of float32" in one("runs", found)
+    assert found.broken[0].paste == "raises(np.array([0x7F800001], np.uint32).view(np.float32))"
+
+
+def test_a_function_of_vectors_alone_passes_with_a_note() -> None:
+    def of_vectors(x: Array) -> Array:
+        if x.ndim != 1:
+            raise TypeError("vectors only")
+        return fp.quantize(x, "e4m3")
+
+    found = report(of_vectors)
+    assert found.ok, found
+    assert any("it refuses shape (8, 377): fn raised TypeError('vectors only')" in note for note in found.notes)
+
+
+def test_another_shape_is_said() -> None:
+    assert one("shape", report(lambda x: fp.quantize(x, "e4m3")[:-1])) == (
+        "fn must return the shape of its input, (16,); got (15,)."
+    )
+
+
+def test_another_kind_of_result_is_said() -> None:
+    assert one("dtype", report(lambda x: x > 0)) == "fn must return floats, or codes of E4M3; got bool."
+    assert one("returns", report(lambda x: [[1], [1, 2]])).startswith("fn must return")
+
+
+def test_codes_beyond_the_format_are_said() -> None:
+    why = one("codes", report(lambda x: fp.encode(x, "e2m1") + np.uint8(0x20), "e2m1"))
+    assert why.startswith("fn must return codes of E2M1, below 0x10; got 0x2")
+
+
+def test_writing_into_the_input_is_shown_with_the_input() -> None:
+    why = one("leaves its input alone", report(fp.testing.mutants.QUANTIZERS["writes"].make("e4m3")))
+    assert why.endswith("The smallest input that shows it: x = inf (inf, 0x7F800000).")
+
+
+def test_a_function_that_needs_minutes_is_refused_before_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(black_box, "TOO_SLOW", 0.1)  # seconds; the usual one would have 1,024 values tried
+
+    def slow(x: Array) -> Array:
+        end = time.process_time() + 0.002 * x.size
+        while time.process_time() < end:
+            pass
+        return fp.quantize(x, "e4m3")
+
+    assert "make it take whole arrays" in one("fast enough", report(slow))
+
+
+def test_a_price_of_each_call_is_not_taken_for_one_of_each_value() -> None:
+    def dispatched(x: Array) -> Array:
+        stop = time.process_time() + 4e-4
+        while time.process_time() < stop:
+            pass
+        return x.astype(np.float16)
+
+    CalledQuantizer(dispatched, fp.FP16).settle(
+        np.ones(400_000, np.float32)
+    )  # 64 values at this price would take minutes
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(TypeError, match="fn must be a function of an array"):
+        fp.testing.check_quantizer(3, "e4m3")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rounding must be one of"):
+        fp.testing.check_quantizer(through_fp16, "e4m3", rounding="nearest")
+    with pytest.raises(ValueError, match="stochastic rounding needs a seed"):
+        fp.testing.check_quantizer(through_fp16, "e4m3", rounding="stochastic")
