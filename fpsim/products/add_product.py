@@ -125,7 +125,7 @@ def _grouped(total: Array, p: UnitProduct) -> None:
     least = fmt.min_exponent if fmt.has_zero else -fmt.bias
     facts, patterns = np.array([unit.fraction_bits, unit.floor_exponent, least], i32), total.view(i32)
     run = grouped_product()
-    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, patterns, rows, columns, facts, m0, m1, n0, n1))
+    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, patterns, rows, columns, facts, (m0, m1, n0, n1)))
 
 
 def _cuts(unit: MatrixUnit) -> int:
@@ -144,7 +144,7 @@ def _cut(total: Array, p: UnitProduct) -> None:
     bases = bases_of((a, b), formats)
     of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
     run, base, facts = cut_product(unit.terms, halves, has_avx512()), i32(sum(bases)), _step_facts(formats)
-    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, m0, m1, n0, n1))
+    in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, (m0, m1, n0, n1)))
 
 
 def _step_facts(formats: tuple[Format, Format]) -> Array:

@@ -160,10 +160,9 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
                     tops[i * columns + j] = max(tops[i * columns + j], i32(x[i] + y))
 
     @scalar
-    def add_cuts(
-        a: Any, b: Any, start: Any, stop: Any, top: Any, side: Any, x: Any, y: Any, power: Any, s: Any
-    ) -> None:
+    def add_cuts(a: Any, b: Any, start: Any, stop: Any, corner: Any, x: Any, y: Any, power: Any, s: Any) -> None:
         """Add the cut products of terms start .. stop to s[r], two at a time for one addition of three integers."""
+        top, side = corner
         for k in range(start, stop, 2):
             for i in range(rows):
                 x[i] = a[u32(k), u32(top + u32(high * i))]
@@ -237,9 +236,9 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
                 c[r] = cut_accumulator(c[r], power[r])
                 s[r] = i32(0) if is_long else c[r]
                 more[r] = i32(0)
-            add_cuts(a_values, b_values, 0, group, top, side, x, y, power, s)
+            add_cuts(a_values, b_values, 0, group, (top, side), x, y, power, s)
             if terms > group:
-                add_cuts(a_values, b_values, group, terms, top, side, x, y, power, more)
+                add_cuts(a_values, b_values, group, terms, (top, side), x, y, power, more)
             for r in range(results):
                 if is_long:
                     whole = i64(i64(i64(c[r]) + i64(s[r])) + i64(more[r]))

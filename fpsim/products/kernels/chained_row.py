@@ -17,7 +17,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowScratch
+from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowPlace, exponents_alone
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
 from fpsim.products.kernels.panel_vectors import decoder_of, fills_of, panel_of
 from fpsim.products.kernels.row_vectors import (
@@ -30,6 +30,7 @@ from fpsim.products.kernels.row_vectors import (
     larger_so_far,
     largest_of,
     nearest_half,
+    numbers_in,
     put_results,
 )
 from fpsim.runtime import vectors as v
@@ -81,10 +82,11 @@ def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -
 
 @cache
 def _step_of(terms: int, half: bool, count: int) -> Any:
-    """Return the function `(a, ea, b, eb, c, e, r, next, after, last, width, fraction_bits, floor, kept, least)`.
+    """Return the function that adds the products of a step to one or two rows.
 
-    It replaces rows r and next of c by themselves plus the products of the same rows of a step, and e by the largest
-    exponents of rows after and last, which may be the same one. count: of rows, 2, or 1: row r alone, the last one.
+    `(a, ea, b, eb, c, e, (r, next, after, last, width), (fraction_bits, floor, kept, least))` replaces rows r and
+    next of c by themselves plus the products of the same rows of a step, and e by the largest exponents of rows after
+    and last, which may be the same one. count: of rows, 2, or 1: row r alone, the last one.
 
     a, ea: (rows, terms) float32 values and int8 exponents; b: (terms, 2, VECTOR_COLUMNS) float32: the positive values,
     zeros elsewhere, then the negative ones; eb: (terms, VECTOR_COLUMNS) int8; c: (rows, VECTOR_COLUMNS) float32
@@ -93,28 +95,25 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
     """
     part = GROUPS * v.SIZE  # bytes from the positive values of a term to the negative ones
 
-    def row(
-        _typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, r: Any, following: Any, after: Any, last: Any,
-        width: Any, fraction_bits: Any, floor: Any, kept: Any, least: Any,
-    ) -> Any:  # fmt: skip
+    def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, places: Any, facts: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             a, ea, b, eb, c, e = (
                 v.start_of(context, builder, kind, arg) for kind, arg in zip(sig.args[:6], args[:6], strict=True)
             )
+            (*places, width), facts = numbers_in(builder, args[6]), numbers_in(builder, args[7])
             rows = [
-                [v.row_at(builder, start, place, size) for place in places[:count]]
-                for start, places, size in ((a, args[6:8], 4 * terms), (ea, args[8:10], terms), (c, args[6:8], part))
+                [v.row_at(builder, start, place, size) for place in pair[:count]]
+                for start, pair, size in ((a, places[:2], 4 * terms), (ea, places[2:], terms), (c, places[:2], part))
             ]
-            few = builder.icmp_signed("<=", args[10], v.LONG(2 * v.WIDTH))
+            few = builder.icmp_signed("<=", width, v.LONG(2 * v.WIDTH))
             with builder.if_else(few) as (then, otherwise):
                 with then:
-                    _rows(builder, rows, (b, eb, e), args[11:], 2)
+                    _rows(builder, rows, (b, eb, e), facts, 2)
                 with otherwise:
-                    _rows(builder, rows, (b, eb, e), args[11:], GROUPS)
+                    _rows(builder, rows, (b, eb, e), facts, GROUPS)
             return context.get_dummy_value()
 
-        arguments = a, ea, b, eb, c, e, r, following, after, last, width, fraction_bits, floor, kept, least
-        return types.void(*arguments), build
+        return types.void(a, ea, b, eb, c, e, places, facts), build
 
     def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
         """Emit the step of the rows for some groups of columns."""
@@ -185,18 +184,13 @@ def chained_row(terms: int, half: bool) -> RowLoops:
     two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)
     largest_of_two, largest_of_one = largest_of(terms, 2), largest_of(terms, 1)
 
-    def step(
-        a: Any, ea: Any, r: Any, rows: Any, b: Any, eb: Any, c: Any, _scale_a: Any, _scale_b: Any, u: RowFacts,
-        _room: RowScratch, e: Any, width: Any,
-    ) -> None:  # fmt: skip
-        row, last, wide = i64(r), i64(rows - 1), i64(width)
+    def step(a: Any, ea: Any, b: Any, eb: Any, c: Any, _scale_b: Any, place: RowPlace, u: RowFacts, e: Any) -> None:
+        row, last, wide = i64(place.r), i64(place.rows - 1), i64(place.width)
+        facts = u.fraction_bits, u.floor, u.kept, u.least
         if row < last:
-            after, then = min(row + 2, last), min(row + 3, last)
-            two_rows(
-                a, ea, b, eb, c, e, row, row + 1, after, then, wide, u.fraction_bits, u.floor, u.kept, u.least
-            )  # fmt: skip
+            two_rows(a, ea, b, eb, c, e, (row, row + 1, min(row + 2, last), min(row + 3, last), wide), facts)
         else:
-            one_row(a, ea, b, eb, c, e, row, row, row, row, wide, u.fraction_bits, u.floor, u.kept, u.least)
+            one_row(a, ea, b, eb, c, e, (row, row, row, row, wide), facts)
 
     def begin(ea: Any, r: Any, rows: Any, eb: Any, e: Any) -> None:
         if r + 1 < rows:
@@ -205,5 +199,12 @@ def chained_row(terms: int, half: bool) -> RowLoops:
             largest_of_one(ea, i64(r), i64(r), eb, e)
 
     return RowLoops(
-        VECTOR_COLUMNS, 2, panel_of(terms, True), decoder_of(terms), fills_of(terms, True), scalar(begin), scalar(step)
+        VECTOR_COLUMNS,
+        2,
+        panel_of(terms, True),
+        decoder_of(terms),
+        fills_of(terms, True),
+        scalar(begin),
+        scalar(step),
+        exponents_alone,
     )

@@ -188,10 +188,8 @@ def code_filler(terms: int) -> Any:
     """Return the function of RowLoops.fills for bytes, of any processor."""
     gather = gatherer(terms)
 
-    def fill(
-        source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, codes: Any
-    ) -> Any:
-        turned = code_facts(facts).turned
+    def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, codes: Any) -> Any:
+        (k, n, width), turned = place, code_facts(facts).turned
         announce(source, k, n, i64(terms), i64(codes.shape[1]), turned)
         gather(source, k, n, width, turned, codes)
         special = _decode_codes(codes.reshape(-1), facts, values.reshape(-1), exponents.reshape(-1))

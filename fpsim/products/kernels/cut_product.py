@@ -85,7 +85,7 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 @cache
 def cut_product(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the loop `(a, b, c, of_a, of_b, base, facts, m0, m1, n0, n1)`, which adds a @ b to c.
+    """Return the loop `(a, b, c, of_a, of_b, base, facts, (m0, m1, n0, n1))`, which adds a @ b to c.
 
     a: (M, K), b: (K, N) float32 patterns as int32, c: (M, N) float32; of_a, of_b: as in `fused_product`; base: of the
     exponents of both; facts: StepFacts. Of two halves the first are the even terms. vectors: rows are those of
@@ -111,7 +111,7 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     cut = scalar(cut)
 
     def fast_row(
-        a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, _parts: Any, e8: Any, other: Any, words: Any
+        a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, other: Any, words: Any
     ) -> None:  # fmt: skip
         """Add the products of a step to c; room: e8, other: (PANEL_COLUMNS,) int8, words: (3, PANEL_COLUMNS) int32."""
         power, sums, odd = words[0], words[1], words[2]
@@ -136,22 +136,18 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
 
     in_vectors: Any = vector_cut_rows(terms, halves) if vectors else None
 
-    def vector_rows(
-        a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, _e8: Any, _other: Any,
-        _words: Any,
-    ) -> None:  # fmt: skip
+    def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
         """Add the products of a step to rows first .. stop of c, as fast_rows, for `parts` of PART columns."""
-        in_vectors(a, ea, i64(first), i64(stop), b, eb, c, base, parts)
+        first, stop, base, parts = place
+        in_vectors(a, ea, b, eb, c, (i64(first), i64(stop), base, parts))
 
     fast_row = scalar(fast_row)
 
-    def fast_rows(
-        a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any, e8: Any, other: Any,
-        words: Any,
-    ) -> None:  # fmt: skip
+    def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
         """Add the products of a step to rows first .. stop of c."""
+        first, stop, base, _ = place
         for r in range(first, stop):
-            fast_row(a[r], ea[r], b, eb, c[r], base, parts, e8, other, words)
+            fast_row(a[r], ea[r], b, eb, c[r], base, e8, other, words)
 
     usual_rows: Any = scalar(vector_rows if vectors else fast_rows)
 
@@ -164,10 +160,10 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     row_by_terms = even_odd_row if two else separate_row
 
     def careful_row(
-        a: Any, b: Any, m: Any, n: Any, k: Any, r: Any, width: Any, panel_is_raw: Any, raw_a: Any, raw_b: Any,
-        tile: Any, u: StepFacts, room: StepRoom,
-    ) -> None:  # fmt: skip
+        a: Any, b: Any, place: Any, panel_is_raw: Any, raw_a: Any, raw_b: Any, tile: Any, u: StepFacts, room: StepRoom
+    ) -> None:
         """Add the terms of a step from k on to row r of a tile one by one: some are NaN, infinite or far apart."""
+        m, n, k, r, width = place
         count = min(terms, a.shape[1] - k)
         for i in range(count):
             raw_a[i] = a[m + r, k + i]
@@ -177,9 +173,8 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
 
     careful_row = inner_loop(careful_row)
 
-    def product(
-        a: Any, b: Any, c: Any, of_a: Any, of_b: Any, base: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any
-    ) -> None:
+    def product(a: Any, b: Any, c: Any, of_a: Any, of_b: Any, base: Any, facts: Any, part: Any) -> None:
+        m0, m1, n0, n1 = part
         steps = (a.shape[1] + terms - 1) // terms
         block = max(min(DECODED_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
         u = StepFacts(i32(facts[0]), i32(facts[1]), f32(facts[2]), f32(facts[3]), i32(facts[4]))
@@ -215,10 +210,12 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
                         stop = r
                         while stop < rows and i32(b_flags | a_flags[s, stop]) == i32(0):
                             stop += 1
-                        usual_rows(a_step, a_bytes, r, stop, b_floats, b_exponents, tile, base, parts, e8, other, words)
+                        usual_rows(
+                            a_step, a_bytes, b_floats, b_exponents, tile, (r, stop, base, parts), e8, other, words
+                        )
                         r = stop
                         if r < rows:
-                            careful_row(a_row, b_rows, m, n, k, r, width, panel_is_raw, raw_a, raw_b, tile, u, room)
+                            careful_row(a_row, b_rows, (m, n, k, r, width), panel_is_raw, raw_a, raw_b, tile, u, room)
                             panel_is_raw = True
                             r += 1
                 for r in range(rows):

@@ -15,7 +15,7 @@ import numpy as np
 
 from fpsim.products.kernels.chained_row import chained_row
 from fpsim.products.kernels.code_panel import code_class, half_class
-from fpsim.products.kernels.fused_row import RowScratch, fused_row, override, row_facts, specials_row
+from fpsim.products.kernels.fused_row import RowPlace, RowScratch, fused_row, override, row_facts, specials_row
 from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, class_of
 from fpsim.products.kernels.promotion import PLAIN, in_vectors
 from fpsim.products.kernels.vector_row import vector_row
@@ -40,13 +40,13 @@ def _scale_flags(scale: Any) -> Any:
 
 
 @inner_loop
-def _begin_tile(
-    c: Any, m: Any, n: Any, rows: Any, width: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any
-) -> None:
+def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any) -> None:
     """Fill the matrices that a tile starts from with c: the totals where partial sums are promoted, else the tile.
 
-    Unsigned indices count from the beginning alone, so that words are read side by side; rows as views take longer.
+    part: the first row and column, and how many. Unsigned indices count from the beginning alone, so that words are
+    read side by side; rows as views take longer.
     """
+    m, n, rows, width = part
     for r in range(rows):
         row = u64(m + r)
         for j in range(width, tile.shape[1]):
@@ -72,10 +72,9 @@ def _one_nan(bits: Any) -> Any:
 
 
 @inner_loop
-def _end_tile(
-    tile: Any, totals: Any, merged: Any, m: Any, n: Any, rows: Any, width: Any, promotion: Any, cut: Any, c: Any
-) -> None:
-    """Put the results of a tile into c, every NaN with the same bits."""
+def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
+    """Put the results of a tile into its part of c, every NaN with the same bits."""
+    m, n, rows, width = part
     for r in range(rows):
         row = u64(m + r)
         if cut:
@@ -126,10 +125,13 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 
 @inner_loop
 def _meet_specials(
-    a: Any, m: Any, r: Any, stop: Any, k: Any, kept: Any, scale_a: Any, s: Any, scaled: Any, a_classes: Any,
-    b_classes: Any, tile: Any, specials: Any,
-) -> None:  # fmt: skip
-    """Add the NaN and Inf of step s, whose terms begin at k, to rows r .. stop of a tile."""
+    a: Any, place: Any, kept: Any, scale_a: Any, scaled: Any, a_classes: Any, b_classes: Any, tile: Any, specials: Any
+) -> None:
+    """Add the NaN and Inf of step s, whose terms begin at k, to rows r .. stop of a tile.
+
+    place: the tile's first row in a, r, stop, s and k.
+    """
+    m, r, stop, s, k = place
     for x in range(r, stop):
         scale = scale_a[m + x, s] if scaled else i32(0)
         _row_classes(a[m + x], k, kept, scale, a_classes)
@@ -138,10 +140,13 @@ def _meet_specials(
 
 @inner_loop
 def _wide_rows(
-    a_values: Any, s: Any, r: Any, stop: Any, b_values: Any, tile: Any, scale_a: Any, m: Any, scaled: Any,
-    column_scales: Any, wide: Any, e: Any, total: Any,
-) -> None:  # fmt: skip
-    """Add the products of step s to rows r .. stop of a tile, by wide_row."""
+    a_values: Any, place: Any, b_values: Any, tile: Any, scale_a: Any, column_scales: Any, wide: Any, e: Any, total: Any
+) -> None:
+    """Add the products of step s to rows r .. stop of a tile, by wide_row.
+
+    place: the tile's first row in a, r, stop, s, and whether a has scales.
+    """
+    m, r, stop, s, scaled = place
     for x in range(r, stop):
         scale = scale_a[m + x, s] if scaled else i32(0)
         wide_row(a_values[s, x], b_values, tile[x], i64(a_values.shape[2]), scale, column_scales, wide, e, total)
@@ -160,9 +165,9 @@ def _joining_rows(vectors: bool) -> Any:
     promote, merge = in_vectors() if vectors else PLAIN
 
     def join_rows(
-        merged: Any, totals: Any, tile: Any, r: Any, stop: Any, left: Any, m: Any, part: Any, right: Any, mode: Any,
-        merges: Any,
-    ) -> None:  # fmt: skip
+        merged: Any, totals: Any, tile: Any, place: Any, left: Any, right: Any, mode: Any, merges: Any
+    ) -> None:
+        m, r, stop, part = place
         for x in range(r, stop):
             promote(totals, tile, x, left[m + x, part] if left.size else f32(0), right, mode)
             if merges:
@@ -195,6 +200,7 @@ def fused_product(
         loops = fused_row(terms, joined, half, scaled)
     join_rows = _joining_rows(kind != "plain")
     panel_of, decode, begin, step = loops.panel, loops.decode, loops.begin, loops.step
+    room_of = loops.room
     fill, panel_classes = loops.fills[source], _panel_classes(source)
     columns: Any = i64(loops.columns)
     at_once: Any = i64(loops.rows)
@@ -220,7 +226,7 @@ def fused_product(
             np.empty(at_once * columns, i8), np.empty(columns, i32), np.empty(columns, i32),
             np.empty((4, columns), i32), np.empty((at_once, columns), f32),
         )  # fmt: skip
-        e = room.e
+        e, step_room = room.e, room_of(room)
         wide_e, wide_total = np.empty(columns, i32), np.empty(columns, f64)
         a_floats = a_values.view(f32)
 
@@ -232,10 +238,10 @@ def fused_product(
                     a_flags[s, r] = i32(a_flags[s, r] | _scale_flags(scale_a[m + r, s]))
             for n in range(n0, n1, columns):
                 width = min(columns, n1 - n)
-                _begin_tile(c, m, n, rows, width, promotion, cut, tile, totals, merged)
+                _begin_tile(c, (m, n, rows, width), promotion, cut, tile, totals, merged)
                 for s in range(steps):
                     k = s * terms
-                    b_flags = fill(b, k, n, width, of_b, b_values, b_exponents, b_floats, b_bytes, b_codes)
+                    b_flags = fill(b, (k, n, width), of_b, b_values, b_exponents, b_floats, b_bytes, b_codes)
                     if scaled:
                         for j in range(width):
                             column_scales[j] = scale_b[s, n + j]
@@ -256,12 +262,12 @@ def fused_product(
                                 panel_classes(b, k, n, width, left_over, of_b, column_scales, has_scales, b_classes)
                                 have_classes = True
                             _meet_specials(
-                                a, m, r, stop, k, of_a[0], scale_a, s, has_scales, a_classes, b_classes, tile,
+                                a, (m, r, stop, s, k), of_a[0], scale_a, has_scales, a_classes, b_classes, tile,
                                 room.specials,
                             )  # fmt: skip
                         if flags & i32(DEEP):
                             _wide_rows(
-                                a_values, s, r, stop, b_values, tile, scale_a, m, has_scales, column_scales, wide,
+                                a_values, (m, r, stop, s, has_scales), b_values, tile, scale_a, column_scales, wide,
                                 wide_e, wide_total,
                             )  # fmt: skip
                             begun = False
@@ -270,15 +276,13 @@ def fused_product(
                                 begin(a_bytes, r, rows, b_bytes, e)
                                 begun = True
                             scale = scale_a[m + r, s] if scaled else i32(0)
-                            step(
-                                a_step, a_bytes, r, rows, b_floats, b_bytes, tile, scale, column_scales, u, room, e,
-                                width,
-                            )  # fmt: skip
+                            place = RowPlace(r, rows, width, scale)
+                            step(a_step, a_bytes, b_floats, b_bytes, tile, column_scales, place, u, step_room)
                         if flags & i32(SPECIAL):
                             _override_rows(tile, r, stop, room.specials)
                         if ends_sum:
                             merges = cut != 0 and ends_slice
-                            join_rows(merged, totals, tile, r, stop, left, m, part, column_factors, mode, merges)
-                _end_tile(tile, totals, merged, m, n, rows, width, promotion, cut, c)
+                            join_rows(merged, totals, tile, (m, r, stop, part), left, column_factors, mode, merges)
+                _end_tile(tile, totals, merged, (m, n, rows, width), promotion, cut, c)
 
     return kernel(product)

@@ -66,6 +66,16 @@ class RowScratch(NamedTuple):
 
 
 @reloadable
+class RowPlace(NamedTuple):
+    """The rows of A that a step takes, and the columns of its panel."""
+
+    r: Any  # the first row
+    rows: Any  # of the block of A, as many as there are
+    width: Any  # columns that count
+    scale: Any  # the exponent of row r's scale, 0 without
+
+
+@reloadable
 class RowLoops(NamedTuple):
     """The innermost loops of a product, for a kind of unit and processor."""
 
@@ -76,13 +86,14 @@ class RowLoops(NamedTuple):
     # `(source, m, rows, k, facts, values, exponents, s, flags)`: rows of A from row m and term k on as step s, and to
     # flags[s] what each holds
     decode: Any
-    # `(source, k, n, width, facts, values, exponents, b, eb, codes)`: a panel of B, and what it holds; from "floats",
+    # `(source, (k, n, width), facts, values, exponents, b, eb, codes)`: a panel of B, and what it holds; from "floats",
     # or from "bytes" or "halves" as code_panel says, with their facts and room for those of a panel
     fills: dict[str, Any]
     begin: Any  # `(ea, r, count, eb, e)`: before the first row of a panel, or after rows that took another way
-    # `(a, ea, r, count, b, eb, c, scale_a, scale_b, facts, scratch, e, width)`: replace rows of c, from r on, by
-    # themselves plus the products of the same rows of a, which has `count`; width: of the columns that count
+    # `(a, ea, b, eb, c, scale_b, place, facts, room)`: replace rows of c, from place.r on, by themselves plus the
+    # products of the same rows of a
     step: Any
+    room: Any  # `(scratch)`: the part of a RowScratch that a step takes
 
 
 @scalar
@@ -166,15 +177,27 @@ def decode_rows(
 
 @scalar
 def _fill_as_it_is(
-    source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
+    source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
 ) -> Any:
     """Fill a panel at the place where it is read."""
-    return fill_panel(source, k, n, width, i64(values.shape[0]), facts, values, exponents)
+    return fill_panel(source, place[0], place[1], place[2], i64(values.shape[0]), facts, values, exponents)
 
 
 @scalar
 def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
     """Do nothing, as every row finds the largest exponents of its products."""
+
+
+@scalar
+def whole_scratch(room: RowScratch) -> Any:
+    """Return the room of a step that works in plain loops: all of it."""
+    return room
+
+
+@scalar
+def exponents_alone(room: RowScratch) -> Any:
+    """Return the room of a step in vectors: the largest exponents, which one step finds for the next."""
+    return room.e
 
 
 largest, add_four, add_eight = scalar(_largest), scalar(_add_four), scalar(_add_eight)
@@ -206,10 +229,9 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
     wide: Any = i64 if joined else i32
 
     def row(
-        rows: Any, rows_e: Any, r: Any, _count: Any, b: Any, eb: Any, tile: Any, scale_a: Any, scale_b: Any,
-        u: RowFacts, room: RowScratch, _e: Any, _width: Any,
-    ) -> None:  # fmt: skip
-        a, ea, c = rows[r], rows_e[r], tile[r]
+        rows: Any, rows_e: Any, b: Any, eb: Any, tile: Any, scale_b: Any, place: RowPlace, u: RowFacts, room: RowScratch
+    ) -> None:
+        a, ea, c = rows[place.r], rows_e[place.r], tile[place.r]
         e, power, scaled_power, sums = room.e, room.power, room.scaled_power, room.sums
         largest(ea, eb, terms, e)
         bias = i32(BIAS + u.fraction_bits)
@@ -220,7 +242,7 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
                 exponent = max(exponent, u.least) if i32(bits & MAGNITUDE) != i32(0) else u.floor
             added = i32(u.base)
             if scaled:
-                added = i32(i32(u.base + scale_a) + scale_b[j])
+                added = i32(i32(u.base + place.scale) + scale_b[j])
             top = i32(i32(e[j]) + added) if i32(e[j]) > i32(NO_TERM) else u.floor
             top = max(max(top, u.floor), exponent)
             power[j] = i32(i32(bias - top) << MANTISSA_BITS)
@@ -264,4 +286,6 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
             c[j] = old if stays else new
 
     fills = {"floats": _fill_as_it_is, "bytes": code_filler(terms)}
-    return RowLoops(PANEL_COLUMNS, 1, _panel_of(terms), decode_rows, fills, _nothing_to_begin, scalar(row))
+    return RowLoops(
+        PANEL_COLUMNS, 1, _panel_of(terms), decode_rows, fills, _nothing_to_begin, scalar(row), whole_scratch
+    )

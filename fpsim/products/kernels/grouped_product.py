@@ -39,10 +39,9 @@ def _group_sums(a: Any, b: Any, first: Any, sums: Any) -> None:
 group_sums = scalar(_group_sums)
 
 
-def _grouped_row(
-    a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, fraction_bits: Any, floor: Any, least: Any, room: Any
-) -> None:
+def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, facts: Any, room: Any) -> None:
     """Add the products of a step to c; masks: which terms of a group of a are not zero; of_b: as from _fill_scales."""
+    fraction_bits, floor, least = facts
     sums, top, total = room
     factors, exponents, filled, broken = of_b
     for j in range(PANEL_COLUMNS):
@@ -97,14 +96,13 @@ def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: An
 grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 
 
-def _grouped_product(
-    a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, m0: Any, m1: Any, n0: Any, n1: Any
-) -> None:
-    """Add a @ b to c in rows m0 .. m1, columns n0 .. n1.
+def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, part: Any) -> None:
+    """Add a @ b to c in a part (m0, m1, n0, n1): rows m0 .. m1, columns n0 .. n1.
 
     a: (M, K), b: (K, N) float32 values of FP4; c: (M, N) float32 patterns as int32; scale_a: (M, groups), scale_b:
     (groups, N) float32 scales of the groups; facts: fraction bits, floor exponent, smallest exponent of a scale.
     """
+    m0, m1, n0, n1 = part
     values, tile = np.zeros((TERMS, PANEL_COLUMNS), f32), np.zeros((ROW_BLOCK, PANEL_COLUMNS), i32)
     x, scales, masks = np.zeros(TERMS, f32), np.zeros(GROUPS, f32), np.zeros(GROUPS, i32)
     of_b = (
@@ -133,12 +131,12 @@ def _grouped_product(
                         for i in range(GROUP):
                             counts = (x[g * GROUP + i] != f32(0.0)) & (scales[g] != f32(0.0))
                             masks[g] = i32(masks[g] | i32(i32(counts) << i32(i)))
-                    grouped_row(x, values, tile[r], scales, masks, of_b, facts[0], facts[1], facts[2], room)
+                    grouped_row(x, values, tile[r], scales, masks, of_b, (facts[0], facts[1], facts[2]), room)
             for r in range(rows):
                 c[m + r, n : n + width] = tile[r, :width]
 
 
 @cache
 def grouped_product() -> Any:
-    """Return the loop `(a, b, c, scale_a, scale_b, facts, m0, m1, n0, n1)`."""
+    """Return the loop `(a, b, c, scale_a, scale_b, facts, (m0, m1, n0, n1))`."""
     return kernel(_grouped_product)

@@ -138,11 +138,9 @@ def _join(total: Any, chain: Any) -> None:
 _fill_panel, _join = scalar(_fill_panel), scalar(_join)
 
 
-def _add_steps(
-    x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, lane: Any, t: Any, end: Any, chain: Any, total: Any
-) -> None:
+def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any, chain: Any, total: Any) -> None:
     """Add steps t .. end of lanes of an output: the terms of step t begin at `first`, those of the next one `apart`."""
-    width = i64(chain.size)
+    (lane, t, end), width = steps, i64(chain.size)
     while t < end:
         stop = min(end, (t // u.chunk + 1) * u.chunk) if u.chunk else end
         have = min(i64(max(_lanes_at(u, stop - 1) - lane, 0)), width) if u.run == 1 else width
@@ -175,7 +173,7 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
         for m in range(m0, m1):
             for n in range(n0, n1):
                 chain, total = room.chains[m - m0, n - n0, :width], out[m, n, lane : lane + width]
-                _add_steps(x[m], y[n], first, u.lanes, u, lane, t, end, chain, total)
+                _add_steps(x[m], y[n], first, u.lanes, u, (lane, t, end), chain, total)
         return
     size, shape = (end - t) * width, (end - t, width)
     for n in range(n0, n1):
@@ -185,7 +183,7 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
         _fill_panel(x[m], u, lane, t, end, f32(-0.0), room.x[0, :size].reshape(shape))
         for n in range(n0, n1):
             chain, total = room.chains[m - m0, n - n0, :width], out[m, n, lane : lane + width]
-            _add_steps(room.x[0], room.y[n - n0], i64(0), width, u, lane, t, end, chain, total)
+            _add_steps(room.x[0], room.y[n - n0], i64(0), width, u, (lane, t, end), chain, total)
 
 
 def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:

@@ -31,6 +31,7 @@ from fpsim.products.kernels.row_vectors import (
     MAGNITUDE,
     PLACES,
     VECTOR_COLUMNS,
+    numbers_in,
     whole_lines,
 )
 from fpsim.runtime import vectors as v
@@ -98,27 +99,24 @@ def flags_of(builder: Any, special: Any, deep: Any) -> Any:
 
 @cache
 def row_decoder(terms: int) -> Any:
-    """Return the function `(source, m, k, kept, least, base, values, exponents, at)` that decodes `terms` terms of A.
+    """Return the function `(source, (m, k, at), (kept, least, base), values, exponents)` that decodes a row of A.
 
     source: (M, K) float32 patterns; values, exponents: (..., terms) int32 and int8, of which row `at` is written;
     returns what the row holds.
     """
 
-    def decode(
-        _typing: Any, source: Any, m: Any, k: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any,
-        at: Any,
-    ) -> Any:  # fmt: skip
+    def decode(_typing: Any, source: Any, place: Any, facts: Any, values: Any, exponents: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            start = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            value, exponent, special, deep = decoded(
-                builder, v.load(builder, start, 0, v.vector(v.WORD, terms)), args[3:6]
-            )
-            for i, kept_here, size in ((6, value, 4 * terms), (7, exponent, terms)):
+            m, k, at = numbers_in(builder, args[1])
+            start = v.element(context, builder, sig.args[0], args[0], m, k)
+            bits = v.load(builder, start, 0, v.vector(v.WORD, terms))
+            value, exponent, special, deep = decoded(builder, bits, numbers_in(builder, args[2]))
+            for i, kept_here, size in ((3, value, 4 * terms), (4, exponent, terms)):
                 into = v.start_of(context, builder, sig.args[i], args[i])
-                v.store(builder, kept_here, into, builder.mul(args[8], v.LONG(size)))
+                v.store(builder, kept_here, into, builder.mul(at, v.LONG(size)))
             return flags_of(builder, special, deep)
 
-        return types.int32(source, m, k, kept, least, base, values, exponents, at), build
+        return types.int32(source, place, facts, values, exponents), build
 
     return intrinsic(decode)
 
@@ -135,30 +133,29 @@ def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> No
 
 @cache
 def panel_decoder(split: bool) -> Any:
-    """Return the function `(source, k, n, kept, least, base, b, eb, i)` that decodes columns n and on of row k of B.
+    """Return the function `(source, (k, n, i), (kept, least, base), b, eb)` that decodes row k of B from column n on.
 
     Row i of a panel is written: to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS) with the positive
     values and the negative ones apart; and to the exponents eb. Returns what the row holds.
     """
 
-    def decode(
-        _typing: Any, source: Any, k: Any, n: Any, kept: Any, least: Any, base: Any, b: Any, eb: Any, i: Any
-    ) -> Any:
+    def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (6, 7))
-            first = builder.mul(args[8], v.LONG((1 + split) * GROUPS * v.SIZE))
+            (k, n, row), facts = numbers_in(builder, args[1]), numbers_in(builder, args[2])
+            source = v.element(context, builder, sig.args[0], args[0], k, n)
+            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (3, 4))
+            first = builder.mul(row, v.LONG((1 + split) * GROUPS * v.SIZE))
             met, deeps = v.constant(0, v.vector(v.BIT, v.WIDTH)), v.constant(0, v.vector(v.BIT, v.WIDTH))
             for g in range(GROUPS):
                 bits = v.load(builder, source, g * v.SIZE, v.INTS)
-                value, exponent, special, deep = decoded(builder, bits, args[3:6])
+                value, exponent, special, deep = decoded(builder, bits, facts)
                 met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
                 _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
-                at = builder.add(builder.mul(args[8], v.LONG(VECTOR_COLUMNS)), v.LONG(g * v.WIDTH))
+                at = builder.add(builder.mul(row, v.LONG(VECTOR_COLUMNS)), v.LONG(g * v.WIDTH))
                 v.store(builder, exponent, eb, at)
             return flags_of(builder, met, deeps)
 
-        return types.int32(source, k, n, kept, least, base, b, eb, i), build
+        return types.int32(source, place, facts, b, eb), build
 
     return intrinsic(decode)
 
@@ -211,26 +208,24 @@ def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
 
 @cache
 def code_decoder(split: bool) -> Any:
-    """Return the function `(source, k, n, up, highest, mantissa_bits, bias, b, eb, i)`: as panel_decoder, from codes.
+    """Return the function `(source, (k, n, i), facts, b, eb)`: as panel_decoder, from codes.
 
-    The numbers are those of code_panel.CodeFacts. Returns the special columns, as bits.
+    facts: up, highest, mantissa_bits and bias of code_panel.CodeFacts. Returns the special columns, as bits.
     """
 
-    def decode(
-        _typing: Any, source: Any, k: Any, n: Any, up: Any, highest: Any, mantissa_bits: Any, bias: Any, b: Any,
-        eb: Any, i: Any,
-    ) -> Any:  # fmt: skip
+    def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
-            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (7, 8))
-            first = builder.mul(args[9], v.LONG((1 + split) * GROUPS * v.SIZE))
-            codes, exponent, special = _decoded_codes(builder, v.load(builder, source, 0, v.BYTES), args[3:7])
-            v.store(builder, exponent, eb, builder.mul(args[9], v.LONG(VECTOR_COLUMNS)))
-            for g, value in enumerate(_values_of(builder, codes, args[3:7])):
+            (k, n, row), facts = numbers_in(builder, args[1]), numbers_in(builder, args[2])
+            source = v.element(context, builder, sig.args[0], args[0], k, n)
+            b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (3, 4))
+            first = builder.mul(row, v.LONG((1 + split) * GROUPS * v.SIZE))
+            codes, exponent, special = _decoded_codes(builder, v.load(builder, source, 0, v.BYTES), facts)
+            v.store(builder, exponent, eb, builder.mul(row, v.LONG(VECTOR_COLUMNS)))
+            for g, value in enumerate(_values_of(builder, codes, facts)):
                 _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
             return builder.bitcast(special, v.LONG)
 
-        return types.int64(source, k, n, up, highest, mantissa_bits, bias, b, eb, i), build
+        return types.int64(source, place, facts, b, eb), build
 
     return intrinsic(decode)
 
@@ -306,7 +301,7 @@ def decoder_of(terms: int) -> Any:
             return
         kept, least, base, first = facts[0], facts[1], facts[2], i64(s * values.shape[1])
         for r in range(rows):
-            flags[s, r] = whole(source, i64(m + r), i64(k), kept, least, base, values, exponents, i64(first + r))
+            flags[s, r] = whole(source, (i64(m + r), i64(k), i64(first + r)), (kept, least, base), values, exponents)
 
     return inner_loop(decode)
 
@@ -316,9 +311,8 @@ def filler_of(terms: int, split: bool) -> Any:
     """Return the function of RowLoops.fills for floats: by vectors where a panel is whole."""
     whole = panel_decoder(split)
 
-    def fill(
-        source: Any, k: Any, n: Any, width: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any
-    ) -> Any:
+    def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
+        k, n, width = place
         flags = i32(0)
         if width < VECTOR_COLUMNS or k + terms > source.shape[0]:
             flags = i32(fill_panel(source, k, n, width, i64(terms), facts, values, exponents))
@@ -327,7 +321,7 @@ def filler_of(terms: int, split: bool) -> Any:
         else:
             kept, least, base = facts[0], facts[1], facts[2]
             for i in range(terms):
-                flags = i32(flags | whole(source, i64(k + i), i64(n), kept, least, base, b, eb, i64(i)))
+                flags = i32(flags | whole(source, (i64(k + i), i64(n), i64(i)), (kept, least, base), b, eb))
         return flags
 
     return inner_loop(fill)
@@ -340,8 +334,9 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
         u, special = code_facts(facts), i64(0)
+        layout = u.up, u.highest, u.mantissa_bits, u.bias
         for i in range(terms):
-            special |= row(source, i64(k + i), i64(n), u.up, u.highest, u.mantissa_bits, u.bias, b, eb, i64(i))
+            special |= row(source, (i64(k + i), i64(n), i64(i)), layout, b, eb)
         return i32(SPECIAL) if special != 0 else i32(0)
 
     return scalar(decode)
@@ -383,10 +378,8 @@ def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
     """Return the function of RowLoops.fills for codes: from where they lie, or from a copy."""
     gather = gatherer(terms)
 
-    def fill(
-        source: Any, k: Any, n: Any, width: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any
-    ) -> Any:
-        turned = is_turned(facts)
+    def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:
+        (k, n, width), turned = place, is_turned(facts)
         announce(source, k, n, i64(terms), i64(VECTOR_COLUMNS), turned)
         if turned == i32(0) and width == VECTOR_COLUMNS and k + terms <= source.shape[0]:
             return decode(source, k, n, facts, b, eb)

@@ -42,6 +42,11 @@ def whole_lines(room: Any, count: Any) -> Any:
     return room[skipped : skipped + count]
 
 
+def numbers_in(builder: Any, numbers: Any) -> list[Any]:
+    """Return the numbers of a tuple, which intrinsics take in the place of an argument each."""
+    return [builder.extract_value(numbers, i) for i in range(len(numbers.type.elements))]
+
+
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
     """Return the larger of exponents so far and those of the products of term k, for each of some rows of bytes."""
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)

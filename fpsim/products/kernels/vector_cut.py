@@ -17,7 +17,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fpsim.products.kernels.panel import NO_TERM, PANEL_COLUMNS
-from fpsim.products.kernels.row_vectors import EXPONENT, FLOAT_BIAS, PLACES
+from fpsim.products.kernels.row_vectors import EXPONENT, FLOAT_BIAS, PLACES, numbers_in
 from fpsim.products.kernels.step_rows import CUT_BITS, SUM_BITS
 from fpsim.runtime import vectors as v
 
@@ -79,19 +79,17 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 
 @cache
 def vector_cut_rows(terms: int, halves: int) -> Any:
-    """Return the function `(a, ea, first, stop, b, eb, c, base, parts)` that does what cut_product.fast_rows does.
+    """Return the function `(a, ea, b, eb, c, (first, stop, base, parts))` that does what cut_product.fast_rows does.
 
     a, ea: (rows, terms) float32 and int8; b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS) float32; first, stop:
     int64, of rows; base: int32, of exponents; parts: int64, of columns.
     """
     size = terms // halves
 
-    def rows(
-        _typing: Any, a: Any, ea: Any, first: Any, stop: Any, b: Any, eb: Any, c: Any, base: Any, parts: Any
-    ) -> Any:
+    def rows(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            a, ea, b, eb, c = (v.start_of(context, builder, sig.args[i], args[i]) for i in (0, 1, 4, 5, 6))
-            first, stop, base, parts = args[2], args[3], args[7], args[8]
+            a, ea, b, eb, c = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(5))
+            first, stop, base, parts = numbers_in(builder, args[5])
 
             def row(i: Any) -> None:
                 r = builder.add(first, i)
@@ -122,7 +120,7 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
             v.over_range(builder, builder.sub(stop, first), row)
             return context.get_dummy_value()
 
-        return types.void(a, ea, first, stop, b, eb, c, base, parts), build
+        return types.void(a, ea, b, eb, c, place), build
 
     return intrinsic(rows)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowScratch
+from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowPlace, exponents_alone
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
 from fpsim.products.kernels.panel_vectors import decoder_of, fills_of, panel_of
 from fpsim.products.kernels.row_vectors import (
@@ -30,6 +30,7 @@ from fpsim.products.kernels.row_vectors import (
     larger_so_far,
     largest_of,
     nearest_half,
+    numbers_in,
     put_results,
 )
 from fpsim.runtime import vectors as v
@@ -112,8 +113,8 @@ def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
 def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> Any:
     """Return the function that adds the products of a step to a row.
 
-    `(a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least)` replaces row r of
-    c by itself plus the products of row r of a step, and e by the largest exponents of row after.
+    `(a, ea, b, eb, c, e, scales, (r, after, width, scale, fraction_bits, floor, kept, base, least))` replaces row r
+    of c by itself plus the products of row r of a step, and e by the largest exponents of row after.
 
     a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, VECTOR_COLUMNS) likewise; c: (rows,
     VECTOR_COLUMNS) float32 patterns; e: (VECTOR_COLUMNS,) int8: the largest exponents of the products of row r; scale
@@ -121,15 +122,12 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     columns that count; half: the result is FP16, held as float32; the numbers are those of fused_row.RowFacts.
     """
 
-    def row(
-        _typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, scales: Any, r: Any, after: Any, width: Any,
-        scale: Any, fraction_bits: Any, floor: Any, kept: Any, base: Any, least: Any,
-    ) -> Any:  # fmt: skip
+    def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, scales: Any, numbers: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             a, ea, b, eb, c, e, scales = (
                 v.start_of(context, builder, kind, arg) for kind, arg in zip(sig.args[:7], args[:7], strict=True)
             )
-            r, after, width = args[7:10]
+            r, after, width, *facts = numbers_in(builder, args[7])
             of_row = v.row_at(builder, a, r, 4 * terms), v.row_at(builder, ea, after, terms)
             of_c = v.row_at(builder, c, r, GROUPS * v.SIZE)
             places = *of_row, b, eb, of_c, e, scales
@@ -138,17 +136,16 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
             if avx512:
                 with builder.if_else(few) as (then, otherwise):
                     with then:
-                        _row(builder, places, args[10:], top, range(SHORT_GROUPS))
+                        _row(builder, places, facts, top, range(SHORT_GROUPS))
                     with otherwise:
-                        _row(builder, places, args[10:], top, range(GROUPS))
+                        _row(builder, places, facts, top, range(GROUPS))
             else:
-                _row(builder, places, args[10:], top, range(SHORT_GROUPS))
+                _row(builder, places, facts, top, range(SHORT_GROUPS))
                 with builder.if_then(builder.not_(few)):
-                    _row(builder, places, args[10:], top, range(SHORT_GROUPS, GROUPS))
+                    _row(builder, places, facts, top, range(SHORT_GROUPS, GROUPS))
             return context.get_dummy_value()
 
-        arguments = a, ea, b, eb, c, e, scales, r, after, width, scale, fraction_bits, floor, kept, base, least
-        return types.void(*arguments), build
+        return types.void(a, ea, b, eb, c, e, scales, numbers), build
 
     def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
         """Return for each group: the accumulator, 2**(F - M), that times scales, and columns that may lose bits."""
@@ -241,20 +238,17 @@ def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool)
     """Return the loops of units with rows "avx512" or "avx2" (fast_units.rows_of); joined: eight fill an int32."""
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 
-    def step(
-        a: Any, ea: Any, r: Any, rows: Any, b: Any, eb: Any, c: Any, scale_a: Any, scale_b: Any, u: RowFacts,
-        _room: RowScratch, e: Any, width: Any,
-    ) -> None:  # fmt: skip
-        after = min(i64(r + 1), i64(rows - 1))
-        row(
-            a, ea, b, eb, c, e, scale_b, i64(r), after, i64(width), i32(scale_a), u.fraction_bits, u.floor, u.kept,
-            u.base, u.least,
+    def step(a: Any, ea: Any, b: Any, eb: Any, c: Any, scale_b: Any, place: RowPlace, u: RowFacts, e: Any) -> None:
+        after = min(i64(place.r + 1), i64(place.rows - 1))
+        numbers = (
+            i64(place.r), after, i64(place.width), i32(place.scale), u.fraction_bits, u.floor, u.kept, u.base, u.least,
         )  # fmt: skip
+        row(a, ea, b, eb, c, e, scale_b, numbers)
 
     def begin(ea: Any, r: Any, _rows: Any, eb: Any, e: Any) -> None:
         largest(ea, i64(r), i64(r), eb, e)
 
     return RowLoops(
         VECTOR_COLUMNS, 1, panel_of(terms, False), decoder_of(terms), fills_of(terms, False), scalar(begin),
-        scalar(step),
+        scalar(step), exponents_alone,
     )  # fmt: skip
