@@ -62,7 +62,7 @@ def roundings(name: str) -> tuple[str, ...]:
 
 
 def operands(fmt: fp.Format, count: int) -> list[Array]:
-    """A few codes of each kind, every operand in another order."""
+    """Return a few codes of each kind, every operand in another order."""
     one, top = fmt.bias << fmt.mantissa_bits, fmt.top_magnitude
     magnitudes = [0, 1, 1 << fmt.mantissa_bits, one, one + 1, fmt.max_code, fmt.max_code - 1, top]
     codes = np.array([magnitude | sign for sign in (0, fmt.sign_bit) for magnitude in magnitudes])
@@ -113,7 +113,7 @@ def decoded(codes: Array, fmt: fp.Format) -> Array:
 
 
 def on_numbers(name: str, x: Any, y: Any, z: Any, mode: int) -> Any:
-    """(number, flags) of an operation; a CUDA kernel would be made for each, from these same functions."""
+    """Return (number, flags) of an operation; a CUDA kernel would be made for each, from these same functions."""
     if name == "sqrt":
         return exact_arithmetic.sqrt(x)
     if name == "round_to_integral":
@@ -167,7 +167,7 @@ def computed(name: str, fmt: fp.Format, rounding: Rounding) -> tuple[Array, Arra
 
 
 def unit_rows(unit: fp.MatrixUnit) -> dict[str, Array]:
-    """A few random rows of a unit, with the columns that `fp.dot_add` takes."""
+    """Return a few random rows of a unit, with the columns that `fp.dot_add` takes."""
     rng, rows, k = np.random.default_rng(5), 6, 2 * unit.terms
     columns = {
         "a": rng.integers(0, 1 << unit.a.fmt.bits, (rows, k)).astype(unit.a.dtype),
@@ -181,7 +181,7 @@ def unit_rows(unit: fp.MatrixUnit) -> dict[str, Array]:
 
 
 def added_up(unit: fp.MatrixUnit) -> Array:
-    """The results of a unit's rows, a thread per row."""
+    """Return the results of a unit's rows, each added by one thread."""
     plan, step = unit_plan(unit), steps_by_rule()[unit.rule]
     columns = unit_rows(unit)
     a, b = (widened(columns[name], getattr(unit, name), unit).astype(np.uint64) for name in ("a", "b"))

@@ -17,7 +17,7 @@ from tests.oracles import casts
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, npt.NDArray[Any]]:
-    """The results of the simulated kernels, by name."""
+    """Return the results of the simulated kernels, by name."""
     return simulate("tests.core.cuda_simulator", tmp_path_factory.mktemp("cuda") / "results.npz")
 
 

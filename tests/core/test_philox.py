@@ -36,7 +36,7 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
 
 
 def random_word(index: int, seed: int) -> int:
-    """The random word of a flat index: word index % 4 of counter index // 4, keyed by the halves of the seed."""
+    """Return the random word of a flat index: word index % 4 of counter index // 4, keyed by the halves of the seed."""
     counter = index // 4
     return philox([counter % (1 << 32), counter >> 32, 0, 0], [seed % (1 << 32), seed >> 32])[index % 4]
 
@@ -57,7 +57,7 @@ def test_the_kernel_deals_four_words_per_counter(first: int, seed: int) -> None:
 
 
 def words_seen_by_encode(count: int, seed: int) -> list[int]:
-    """The top 7 bits of the random word of each position, read off from what stochastic rounding does.
+    """Return the top 7 bits of the random word of each position, as read off from stochastic rounding.
 
     In a format of one binade-wide mantissa the value 1 + f * 2**-mantissa_bits goes up when f + word / 2**32 >= 1.
     """

@@ -29,7 +29,7 @@ EDGES = [0.0, -0.0, 1.0, -1.0, 5e-324, -5e-324, 2.0**-1022, 1.7976931348623157e3
 
 @cache
 def by_core() -> Any:
-    """The loop `(a, b, c, products, fused sums, layout of operands, of the result)`."""
+    """Return the loop `(a, b, c, products, fused sums, layout of operands, of the result)`."""
     product, fused = scalar(multiply_double), scalar(fma_double)
     one_unpack, one_pack = scalar(unpack), scalar(pack)
 
@@ -46,7 +46,7 @@ def by_core() -> Any:
 
 
 def in_fractions(x: float, y: float, z: float | None) -> float:
-    """x * y + z, or x * y alone, rounded once."""
+    """Return x * y + z, or x * y alone, rounded once."""
     with np.errstate(all="ignore"):
         in_floats = np.float64(x) * np.float64(y) + (np.float64(-0.0) if z is None else np.float64(z))
     if z is not None and math.isfinite(x) and math.isfinite(y) and not math.isfinite(z):

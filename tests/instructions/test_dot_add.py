@@ -53,7 +53,7 @@ def test_a_rule_gives_the_bits_of_the_oracle_in_many_rows(rule: Rule) -> None:
 
 @st.composite
 def any_rows(draw: st.DrawFn) -> tuple[Rows, MatrixUnit]:
-    """A row of any codes for any unit."""
+    """Draw a row of any codes for any unit."""
     unit = draw(st.sampled_from(fp.units()))
     blocks = draw(st.integers(1, 2 if unit.block else unit.terms + 1))
     terms = blocks * (unit.block or 1)
@@ -241,7 +241,7 @@ def test_a_nan_loses_sign_and_payload(name: str) -> None:
 
 
 def grouped(values: list[float], exponent: int, c: float) -> float:
-    """A step of mxf4 with both scales of every block 2**exponent."""
+    """Return a step of mxf4 with both scales of every block 2**exponent."""
     fp4 = encoded(values, fp.unit("blackwell_mxfp4_block32_f32").a)
     ones = encoded(len(values) * [1.0], fp.unit("blackwell_mxfp4_block32_f32").b)
     scale = np.full((1, len(values) // 32), 127 + exponent, np.uint8)

@@ -29,7 +29,7 @@ STEPS = 2
 
 
 def mmasim(name: str) -> Any:
-    """A module of mmasim, without the one that compiles C++ as it is imported; that one only wraps the C library."""
+    """Return a module of mmasim, without the one that compiles C++ when it is imported; it only wraps the C library."""
     fma = ModuleType("mmasim.arithmetic.fma")
     fma.MMA_FMA = object  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +61,7 @@ ARCHES = {"Ada Lovelace": "ada", "RTX Blackwell": "blackwell"}
 
 
 def peer(instruction: Any, a: str, b: str, *, kind: str = "", suffix: str = "") -> Peer:
-    """The instruction with the unit of these operands."""
+    """Return the instruction with the unit of these operands."""
     arch = ARCHES.get(instruction.arch, instruction.arch.lower())
     operands = a if a == b else f"{a}x{b}"
     d = "f16" if instruction.d_type == torch.float16 else "f32"
@@ -69,7 +69,7 @@ def peer(instruction: Any, a: str, b: str, *, kind: str = "", suffix: str = "") 
 
 
 def each(make: Callable[[str, str], Any], shapes: dict[str, list[str]]) -> Iterator[Any]:
-    """The instructions of a class; of those that differ in m and n alone, the first."""
+    """Yield the instructions of a class; of those that differ in m and n alone, the first."""
     seen = set()
     for arch, names in shapes.items():
         for name in names:
@@ -96,7 +96,7 @@ def plain_nvidia() -> Iterator[Peer]:
 
 
 def scaled_nvidia() -> Iterator[Peer]:
-    """The block-scaled ones."""
+    """Yield NVIDIA's block-scaled instructions."""
     for make, shapes in (
         (nv_ptx.MMABlockScale, isa_mma.mma_block_scale_shape_and_type),
         (nv_ptx.TCGen05MMABlockScale, isa_tcgen05.tcgen05mma_block_scale_shape_and_type),
@@ -134,7 +134,7 @@ def matrix_fma() -> Iterator[Peer]:
 
 
 def distinct(peers: list[Peer]) -> list[Peer]:
-    """Of instructions that compute a unit with the same parameters, the first."""
+    """Return the first of those instructions that compute a unit with the same parameters."""
     found: dict[tuple[object, ...], Peer] = {}
     for one in peers:
         arithmetic = one.instruction.arithmetic_op
@@ -166,7 +166,7 @@ def codes_of(result: Any, unit: MatrixUnit) -> Array:
 
 
 def theirs(rows: Rows, peer: Peer) -> Array:
-    """What mmasim computes."""
+    """Return what mmasim computes."""
     instruction, unit = peer
     d = tensor(rows.c, instruction.c_type)
     if rows.scale_a is None or rows.scale_b is None:

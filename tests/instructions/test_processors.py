@@ -25,7 +25,7 @@ NAN = 0xFFC00000  # what an invalid operation gives; the instructions keep the p
 
 @cache
 def recorded() -> dict[str, Array]:
-    """What an Intel Emerald Rapids gave (2026-11-26), by instruction and operand; tests/data/README.md."""
+    """Return the results of an Intel Emerald Rapids (2026-11-26), by instruction and operand; tests/data/README.md."""
     with np.load(Path(__file__).parents[1] / "data" / "x86.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
 

@@ -23,7 +23,7 @@ MOST_SUMS = 4099  # accumulators that are drawn, those of larger products again 
 
 
 def _route(unit: MatrixUnit) -> tuple[Any, ...]:
-    """What decides which kernel runs, and on which path."""
+    """Return the facts of a unit that decide which kernel runs, and on which path."""
     far = unit.a.fmt.exponent_bits > 5
     return (
         unit.rule,
@@ -63,7 +63,7 @@ class Product(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the result."""
+        """Shape of the result, (m, n)."""
         return len(self.a), self.b.shape[1]
 
     def scales(self) -> dict[str, Any]:
@@ -72,22 +72,22 @@ class Product(NamedTuple):
         return {name: codes for name, codes in named.items() if codes is not None}
 
     def each(self, change: Callable[[Array], Array]) -> Product:
-        """The product with every array changed."""
+        """Return the product with every array changed."""
         c, scale_a, scale_b = (None if x is None else change(x) for x in self[2:])
         return Product(change(self.a), change(self.b), c, scale_a, scale_b)
 
     def transposed(self) -> Product:
-        """The product of the transposes in the other order."""
+        """Return the product of the transposes in the other order."""
         p = self.each(np.transpose)
         return p._replace(a=p.b, b=p.a, scale_a=p.scale_b, scale_b=p.scale_a)
 
     def rows(self, picked: Any) -> Product:
-        """Some rows of the product."""
+        """Return some rows of the product."""
         c, scale_a = (None if x is None else x[picked] for x in (self.c, self.scale_a))
         return self._replace(a=self.a[picked], c=c, scale_a=scale_a)
 
     def columns(self, picked: Any) -> Product:
-        """Some columns of the product."""
+        """Return some columns of the product."""
         c, scale_b = (None if x is None else x[:, picked] for x in (self.c, self.scale_b))
         return self._replace(b=self.b[:, picked], c=c, scale_b=scale_b)
 
@@ -125,7 +125,7 @@ def chained(p: Product, unit: MatrixUnit) -> Array:
 
 
 def results(array: Array) -> Array:
-    """The codes of results."""
+    """Return the codes of results."""
     return array.view(f"u{array.dtype.itemsize}")
 
 
@@ -137,29 +137,29 @@ def check(p: Product, unit: MatrixUnit) -> None:
 
 
 def float_dtype(unit: MatrixUnit) -> np.dtype[Any]:
-    """Of the unit's results."""
+    """Return the dtype of a unit's results."""
     return np.dtype(f"f{unit.d.dtype.itemsize}")
 
 
 def widened(codes: Array, unit: MatrixUnit) -> Array:
-    """Codes of results as float32."""
+    """Return codes of results as float32."""
     return fp.decode(codes, unit.d.fmt)
 
 
 def partials(p: Product, unit: MatrixUnit, promote: int) -> list[Array]:
-    """The float32 partial sums of `promote` terms each, from +0."""
+    """Return the float32 partial sums of `promote` terms each, from +0."""
     k = p.a.shape[1]
     starts = range(0, k, promote)
     return [widened(chained(p.part(start, min(start + promote, k), unit), unit), unit) for start in starts]
 
 
 def started(p: Product, unit: MatrixUnit) -> Array:
-    """The float32 total before the first partial sum."""
+    """Return the float32 total before the first partial sum."""
     return np.zeros(p.shape, f32) if p.c is None else widened(p.c, unit)
 
 
 def promoted(p: Product, unit: MatrixUnit, promote: int) -> Array:
-    """Partial sums added one after the other to a float32 total."""
+    """Return partial sums added one after the other to a float32 total."""
     total = started(p, unit)
     with np.errstate(over="ignore", invalid="ignore"):
         for partial in partials(p, unit, promote):
@@ -185,7 +185,7 @@ def powers(unit: MatrixUnit, rows: Array, columns: Array, spread: int, seed: int
 
 
 def anything(unit: MatrixUnit, shape: tuple[int, int, int], drawn: Callable[[int], bytes]) -> Product:
-    """A product of any codes, from bytes: drawn(count)."""
+    """Return a product of any codes, from bytes: drawn(count)."""
     m, k, n = shape
 
     def codes(count: tuple[int, int], dtype: np.dtype[Any], bits: int) -> Array:
@@ -207,7 +207,7 @@ def anything(unit: MatrixUnit, shape: tuple[int, int, int], drawn: Callable[[int
 
 
 def extremes(unit: MatrixUnit, shape: tuple[int, int, int], seed: int = 0) -> Product:
-    """Steps of nothing but the largest values of either sign, infinities, ones or zeros."""
+    """Return steps of the largest values of either sign, infinities, ones and zeros alone."""
     (m, k, n), generator = shape, np.random.default_rng(seed)
 
     def codes(element: Any, shape: tuple[int, ...]) -> Array:
@@ -230,7 +230,7 @@ def extremes(unit: MatrixUnit, shape: tuple[int, int, int], seed: int = 0) -> Pr
 
 
 def with_scales(p: Product, unit: MatrixUnit, rows: Array, columns: Array, *, vary: bool = False) -> Product:
-    """The product with a scale per row and column, or with these in turn along K."""
+    """Return the product with a scale for each row and column, or with these in turn along K."""
     blocks = np.arange(p.a.shape[1] // unit.block) * vary
     scale_a = rows[(np.arange(rows.size)[:, None] + blocks) % rows.size]
     scale_b = columns[(np.arange(columns.size) + blocks[:, None]) % columns.size]
@@ -247,7 +247,7 @@ def lengths(unit: MatrixUnit) -> tuple[int, ...]:
 
 
 def multiply_add(x: Array, y: Array, z: Array) -> Array:
-    """x * y + z, rounded once: the exact product and z are added to odd, which a second rounding cannot notice."""
+    """Return x * y + z, rounded once: both are added to odd, so that the second rounding gives the same."""
     exact, addend = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
     total = exact + addend
     back = total - exact

@@ -55,7 +55,7 @@ needs_vectors = pytest.mark.skipif(not has_avx2(), reason="this processor, or nu
 
 @pytest.fixture(params=["own", "plain"])
 def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The rows in vectors where there are some, and the ones for any processor."""
+    """Run a test with the rows in vectors, where the processor has them, and with the ones for any processor."""
     if request.param == "plain":
         take_other_loops(monkeypatch, rows_of="plain")
     return str(request.param)
@@ -63,7 +63,7 @@ def rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.fixture
 def from_floats(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The product of a unit whose panels come from floats."""
+    """Return the product of a unit whose panels are made from floats."""
 
     def product(p: Product, unit: MatrixUnit, **words: Any) -> Any:
         with monkeypatch.context() as patch:

@@ -50,7 +50,7 @@ PLAIN = s.cublas("sm_90")
 
 
 def cutlass(**fields: Any) -> Schedule:
-    """cuBLAS's CUTLASS kernels."""
+    """Return the schedule of cuBLAS's CUTLASS kernels."""
     return s.cublas("sm_90", family="cutlass", **fields)
 
 

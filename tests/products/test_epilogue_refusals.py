@@ -36,12 +36,12 @@ PLAIN = s.cublas("sm_90")
 
 
 def cutlass(**fields: Any) -> Schedule:
-    """cuBLAS's CUTLASS kernels."""
+    """Return the schedule of cuBLAS's CUTLASS kernels."""
     return s.cublas("sm_90", family="cutlass", **fields)
 
 
 def gemv(**fields: Any) -> Schedule:
-    """cuBLAS's kernels for vectors."""
+    """Return the schedule of cuBLAS's kernels for vectors."""
     return s.cublas("sm_90", family="gemv", **fields)
 
 
@@ -66,7 +66,7 @@ GRID = np.full((1, 1), 0.7, f32)
 
 
 def call(unit: str, a: Array, b: Array, schedule: Schedule, **words: Any) -> Callable[..., Array]:
-    """A product that takes `strict`."""
+    """Return a product that takes `strict`."""
     return lambda strict=True: fp.matmul(a, b, accumulate=unit, schedule=schedule, strict=strict, **words)
 
 
@@ -154,7 +154,7 @@ C, BIAS = np.ones((16, 16), f32), np.ones(16, f32)
 
 
 def product(**words: Any) -> Array:
-    """The product of ones by nvjet, or by what `words` say."""
+    """Return the product of ones by nvjet, or by other arguments."""
     return fp.matmul(A, B, **{"accumulate": HOPPER, "schedule": PLAIN, **words})
 
 

@@ -1,4 +1,4 @@
-"""What the 14 bits of Hopper's FP8 products cost: figures known from two other programs, which fpsim must meet.
+"""The errors that the 14 bits of Hopper's FP8 products cause, compared with those known from two other programs.
 
 Unless it says otherwise, a figure is the error of a product of 64 x K and K x 64 E4M3 matrices by hopper_e4m3_f32,
 beside their exact product. The known figures were found with other samples, so that 20 % is what may be asked for.
@@ -56,12 +56,12 @@ def operands(distribution: str, k: int, *, scaled: bool = False, rectified: bool
 
 
 def errors(x: Operands, promote: int | None, unit: str = UNIT) -> Array:
-    """The errors of every element."""
+    """Return the errors of all elements."""
     return fp.matmul(x.a, x.b, accumulate=unit, promote=promote) - x.exact
 
 
 def relative(error: Array, exact: Array) -> float:
-    """Root mean square of the error over that of the exact product."""
+    """Return the root mean square of the error over that of the exact product."""
     return float(np.linalg.norm(error) / np.linalg.norm(exact))
 
 

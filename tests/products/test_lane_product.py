@@ -131,7 +131,7 @@ def sums_of(schedule: Schedule) -> Lanes:
 
 
 def by_row(row: GemvRow, split_k: int) -> Callable[[Terms, int], Floats]:
-    """A row of ALGO 13; a negative V is spread over the terms of a slice, but not of the last one."""
+    """Return a row of ALGO 13; a negative V is spread over the terms of a slice, but not of the last one."""
 
     def add(terms: Terms, k: int) -> Floats:
         v = row.run if row.run > 0 else min(-row.run, ceil(ceil(k / split_k) / row.lanes))
@@ -151,7 +151,7 @@ def by_slices(count: int, block: int, from_zero: bool) -> Callable[[Terms, int],
 
 
 def gemv_cases() -> dict[str, Case]:
-    """The rows of ALGO 13, each once; options that share a row must have the same lanes."""
+    """Return the rows of ALGO 13, each once; options that share a row must have the same lanes."""
     found: dict[tuple[GemvRow, int], Case] = {}
     for arch, rows in GEMV.items():
         for (option, row), split_k in product(rows.items(), (1, 3)):
@@ -181,7 +181,7 @@ EITHER_KERNEL = (0, 1 << 30)  # vectors of outputs, vectors of lanes
 
 @contextmanager
 def few_outputs(limit: int) -> Iterator[None]:
-    """A block in which products with fewer outputs than that along each side are those of few outputs."""
+    """Multiply, inside the block, by the loops of few outputs where each side has fewer than `limit`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fpsim.products.lane_product._few", lambda facts: limit)
         yield
@@ -233,7 +233,7 @@ def zeros(rng: np.random.Generator, k: int) -> Floats:
 
 
 def special(rng: np.random.Generator, k: int) -> Floats:
-    """Normal terms, and an Inf or a NaN here and there."""
+    """Return normal terms, with an Inf or a NaN here and there."""
     x = normal(rng, k)
     places = rng.random(k) < 1 / max(k, 4)
     return np.where(places, rng.choice(np.array([np.inf, -np.inf, np.nan], f32), k), x).astype(f32)

@@ -106,7 +106,7 @@ def test_a_product_of_very_many_terms_goes_on_where_its_first_half_stopped(name:
 
 @st.composite
 def any_product(draw: st.DrawFn) -> tuple[Product, MatrixUnit]:
-    """A small product of any codes for any unit."""
+    """Draw a small product of any codes for any unit."""
     unit = draw(st.sampled_from(fp.units()))
     m, n = draw(st.sampled_from([(1, 1), (2, 3), (3, 2)]))
     k = draw(st.integers(1, 2 if unit.block else unit.terms + 1)) * (unit.block or 1)

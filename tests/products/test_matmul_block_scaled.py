@@ -46,7 +46,7 @@ def matrix(rows: int, columns: int, seed: int = 0) -> Array:
 
 
 def operands(unit: MatrixUnit, a: Scaling, b: Scaling, shape: tuple[int, int, int]) -> tuple[Scaled, Scaled]:
-    """a (M, K) and b (K, N) in the unit's elements."""
+    """Return a (M, K) and b (K, N) in the unit's elements."""
     m, k, n = shape
     return fp.encode_scaled(matrix(m, k), unit.a.fmt, a), fp.encode_scaled(matrix(k, n, 1), unit.b.fmt, b)
 
@@ -194,7 +194,7 @@ def test_no_scaled_terms_leave_the_accumulator() -> None:
 
 
 def scaled(rows: int, columns: int, fmt: Any = "e4m3", scaling: Scaling = ROWS) -> Scaled:
-    """A matrix of ones."""
+    """Return an encoded matrix of ones."""
     return fp.encode_scaled(np.ones((rows, columns), f32), fmt, scaling)
 
 

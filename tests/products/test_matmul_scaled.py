@@ -41,14 +41,14 @@ both_ways = pytest.mark.parametrize(("m", "n"), [(3, 130), (130, 3)])
 
 
 def matrix(rows: int, columns: int, seed: int = 0) -> Array:
-    """Values whose tiles have scales of many sizes."""
+    """Return values whose tiles have scales of many sizes."""
     generator = np.random.default_rng(seed)
     bands = np.ldexp(1.0, generator.integers(-9, 9, (-(-rows // 32), -(-columns // 32)))).repeat(32, 0).repeat(32, 1)
     return (generator.standard_normal((rows, columns)) * bands[:rows, :columns]).astype(f32)
 
 
 def operands(unit: MatrixUnit, a: Scaling, b: Scaling, shape: tuple[int, int, int]) -> tuple[Scaled, Scaled]:
-    """a (M, K) and b (K, N) in the unit's elements."""
+    """Return a (M, K) and b (K, N) in the unit's elements."""
     m, k, n = shape
     return fp.encode_scaled(matrix(m, k), unit.a.fmt, a), fp.encode_scaled(matrix(k, n, 1), unit.b.fmt, b)
 
@@ -57,19 +57,19 @@ def operands(unit: MatrixUnit, a: Scaling, b: Scaling, shape: tuple[int, int, in
 
 
 def exact_fma(x: Array, y: Array, z: Array) -> Array:
-    """x * y + z of finite float32 arrays, rounded once."""
+    """Return x * y + z of finite float32 arrays, rounded once."""
     found = multiply_add(*np.broadcast_arrays(x, y, z))
     assert np.isfinite(found).all()
     return found
 
 
 def fma_for(unit: MatrixUnit) -> Fma:
-    """An exact one for finite numbers, which partial sums of float16 units are not."""
+    """Return an exact fma for finite numbers; partial sums of float16 units are not all finite."""
     return exact_fma if unit.d.name == "f32" else fp.fma
 
 
 def fused(left: Array, right: Array, partial: Array, total: Array, order: str, fma: Fma) -> Array:
-    """A partial sum times its two scales, added to the total."""
+    """Return the total plus a partial sum times its two scales."""
     pairs = {"product": (left, right, partial), "a_first": (partial, left, right), "b_first": (partial, right, left)}
     first, second, third = pairs[order]
     return fma(fma(first, second, ZERO), third, total)

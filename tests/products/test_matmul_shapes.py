@@ -110,7 +110,7 @@ def test_results_do_not_depend_on_the_layout(name: str, layout: str) -> None:
 
 
 def exchanged(unit: MatrixUnit) -> MatrixUnit:
-    """The unit whose a is this one's b."""
+    """Return the unit whose a is this one's b."""
     return next(
         other
         for other in fp.units(unit.arch)

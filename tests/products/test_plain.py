@@ -35,7 +35,7 @@ SHAPES = ((1, 1, 1), (5, 7, 3), (32, 32, 32), (40, 65, 33), (33, 8, 2), (2, 130,
 
 
 def operands(element: tuple[fp.Format, fp.Format], shape: tuple[int, int, int], special: bool) -> tuple[Array, Array]:
-    """Codes of ordinary values, or any ones."""
+    """Return codes of ordinary values, or any codes."""
     m, k, n = shape
     generator = np.random.default_rng(sum(shape))
     found = []
@@ -47,7 +47,7 @@ def operands(element: tuple[fp.Format, fp.Format], shape: tuple[int, int, int], 
 
 
 def the_long_way(a: Array, b: Array, accumulate: Any, **words: Any) -> Array:
-    """The product into an array with gaps."""
+    """Return the product through an array with gaps, which no plain product fills."""
     result = fp.matmul(a, b, accumulate=accumulate, **words)
     gaps = np.zeros((result.shape[0], 2 * result.shape[1]), result.dtype)
     return fp.matmul(a, b, accumulate=accumulate, out=gaps[:, ::2], **words)

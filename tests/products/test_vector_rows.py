@@ -44,14 +44,14 @@ EITHER = ["own", pytest.param("avx2", marks=needs_avx512)]  # which is a process
 
 @pytest.fixture
 def taken_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows that the processor has, or those that it would have without AVX-512."""
+    """Run a test with the rows of this processor, or with those that it would have without AVX-512."""
     if request.param == "avx2":
         take_other_loops(monkeypatch, rows_of="avx2")
 
 
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The product of a unit by fused_row."""
+    """Return the product of a unit by fused_row."""
 
     def product(p: Product, unit: MatrixUnit) -> Any:
         with monkeypatch.context() as patch:
@@ -99,7 +99,7 @@ def _joined(p: Product, unit: MatrixUnit, factors: Factors, cut: int) -> Any:
 def test_sums_join_alike_in_both_kinds_of_rows(
     name: str, mode: int, taken_rows: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By factors of any size, for all widths of panels, in slices of which the last one is short."""
+    """Join by factors of any size, for all widths of panels, in slices of which the last one is short."""
     unit, generator = fp.unit(name), np.random.default_rng(mode)
     shapes = itertools.cycle(itertools.product(HEIGHTS, WIDTHS))
     for (kind, cut), (m, n) in zip(itertools.product((normal, zeros, special) * 3, (0, 2)), shapes, strict=False):
@@ -114,7 +114,7 @@ def test_sums_join_alike_in_both_kinds_of_rows(
 
 @pytest.mark.parametrize("name", ALL)
 def test_accumulators_may_lie_far_from_the_products(name: str) -> None:
-    """From below the last bit that is kept to the end of the range; chained_row leaves them alone from 2**100 on."""
+    """Cover exponents from below the last bit that is kept to the end; chained_row skips them from 2**100 on."""
     unit = fp.unit(name)
     least, most = unit.d.fmt.min_exponent - unit.d.fmt.mantissa_bits, unit.d.fmt.max_exponent
     exponents = np.arange(least, most + 1)
@@ -196,7 +196,7 @@ OWN = {
 
 @pytest.mark.parametrize("name", OWN)
 def test_units_of_ones_own_take_the_same_rows(name: str) -> None:
-    """What decides which rows serve is a bound on the sums, on which the largest operands lie."""
+    """Multiply the largest operands too: the bound on sums decides which rows serve, and these reach it."""
     unit = OWN[name]
     assert is_fast(unit)
     for kind in KINDS:
