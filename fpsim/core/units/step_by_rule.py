@@ -70,13 +70,11 @@ def steps_by_rule() -> dict[Rule, Step]:
         return two_chains_step(a, b, start, c, f, u)
 
     @scalar
-    def _odd_pair(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any) -> Any:
+    def _odd_pair(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return odd_pair_step(a, b, start, c, f, u)
 
     @scalar
-    def _fused_pair(
-        a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, origin: Any, f: Any, u: Any
-    ) -> Any:
+    def _fused_pair(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
         return fused_pair_step(a, b, start, c, f, u)
 
     return {
