@@ -1,4 +1,4 @@
-"""How libraries add up the products of a matrix product: schedules for `fp.matmul`, and what they come to.
+"""Schedules for `fp.matmul`: the orders in which libraries add a matrix product, as data, and their trees.
 
 Example:
   >>> import fpsim as fp
@@ -19,7 +19,7 @@ from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
 from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Lanes, Schedule, Slicing
 
-if TYPE_CHECKING:  # trees take a seventh of the package's import, and load on first use
+if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load on first use
     from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
     from fpsim.schedules.trees.difference import Comparison
     from fpsim.schedules.trees.explain import Explanation, explain

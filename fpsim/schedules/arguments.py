@@ -1,4 +1,4 @@
-"""Arguments that the functions of several libraries take, checked."""
+"""Checks of the arguments that schedules of several libraries share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from fpsim.matrix_units.chips import CHIPS, Chip, resolve
 from fpsim.schedules.schedule import ScaleOrder
 
 ORDERS = ("product", "a_first", "b_first")
-LARGEST = (1 << 31) - 1  # of sizes, which the libraries keep in 32 bits
+LARGEST = (1 << 31) - 1  # size, which the libraries keep in 32 bits
 
 
 def positive(value: int, name: str, largest: int = LARGEST) -> int:
-    """A number of terms, or of something else."""
+    """Return a positive integer as an int.
+
+    Raises:
+      ValueError: it is not a positive integer, or it is larger than `largest`.
+    """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     if value > largest:
@@ -48,7 +52,11 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
 
 
 def order_of(scale_order: ScaleOrder) -> ScaleOrder:
-    """The order in which two scales are multiplied in."""
+    """Return the order of two scales.
+
+    Raises:
+      ValueError: it is not one of ORDERS.
+    """
     if not isinstance(scale_order, str) or scale_order not in ORDERS:
         raise unknown("scale_order", scale_order, list(ORDERS))
     return scale_order

@@ -1,4 +1,4 @@
-"""A product as a library would see it, and a library as what it refuses and the schedules it is known for."""
+"""The call of a library's product, and a library: its schedules and the reasons why it refuses calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.schedules.schedule import Schedule
 
 
 class Call(NamedTuple):
-    """A product as a library would see it."""
+    """The arguments of a library's product."""
 
     schedule: Schedule
     unit: MatrixUnit
@@ -24,12 +24,12 @@ class Call(NamedTuple):
 
     @property
     def is_fp8(self) -> bool:
-        """Whether the operands have eight bits."""
+        """Return whether the operands have 8 bits."""
         return self.unit.a.fmt.bits == 8
 
     @property
     def is_half(self) -> bool:
-        """Whether the operands are FP16 or BF16."""
+        """Return whether both operands are FP16, or both BF16."""
         return self.unit.a.fmt in (FP16, BF16) and self.unit.a == self.unit.b
 
 
@@ -37,16 +37,16 @@ Check = Callable[[Call], Iterator[str]]
 
 
 class Library(NamedTuple):
-    """A library: each check yields a sentence for every reason why it refuses a call, with its source."""
+    """A library: its schedules, and checks that yield a sentence for every reason to refuse a call."""
 
     name: str  # `library` of its schedules
-    rows: tuple[Schedule, ...]  # every kind of schedule, with usual parameters
+    rows: tuple[Schedule, ...]  # one of every kind, with usual parameters
     refusals: tuple[Check, ...] = ()
-    remarks: tuple[Check, ...] = ()  # which other kernels its heuristic takes for a shape
+    remarks: tuple[Check, ...] = ()  # yield a sentence if its heuristic takes another kernel for a shape
 
 
 def other_chip(call: Call) -> Iterator[str]:
-    """A schedule of one architecture, and a unit of another."""
+    """Yield a sentence if the schedule is for another architecture than the unit."""
     wanted = call.schedule.arch
     if wanted and call.unit.arch not in (wanted, ""):
         yield f"{call.schedule} runs on {wanted}; got {call.unit.name}. Take a unit named {wanted}_..."

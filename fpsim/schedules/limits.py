@@ -1,4 +1,4 @@
-"""What libraries refuse, and what their heuristics choose for other shapes: a sentence each, with its source."""
+"""Calls that libraries refuse, and shapes for which they take other kernels, in sentences with their source."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fpsim.schedules.schedule import Schedule
 
 
 def refusals(call: Call) -> list[str]:
-    """Why the library refuses a call, a sentence each; empty where it does not."""
+    """List the reasons why the library refuses a call, as sentences; empty if it takes the call."""
     return [sentence for check in _library(call).refusals for sentence in check(call)]
 
 
 def remarks(schedule: Schedule, unit: MatrixUnit, m: int, n: int, k: int) -> list[str]:
-    """Which other kernels the library takes for a shape, a sentence each; empty where it may take this one."""
+    """List the kernels that the library takes instead for a shape, as sentences; empty if it may take this one."""
     call = Call(schedule, unit, m, n, k)
     return [sentence for check in _library(call).remarks for sentence in check(call)]
 
 
 def _library(call: Call) -> Library:
-    """The library of a call's schedule; one of one's own refuses nothing."""
+    """Return the library of a call's schedule; an unknown one refuses nothing."""
     return LIBRARIES.get(call.schedule.library, Library(call.schedule.library, ()))

@@ -1,4 +1,4 @@
-"""A schedule for one K: which terms each slice adds, in which order, and which terms nobody adds."""
+"""The plan of a schedule for one K: the terms of each slice, their order, and terms that are left out."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ BLOCK_BITS = 1024  # of K that nvjet kernels take at a time: 64 terms of 16 bits
 
 
 class Span(NamedTuple):
-    """Terms start .. stop."""
+    """The terms start .. stop - 1 of K."""
 
     start: int
     stop: int
 
     @property
     def terms(self) -> int:
-        """How many."""
+        """Return the number of terms."""
         return self.stop - self.start
 
 
 class Slice(NamedTuple):
-    """The terms of K that one slice adds, and how."""
+    """The terms of K that one slice adds, and their order."""
 
     runs: tuple[Span, ...]  # of K, in the order in which they are added
-    blocks: tuple[Span, ...]  # of the slice's own terms: partial sums, one after the other
-    residue: int  # terms of the slice that come first, in instructions of their own; 0 where that makes no difference
+    blocks: tuple[Span, ...]  # partial sums, one after the other, counted within the slice
+    residue: int  # terms of the slice that separate instructions add first; 0 where that makes no difference
 
     @property
     def terms(self) -> int:
-        """How many."""
+        """Return the number of terms."""
         return sum(run.terms for run in self.runs)
 
     def steps(self, step: int) -> Iterator[tuple[Span, ...]]:
-        """The terms of each instruction, block by block."""
+        """Yield the terms of each instruction, a tuple for each block."""
         for block in self.blocks:
             cuts = [block.start, self.residue, block.stop] if 0 < self.residue < block.stop else [*block]
             yield tuple(
@@ -46,18 +46,18 @@ class Slice(NamedTuple):
 
 
 class SchedulePlan(NamedTuple):
-    """A schedule for one K and one unit."""
+    """The order of additions of a schedule for one K and one unit."""
 
     k: int
     step: int  # terms of an instruction; 1 for lanes, which threads add term by term
-    promoted: bool  # partial sums join a float32 total
+    promoted: bool  # partial sums are added to a float32 total
     slices: tuple[Slice, ...]
     lost: Span  # terms that are never added
     run: int  # consecutive terms of a lane; 0 without lanes
 
 
 def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
-    """The plan of a schedule for K = k."""
+    """Return the plan of a schedule and a unit for K = k."""
     runs, stop = _slices(schedule, unit, k)
     sums = schedule.sums
     if isinstance(sums, Lanes):
@@ -70,18 +70,18 @@ def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
 
 
 def interval_of(chain: Chain, unit: MatrixUnit) -> int:
-    """Terms from one promotion to the next, 0 for none."""
+    """Return the number of terms from one promotion to the next, 0 if a unit's sums are not promoted."""
     keeps_all = unit.result_bits >= unit.d.fmt.mantissa_bits
     return 0 if chain.short_sums_only and keeps_all else chain.interval
 
 
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
-    """Terms that slices keep together."""
+    """Return the number of terms that slices keep together."""
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
 
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
-    """The runs of K of every slice, and where the terms end that are added."""
+    """Return the runs of K of every slice, and the end of the terms that are added."""
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
     if slicing.rule == "interleaved" and count > 1:
@@ -103,7 +103,7 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
 
 
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
-    """The blocks of a slice."""
+    """Return a slice with its blocks and residue."""
     terms = sum(run.terms for run in runs)
     restart = (chain.restart if interval else 0) or max(terms, 1)
     blocks = tuple(
@@ -116,7 +116,7 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:
-    """Consecutive terms of a lane."""
+    """Return the number of consecutive terms of a lane."""
     chunk = max(_ceiling(k, slices), 1)
     if lanes.run < 0:
         return min(-lanes.run, _ceiling(chunk, lanes.count))
@@ -124,4 +124,5 @@ def _run(lanes: Lanes, slices: int, k: int) -> int:
 
 
 def _ceiling(terms: int, parts: int) -> int:
+    """Return terms / parts, rounded up."""
     return -(-terms // parts)

@@ -1,4 +1,4 @@
-"""The type of a schedule: how a library cuts K, chains instructions over it, and puts the parts together."""
+"""The type of a schedule: how a library cuts K into slices, chains instructions and merges the sums."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Evidence = Literal["hardware", "source", "inferred"]
 @reloadable
 @dataclass(frozen=True)
 class Slicing:
-    """How K is cut into slices, whose sums are merged afterwards (split-K).
+    """The slices of K, whose sums are merged afterwards (split-K).
 
     Args:
-      count: slices that are asked for; fewer where K is short.
+      count: the requested number of slices; there are fewer where K is short.
       grain: terms that stay together; 0 for the schedule's own block, which depends on the operands' width.
       rule: the terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
-        "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that terms may be left over, which
-        nobody adds.
+        "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left
+        out of the sum.
         "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes every
         count-th run of grain terms from run s on.
       merge: "float32": partial sums are added one after the other. "output": each is rounded to the output format
@@ -50,10 +50,10 @@ class Slicing:
 @reloadable
 @dataclass(frozen=True)
 class Chain:
-    """How matrix instructions add the terms of a slice.
+    """The order in which matrix instructions add the terms of a slice.
 
     Args:
-      interval: terms after which the partial sum joins a float32 total and starts again at +0; 0 for one chain.
+      interval: terms after which the partial sum is added to a float32 total and starts again at +0; 0 for one chain.
       short_sums_only: the interval holds for units that keep fewer bits than float32 has (FP8 on Ada and Hopper).
       restart: terms after which the counting of intervals starts again; 0 for never.
       first_as_is: a total starts at its first partial sum, instead of at +0 (which differs for -0 alone).
@@ -61,7 +61,7 @@ class Chain:
       step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
 
     Raises:
-      ValueError: both an interval and a residue, which no library has.
+      ValueError: both an interval and a residue are given, which no library has.
     """
 
     interval: int = 0
@@ -78,7 +78,7 @@ class Chain:
             require_kind(flag, getattr(self, flag), bool, "True or False")
         if self.interval and self.residue:
             raise ValueError(
-                f"a chain is promoted, or adds a residue first; got interval={self.interval} and "
+                f"a chain takes an interval or a residue; got interval={self.interval} and "
                 f"residue={self.residue}. Leave one out."
             )
 
@@ -86,13 +86,13 @@ class Chain:
 @reloadable
 @dataclass(frozen=True)
 class Lanes:
-    """How threads without matrix instructions add the terms of a slice, each by fused multiply-adds in float32.
+    """The order in which threads without matrix instructions add a slice, by fused multiply-adds in float32.
 
     Args:
       count: lanes that share an output.
       run: consecutive terms that a lane takes before the next lane's turn; 0 for one run each of ceil(terms / count);
         negative: up to -run, as many as spread a slice over all lanes.
-      chunk: terms of a lane that it adds up from +0 before they join its total; 0 for all.
+      chunk: terms of a lane that are summed from +0 before they are added to its total; 0 for all.
       chunks_from_zero: a lane's total starts at +0, instead of at its first chunk.
       merge: how lanes are joined. "forward": one after the other. "butterfly": lane l takes lane l + count / 2, then
         l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS (docs/schedules.md).
@@ -121,16 +121,16 @@ class Lanes:
 @reloadable
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a finished sum: scales, alpha, bias, C and the cast, each operation rounded once to float32.
+    """The operations on a finished sum: scales, alpha, bias, C and the cast, each rounded once to float32.
 
     Args:
       scale_order: "product": fma(scale_a * scale_b, sum, 0); "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
-        "cublas": by what scales share: "a_first" where both sides have them per 1x128, "b_first" per row and column,
-        else "product", as cuBLAS 13.1 does on an H100.
-      source: how beta * C joins. "added": fma(beta, C, y). "first": fma(alpha, sum, beta * C).
+        "cublas": by the tiles of the scales: "a_first" where both sides have them per 1x128, "b_first" per row and
+        column, else "product", as cuBLAS 13.1 does on an H100.
+      source: how beta * C is added. "added": fma(beta, C, y). "first": fma(alpha, sum, beta * C).
         "after_cast": y is cast to the output, then fma(beta, C, y) is.
       fused_bias: fma(alpha, sum, bias) instead of y + bias.
-      adds_c: C is the epilogue's even where no beta is given; otherwise sums start at c.
+      adds_c: the epilogue adds C even where no beta is given; otherwise sums start at C.
     """
 
     scale_order: ScaleOrder = "product"
@@ -148,24 +148,24 @@ class Epilogue:
 @reloadable
 @dataclass(frozen=True)
 class Schedule:
-    """How a library adds the K products of every output.
+    """The order in which a library adds the K products of every output, and its epilogue.
 
     Args:
-      name: as it was made.
-      library, family, arch: where it is from; arch as in units ("hopper"), "" for any.
-      sums: how a slice is added.
-      slicing: how K is cut.
-      epilogue: what follows.
+      name: the call that makes it.
+      library, family, arch: its library, kernel family and architecture ("hopper"); "" for any architecture.
+      sums: the order of additions in a slice.
+      slicing: the slices of K.
+      epilogue: the operations on the finished sum.
       block_scaled: partial sums of `interval` terms are multiplied by the scales of their blocks.
       fast_accum: FP8 sums are not promoted.
-      options: further facts that limits refer to, as (name, value).
-      source: where the facts come from.
+      options: further fields of the library's algorithm, as (name, value).
+      source: the source of these facts.
       evidence: "hardware" (the source compared it with real output), "source" (read from the library's source code) or
         "inferred".
-      operands: the elements, as units name them, of the operands that it is read with where no unit is given.
+      operands: the operands, as in the names of units, of the unit to take where none is given.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value.
 
     Example:
       >>> import fpsim as fp
@@ -205,7 +205,7 @@ class Schedule:
         return self.name
 
     def option(self, name: str, otherwise: int = 0) -> int:
-        """The value of an option, or `otherwise`."""
+        """Return the value of an option, or `otherwise` if the schedule does not have it."""
         return dict(self.options).get(name, otherwise)
 
 

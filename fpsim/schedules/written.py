@@ -1,4 +1,4 @@
-"""Schedules and accumulators as people and files write them: what their `repr` shows, read back."""
+"""Schedules and accumulators read back from the text of their `repr`, which files and users write."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ MAKERS: dict[str, Callable[..., Schedule | Accumulator]] = SCHEDULES | {
 
 
 def no_schedule(got: object) -> TypeError:
-    """The error for something that is given as a schedule and is none; of a word it says which one may be meant.
+    """Return the error for an argument that is not a schedule; for a string it suggests the schedules with a similar name.
 
     Example:
       >>> from fpsim.schedules.written import no_schedule
       >>> print(no_schedule("cutlas_2xacc"))
-      schedule must be one of fp.schedules, such as fp.schedules.FLAT, or made by one of its 6 functions (fp.schedules.ROWS has an example of each); got 'cutlas_2xacc'. Did you mean fp.schedules.cutlass_2xacc(...)?
+      schedule must be one of fp.schedules, such as fp.schedules.FLAT, or made by one of its 6 functions
+      (fp.schedules.ROWS has an example of each); got 'cutlas_2xacc'. Did you mean fp.schedules.cutlass_2xacc(...)?
       >>> [str(no_schedule(got)).partition("mean ")[2] for got in ("flat", "cutlass", 3)]
       ['fp.schedules.FLAT?', 'fp.schedules.cutlass_2xacc(...) or fp.schedules.cutlass_blockwise(...)?', '']
     """  # noqa: E501
@@ -45,7 +46,7 @@ def no_schedule(got: object) -> TypeError:
 
 
 def schedules_meant(text: str) -> list[str]:
-    """How the schedules are called that a word may mean: those that begin so, else the nearest one.
+    """List the calls of the schedules that a text may mean: those that begin with it, else the nearest one.
 
     Example:
       >>> from fpsim.schedules.written import schedules_meant
@@ -60,12 +61,12 @@ def schedules_meant(text: str) -> list[str]:
 
 
 def parsed(text: str) -> Schedule | Accumulator:
-    """The schedule or accumulator whose `repr` a text is.
+    """Return the schedule or accumulator whose `repr` is the given text.
 
-    Only calls of their functions with plain values and names of formats are read; nothing is evaluated.
+    Only calls of their functions with plain values and names of formats are read; no code is evaluated.
 
     Raises:
-      ValueError: it is no such call.
+      ValueError: the text is not such a call.
 
     Example:
       >>> from fpsim.schedules.written import parsed
@@ -91,7 +92,7 @@ def parsed(text: str) -> Schedule | Accumulator:
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """A plain value, a format by its name, or an accumulator inside another."""
+    """Return the value of an argument: a plain value, or a format by its name."""
     if isinstance(node, ast.Name):
         return NAMED.get(node.id) or find_format(node.id)
     try:

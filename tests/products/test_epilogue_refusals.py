@@ -209,8 +209,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                     ValueError, r"scale_order must be one of product, a_first, b_first; got 'c_first'"),
     "2xacc": (lambda: s.cutlass_2xacc(0), ValueError, r"interval must be a positive integer; got 0"),
     "tile": (lambda: s.cutlass_2xacc(128, tile=256), ValueError, r"tile must divide the interval.*got a tile of 256"),
-    "triton": (lambda: s.triton(64, 65), ValueError, r"must lie between 32 and block_k, 64 .*got 65"),
-    "least": (lambda: s.triton(64, 16), ValueError, r"must lie between 32 and block_k, 64 .*got 16"),
+    "triton": (lambda: s.triton(64, 65), ValueError, r"must be between 32 and block_k, 64 .*got 65"),
+    "least": (lambda: s.triton(64, 16), ValueError, r"must be between 32 and block_k, 64 .*got 16"),
     "kernel": (lambda: s.deepgemm("2d"), ValueError, r"kernel must be one of 1d2d, 1d1d; got '2d'"),
     "deepgemm arch": (lambda: s.deepgemm("1d1d", "sm_89"), ValueError, r"chip must be one of sm_90, .*got 'sm_89'"),
 }  # fmt: skip
@@ -242,7 +242,7 @@ def test_the_result_may_take_the_place_of_c(schedule: fp.schedules.Schedule | No
 @pytest.mark.parametrize(
     ("schedule", "unit", "shape", "words"),
     [
-        (s.cublas(family="gemv", option=5), "hopper_f16_f32", (8, 32, 1), r"option 5 of gemv was met with M = 1 only"),
+        (s.cublas(family="gemv", option=5), "hopper_f16_f32", (8, 32, 1), r"option 5 of gemv was seen with M = 1 only"),
         (s.cublas(family="gemv", option=10), "hopper_f16_f32", (8449, 8, 1), r"up to 8448 outputs.*got 8449"),
         (s.cublas("sm_100", family="gemv", option=10), "blackwell_f16_f32", (9729, 8, 1), r"up to 9728 outputs"),
         (s.cublas(), "hopper_mma_e4m3_f32", (16, 64, 16), r"run on wgmma.*got hopper_mma_e4m3_f32"),

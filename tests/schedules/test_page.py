@@ -78,7 +78,7 @@ def test_words_for_a_merge_mean_the_same(words: tuple[int | str, ...]) -> None:
         ({"chip": "sm_89", "merge": 2}, "merge must be one of serial, pairwise; got 2"),
         ({"family": "gemm_sn", "option": 2}, "option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got 2"),
         ({"family": "gemv"}, "option of gemv must be one of .*; got None"),
-        ({"family": "gemv", "option": 5, "split_k": 2}, "option 5 of gemv was met without split-K only"),
+        ({"family": "gemv", "option": 5, "split_k": 2}, "option 5 of gemv was seen without split-K only"),
         ({"merge": 2}, "merge is no field of cuBLAS's nvjet kernels; got 2. They have split_k, fast_accum, tail_loss"),
     ],
 )

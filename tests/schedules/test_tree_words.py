@@ -86,7 +86,7 @@ def test_depth_does_not_grow_with_the_number_of_slices() -> None:
 @pytest.mark.parametrize(
     ("how", "k", "keywords", "message"),
     [(s.FLAT, -1, {}, "k must be"), (s.FLAT, True, {}, "k must be"), (3, 8, {}, "how must be"),
-     (s.FLAT, 8, {"scaled": True}, "has no place for scales"),
+     (s.FLAT, 8, {"scaled": True}, "takes no scales"),
      ("hopper", 8, {}, r"how must be one of the \d+ that .* Schedules are passed as objects, such as fp"),
      ("turing", 8, {}, r"got 'turing'\. Did you mean 'turing_f16_f32'"),
      ("deepgem", 8, {}, r"how must be a schedule, .*; got 'deepgem'\. Did you mean fp\.schedules\.deepgemm")],
@@ -197,7 +197,7 @@ def test_a_heuristic_shows_where_rows_change() -> None:
     ]  # fmt: skip
     assert found.split_matters_from == 128
     assert not s.depends_on_batch(choose, k=64, n=4096).on_m
-    with pytest.raises(TypeError, match="must give a schedule"):
+    with pytest.raises(TypeError, match="must return a schedule"):
         s.depends_on_batch(lambda m, n, k: None, k=8)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="m must be"):
         s.depends_on_batch(s.FLAT, k=8, m=0)

@@ -1,1 +1,1 @@
-"""The libraries whose schedules are known, a file each: functions, what they refuse, and rows."""
+"""The libraries whose schedules are known, one file each: functions, calls that are refused, and rows."""

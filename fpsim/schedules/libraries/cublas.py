@@ -1,4 +1,4 @@
-"""cuBLASLt's schedules as data: which kernel family adds what in which order, by the fields of its algorithm.
+"""cuBLASLt's schedules: the order in which each kernel family adds, by the fields of its algorithm.
 
 Sources: EQUIV is facebookexperimental/triton, bitequiv/cublas_match (August 2026), whose authors compared 1.89
 million results of cuBLASLt 13.1.1 on an H100 and 2.4 million on a GB300; MMAEMU is mmaemu 0.1.0, which compared
@@ -7,7 +7,7 @@ recordings of cuBLASLt 12.8.3 on an H100 and an RTX 4060; TE is TransformerEngin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,11 +15,8 @@ import numpy as np
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import require_kind, shown, unknown
-from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
-from fpsim.matrix_units.chips import Chip, resolve
-from fpsim.matrix_units.matrix_unit import Rule as UnitRule
+from fpsim.matrix_units.chips import Chip
 from fpsim.schedules.arguments import ORDERS, chip_of, positive
-from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import (
     Chain,
     Epilogue,
@@ -37,23 +34,20 @@ EQUIV = f"{HEURISTIC} (cuBLASLt 13.1.1)"
 MMAEMU = "mmaemu 0.1.0 (recordings of cuBLASLt 12.8.3)"
 RECORDED = "an H100 with cuBLAS 13.1.0, tests/gpu/recordings"
 TE = "TransformerEngine, tests/pytorch/references/blockwise_fp8_gemm_reference.py"
-DOC = "cuBLAS manual, cublasLtMatmul"
-TORCH = "torch._scaled_mm"
-TE_TEST = "TransformerEngine, test_float8_blockwise_gemm_exact.py"
 
 # CUBLASLT_ALGO_CONFIG_ID -> family
 ALGORITHMS = {66: "nvjet", 12: "cutlass", 21: "cutlass", 23: "cutlass", 24: "cutlass", 11: "gemm_sn", 16: "magma",
               13: "gemv", 14: "dot"}  # fmt: skip
 ALIASES = {"simt": "gemm_sn"}
 FAMILIES = ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled", "xmma")
-# The families that are known on an architecture, its default first
+# The families that are known on an architecture, the default first
 ON = {
     "ada": ("xmma",),
     "hopper": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled"),
     "blackwell": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot"),
 }
 
-# CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, and words for it
+# How slices are merged, by CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME or by name
 MERGES: dict[int | str, Merge] = {
     0: "in_place", 1: "in_place", 2: "float32", 4: "output",
     "none": "in_place", "in_place": "in_place", "compute_type": "float32", "float32": "float32",
@@ -63,12 +57,12 @@ MOST_SLICES = 65535  # blocks along z, the most that a CUDA grid has
 UNDEFINED_STAGES = (32, 8)  # STAGES_ID 0: block_k, and terms of an instruction
 KNOWN_STAGES = (*range(7, 21), 25)
 INSTRUCTION = 16  # terms of an instruction of the other CUTLASS kernels
-CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were met
+CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were seen
 
 # CUSTOM_OPTION of gemmSN (ALGO 11) -> threads of an output, terms of a thread's sub-block
 GEMM_SN = {0: (2, 256), 1: (4, 128)}
 DOT_THREADS = 128
-GEMV_UP_TO = -64  # run of a lane: up to 64 terms
+GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 
 
 class GemvRow(NamedTuple):
@@ -81,7 +75,7 @@ class GemvRow(NamedTuple):
 
 
 def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
-    """The rows of one architecture; chunks: of the options whose chunks differ between architectures."""
+    """Return gemv's rows by option; `chunks` has those of the options that differ between architectures."""
     rows = {option: GemvRow(1, 1, chunks[option], False) for option in (0, 7, 8)}
     rows |= {option: GemvRow(1, 1, 0, False) for option in (6, 84)}
     rows[10] = GemvRow(4, 32, 0, True)
@@ -101,12 +95,8 @@ GEMV = {
     "sm_100": _gemv_rows({0: 0, 7: 0, 8: 0}),
     "sm_103": _gemv_rows({0: 0, 7: 0, 8: 256}),
 }
-GEMV_SLICES = 5  # the option whose lanes own a contiguous slice each; it was met with one row only
+GEMV_SLICES = 5  # the option whose lanes have a contiguous slice each; it was seen with one row only
 GEMV_SLICES_ROW = (32, 16)  # its lanes, and the terms of a chunk
-UNKNOWN_MULTIPROCESSORS = 132  # those of an H100, for chips whose number is not known here
-GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outputs
-
-OUTPUTS = (FP32, FP16, BF16, E4M3, E5M2)
 
 
 @renamed_arguments(arch="chip")
@@ -115,15 +105,15 @@ def cublas(
     fast_accum: bool = False, stages: int | None = None, block_k: int | None = None, step: int | None = None,
     option: int | None = None, scale_order: ScaleOrder | None = None, tail_loss: bool = True,
 ) -> Schedule:  # fmt: skip
-    """What cuBLASLt's kernel families do on Ada, Hopper and Blackwell, by the fields of the chosen algorithm.
+    """Return the schedule of a kernel family of cuBLASLt, by the fields of the algorithm that its heuristic chose.
 
     Args:
       chip: Ada, Hopper or Blackwell: a target ("sm_89", "sm_90", "sm_100" or "sm_103"), or any other name of a chip
         ("H100", "hopper", "9.0").
-      family: or its CUBLASLT_ALGO_CONFIG_ID: "nvjet" (66, the default: FP16, BF16 and FP8 with aligned K and N),
-        "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "gemm_sn" (11, "simt"), "magma" (16), "gemv" (13)
-        and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with scales per 1x128 or 128x128), "xmma"
-        (FP8 on Ada).
+      family: the kernel family, or its CUBLASLT_ALGO_CONFIG_ID: "nvjet" (66, the default: FP16, BF16 and FP8 with
+        aligned K and N), "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "gemm_sn" (11, "simt"), "magma"
+        (16), "gemv" (13) and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with scales per 1x128 or
+        128x128), "xmma" (FP8 on Ada).
       split_k: SPLITK_NUM.
       merge: REDUCTION_SCHEME: 2 "compute_type" (the default), 4 "output_type", 0 "none" and 1 "in_place" for
         "cutlass"; "serial" (the default) or "pairwise" (CUSTOM_OPTION 1) for "xmma".
@@ -138,9 +128,10 @@ def cublas(
       tail_loss: nvjet's split-K leaves the last terms out for some K, as cuBLASLt 12.8.5 and 13.1.1 do.
 
     Raises:
-      ValueError: fields that do not fit the family, or values that were never met.
+      ValueError: fields that the family does not have, or values that no kernel was seen with.
+      TypeError: the chip is not a string, or a flag is not a bool.
 
-    Source: docs/schedules.md, with what was measured where.
+    Source: docs/schedules.md, which says what was measured on which chip.
 
     Example:
       >>> import fpsim as fp
@@ -168,12 +159,14 @@ def cublas(
         "magma": lambda: _threads(Lanes(1, lanes_from_zero=True)), "gemv": lambda: _gemv(known, option, count),
         "dot": lambda: _dot(count), "block_scaled": lambda: _block_scaled(scale_order),
     }  # fmt: skip
-    found: Schedule = make[kind]()
+    schedule: Schedule = make[kind]()
     operands = "e4m3" if kind in ("xmma", "block_scaled") else "f16"
-    return replace(found, name=name, library="cuBLAS", family=kind, arch=arch, fast_accum=fast_accum, operands=operands)
+    return replace(
+        schedule, name=name, library="cuBLAS", family=kind, arch=arch, fast_accum=fast_accum, operands=operands
+    )
 
 
-# The fields that a family has
+# The fields of each family
 FIELDS = {
     "nvjet": ("split_k", "fast_accum", "tail_loss"), "xmma": ("split_k", "merge", "fast_accum"),
     "cutlass": ("split_k", "merge", "stages", "block_k", "step"), "gemm_sn": ("option",), "magma": (),
@@ -182,20 +175,20 @@ FIELDS = {
 
 
 def _family(family: str | int | None, arch: str) -> str:
-    """The name of a family of kernels of an architecture."""
+    """Return the name of a kernel family, an architecture's default for None."""
     if family is None:
         return ON[arch][0]
     number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
-    found = number or ALIASES.get(str(family).lower(), str(family).lower())
-    if found not in FAMILIES:
+    name = number or ALIASES.get(str(family).lower(), str(family).lower())
+    if name not in FAMILIES:
         raise unknown("family", family, [*FAMILIES, *map(str, ALGORITHMS)], ALIASES)
-    if found not in ON[arch]:
+    if name not in ON[arch]:
         raise ValueError(f"family must be one of those known on {arch}, {', '.join(ON[arch])}; got {shown(family)}.")
-    return found
+    return name
 
 
 def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
-    """A ValueError for a field that the family does not have."""
+    """Raise a ValueError if a field that the family does not have is given."""
     for field, value in fields.items():
         if value is not None and field not in FIELDS[kind]:
             has = ", ".join(FIELDS[kind]) or "no further fields"
@@ -203,7 +196,7 @@ def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
 
 
 def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
-    """nvjet: instructions chained over K; FP8 on Hopper in blocks of 128 unless fast accumulation is on."""
+    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation."""
     blocks = 128 if arch == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"
     source = f"{EQUIV}; fast accumulation: {MMAEMU}" if fast_accum else EQUIV
@@ -215,7 +208,7 @@ def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule
 
 
 def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
-    """FP8 on Ada: tiles of 64 terms are dealt to the slices in turn, and sums are promoted every two tiles."""
+    """Return the schedule of FP8 on Ada: slices take tiles of 64 terms in turn and promote every two tiles."""
     how = _merge("serial" if merge is None else merge, ("serial", "pairwise"))
     return Schedule(
         "", sums=Chain(0 if fast_accum else 128), slicing=Slicing(count, 64, "interleaved", how),
@@ -226,7 +219,7 @@ def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
 def _cutlass(
     count: int, merge: str | int | None, stages: int | None, block_k: int | None, step: int | None
 ) -> Schedule:
-    """CUTLASS: the remainder of a slice by block_k first."""
+    """Return the schedule of cuBLAS's CUTLASS kernels, which add the remainder of a slice by block_k first."""
     how = _merge("compute_type" if merge is None else merge, (0, 1, 2, 4, "none", "in_place", "compute_type",
                                                               "output_type"))  # fmt: skip
     if stages is not None:
@@ -248,7 +241,7 @@ def _cutlass(
 
 
 def blocks_of(stages: int) -> tuple[int, int]:
-    """block_k and the terms of an instruction of a CUTLASS kernel, by its STAGES_ID.
+    """Return block_k and the terms of an instruction of a CUTLASS kernel, by its STAGES_ID.
 
     Example:
       >>> from fpsim.schedules.libraries.cublas import blocks_of
@@ -264,7 +257,7 @@ def blocks_of(stages: int) -> tuple[int, int]:
 
 
 def _threads(lanes: Lanes, count: int = 1) -> Schedule:
-    """Kernels without tensor cores."""
+    """Return the schedule of a kernel without tensor cores."""
     return Schedule(
         "", sums=lanes, slicing=Slicing(count, 0, "even"), epilogue=Epilogue(adds_c=True), source=EQUIV,
         evidence="hardware",
@@ -272,7 +265,7 @@ def _threads(lanes: Lanes, count: int = 1) -> Schedule:
 
 
 def _gemm_sn(option: int | None) -> Schedule:
-    """gemmSN_NN: threads with contiguous terms, added in sub-blocks."""
+    """Return gemmSN_NN's schedule: threads with contiguous terms, added in sub-blocks."""
     if isinstance(option, bool) or option not in (None, *GEMM_SN):
         raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {shown(option)}.")
     threads, block = GEMM_SN[option or 0]
@@ -280,11 +273,11 @@ def _gemm_sn(option: int | None) -> Schedule:
 
 
 def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
-    """gemv: lanes that take runs of terms in turn."""
+    """Return gemv's schedule: lanes that take runs of terms in turn."""
     rows = GEMV[chip.sm]
     if option == GEMV_SLICES:
         if count > 1:
-            raise ValueError(f"option {GEMV_SLICES} of gemv was met without split-K only; got split_k={count}.")
+            raise ValueError(f"option {GEMV_SLICES} of gemv was seen without split-K only; got split_k={count}.")
         lanes, chunk = GEMV_SLICES_ROW
         return replace(_threads(Lanes(lanes, 0, chunk)), options=(("option", option),))
     if option is None or isinstance(option, bool) or option not in rows:
@@ -292,17 +285,17 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
         raise unknown("option of gemv", option, known, listing="fp.schedules.ROWS")
     row = rows[option]
     merge: LaneMerge = "butterfly" if row.butterfly else "forward"
-    found = _threads(Lanes(row.lanes, row.run, row.chunk * max(row.run, 1), merge=merge), count)
-    return replace(found, options=(("option", option),))
+    schedule = _threads(Lanes(row.lanes, row.run, row.chunk * max(row.run, 1), merge=merge), count)
+    return replace(schedule, options=(("option", option),))
 
 
 def _dot(count: int) -> Schedule:
-    """dot_kernel and reduce_1Block_kernel: SPLITK_NUM blocks of 128 threads, joined by two trees."""
+    """Return the schedule of dot_kernel and reduce_1Block_kernel: blocks of 128 threads, joined by two trees."""
     return _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count))
 
 
 def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
-    """FP8 with scales per 1x128 or 128x128."""
+    """Return the schedule of FP8 operands with scales per 1x128 or 128x128."""
     if scale_order not in (None, *ORDERS):
         raise unknown("scale_order", scale_order, list(ORDERS))
     order: ScaleOrder = scale_order or "cublas"
@@ -313,103 +306,7 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
 
 
 def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
-    """A way to merge slices by its word or REDUCTION_SCHEME."""
+    """Return how slices are merged, by its name or REDUCTION_SCHEME."""
     if isinstance(word, bool) or word not in accepted:
-        raise unknown("merge", word, [str(each) for each in accepted])
+        raise unknown("merge", word, [str(value) for value in accepted])
     return MERGES[word]
-
-
-def _operands(call: Call) -> Iterator[str]:
-    """Which formats a family takes and gives."""
-    family, unit = call.schedule.family, call.unit
-    takes_half, takes_fp8 = family not in ("xmma", "block_scaled"), family in ("nvjet", "xmma", "block_scaled")
-    if not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
-        kinds = " or ".join(["FP16 or BF16"] * takes_half + ["FP8"] * takes_fp8)
-        source = "mmaemu" if family == "xmma" else HEURISTIC
-        yield f"cuBLAS's {family} kernels take {kinds} ({source}); got {unit.name}."
-    if takes_fp8 and unit.rule is not UnitRule.FUSED:
-        yield f"cuBLAS's {family} kernels run on wgmma, tcgen05 or, on Ada, mma, without block scales; got {unit.name}."
-    if call.out_fmt not in OUTPUTS:
-        yield f"cuBLAS gives {', '.join(map(str, OUTPUTS))} ({DOC}); got out_fmt {call.out_fmt}."
-    if unit.d.fmt != FP32:
-        yield f"cuBLAS is known with float32 sums alone, CUBLAS_COMPUTE_32F ({HEURISTIC}); got {unit.name}."
-    if unit.a.fmt == E5M2 and unit.b.fmt == E5M2:
-        yield f"cuBLAS does not multiply E5M2 by E5M2 ({DOC}, table of FP8 types). Encode one operand in E4M3."
-
-
-def _alignment(call: Call) -> Iterator[str]:
-    """Which sizes it takes."""
-    m, n, k = call.m, call.n, call.k
-    if call.schedule.family == "block_scaled":
-        if m % 4 or n % 8 or k % 16:
-            yield f"cuBLAS's block scaling wants M % 4, N % 8 and K % 16 to be 0 ({TE_TEST}); got {m} x {n} x {k}. Pad."
-    elif call.is_fp8 and (m % 16 or n % 16 or k % 16):
-        yield (
-            f"cuBLAS takes FP8 only where M, N and K are multiples of 16 ({DOC}: FP8 kernels; {HEURISTIC}); "
-            f"got {m} x {n} x {k}. Pad with zeros."
-        )
-
-
-def _scales(call: Call) -> Iterator[str]:
-    """Which scales it takes."""
-    kinds = {call.scale_a, call.scale_b} - {"none"}
-    if kinds and call.is_half:
-        yield f"cuBLAS has scales for FP8 operands only ({DOC}, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); got scales."
-    if call.schedule.family != "block_scaled":
-        return
-    if call.scale_a == "128x128" and call.scale_b == "128x128":
-        yield f"cuBLAS has no product of 128x128 by 128x128 blocks of scales ({DOC}; {TORCH}). Scale one side by 1x128."
-    if call.schedule.fast_accum:
-        yield f"cuBLAS has no fast accumulation with block scaling ({TORCH}: get_scale_mode). Leave fast_accum out."
-    if call.out_fmt not in (FP16, BF16, FP32):
-        yield f"cuBLAS gives block-scaled products in FP16, BF16 or FP32 ({DOC}); got out_fmt {call.out_fmt}."
-
-
-def _outputs(call: Call) -> Iterator[str]:
-    """How many outputs it gives."""
-    family, outputs = call.schedule.family, call.m * call.n
-    if family in ("gemv", "dot") and min(call.m, call.n) > 1:
-        yield f"cuBLAS's {family} kernels need M = 1 or N = 1 ({HEURISTIC}); got {call.m} x {call.n}."
-    option = call.schedule.option("option", -1)
-    if family == "gemv" and option == GEMV_SLICES and call.m > 1:
-        yield f"option {GEMV_SLICES} of gemv was met with M = 1 only ({HEURISTIC}); got {call.m} x {call.n}."
-    limit = (resolve(call.schedule.arch).chip.multiprocessors or UNKNOWN_MULTIPROCESSORS) * 2048 // 32
-    if family == "gemv" and option == GEMV_BUTTERFLY and outputs > limit:
-        yield (
-            f"option {GEMV_BUTTERFLY} of gemv has these lanes for up to {limit} outputs, 2048 / 32 per multiprocessor "
-            f"({HEURISTIC}); got {outputs}."
-        )
-
-
-def _shapes(call: Call) -> Iterator[str]:
-    """Shapes of row-major operands, not transposed, for which the heuristic takes other kernels (HEURISTIC)."""
-    if call.is_half and call.schedule.family == "nvjet" and (call.k % 8 or call.n % 8):
-        yield (
-            f"cuBLAS takes nvjet where K and N are multiples of 8; for K = {call.k}, N = {call.n} it takes a CUTLASS "
-            "kernel."
-        )
-
-
-def _rows() -> list[Schedule]:
-    """Return the schedules of every kernel family on every chip that has it."""
-    rows = []
-    for chip in (resolve(name).chip for name in ON):
-        arch = chip.sm
-        for family in ON[chip.arch]:
-            if family == "gemv":
-                options = sorted([*GEMV[arch], GEMV_SLICES])
-                rows += [cublas(arch, family=family, option=option) for option in options]
-            elif family == "gemm_sn":
-                rows += [cublas(arch, family=family, option=option) for option in (0, 1)]
-            elif family == "cutlass":
-                rows += [cublas(arch, family=family, stages=stages) for stages in (0, 7, 13, 19)]
-            else:
-                rows.append(cublas(arch, family=family))
-            if family in ("nvjet", "xmma"):
-                rows.append(cublas(arch, family=family, fast_accum=True))
-    return rows
-
-
-LIBRARY = Library(
-    "cuBLAS", tuple(_rows()), refusals=(other_chip, _operands, _alignment, _scales, _outputs), remarks=(_shapes,)
-)

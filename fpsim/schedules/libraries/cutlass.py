@@ -1,4 +1,4 @@
-"""CUTLASS's FP8 kernels: 2xAcc and blockwise scales."""
+"""Schedules of CUTLASS's FP8 kernels: 2xAcc and blockwise scales."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ CUTLASS = "NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion
 
 
 def cutlass_2xacc(interval: int = 128, tile: int | None = None) -> Schedule:
-    """CUTLASS's 2xAcc (KernelTmaWarpSpecialized*FP8 without FastAccum): partial sums join a float32 total.
+    """Return the schedule of CUTLASS's 2xAcc kernels, whose partial sums are added to a float32 total.
 
-    `promote=interval` of `fp.matmul` is short for it. The FastAccum kernels are FLAT.
+    These are KernelTmaWarpSpecialized*FP8 without FastAccum; the FastAccum kernels are FLAT.
+    `promote=interval` of `fp.matmul` is short for it.
 
     Args:
       interval: terms of K from one promotion to the next: mma_promotion_interval times the instruction's terms, which
@@ -42,7 +43,7 @@ def cutlass_2xacc(interval: int = 128, tile: int | None = None) -> Schedule:
 
 
 def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128) -> Schedule:
-    """CUTLASS's blockwise-scaled FP8 kernels: every partial sum is scaled by both blocks' scales as it joins.
+    """Return the schedule of CUTLASS's blockwise FP8 kernels, which scale partial sums as they add them to a total.
 
     Args:
       scale_order: "a_first": fma(partial * scale_a, scale_b, total), as GmmaFP8Accumulation does with two scales;

@@ -1,4 +1,4 @@
-"""PyTorch's own CUTLASS kernel for FP8 with a scale per row and column."""
+"""The schedule of PyTorch's own CUTLASS kernel for FP8 with a scale per row and column."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ TORCH = "torch._scaled_mm"
 
 
 def torch_rowwise(fast_accum: bool = False) -> Schedule:
-    """PyTorch's own CUTLASS kernel for FP8 with a scale per row and column (torch._scaled_mm before cuBLAS 12.9).
+    """Return the schedule of PyTorch's own CUTLASS kernel for FP8 with a scale per row and column.
 
-    The sum is that of 2xAcc, or one chain; then (sum * scale_a) * scale_b + bias, each operation rounded.
+    torch._scaled_mm calls it before cuBLAS 12.9. The sum is that of 2xAcc, or one chain; then (sum * scale_a) * scale_b
+    + bias, each operation rounded.
 
     Args:
       fast_accum: use_fast_accum.
@@ -35,7 +36,7 @@ def torch_rowwise(fast_accum: bool = False) -> Schedule:
 
 
 def _shape_and_operands(call: Call) -> Iterator[str]:
-    """What it multiplies, and of which size."""
+    """Yield a sentence for each reason why the kernel refuses the sizes or operands."""
     if call.n % 16 or call.k % 16:
         yield f"{TORCH} wants N and K to be multiples of 16; got N = {call.n}, K = {call.k}. Pad with zeros."
     if call.unit.a.fmt == E5M2 and call.unit.b.fmt == E5M2:

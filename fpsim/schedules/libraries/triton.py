@@ -1,4 +1,4 @@
-"""Loops over tl.dot that Triton compiles for Hopper."""
+"""The schedule of loops over tl.dot that Triton compiles for Hopper."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LEAST_BLOCK = 16  # terms of K of a tl.dot
 
 
 def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Schedule:
-    """A Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc=...)` over blocks of K, on Hopper's wgmma.
+    """Return the schedule of a Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc=...)` on Hopper's wgmma.
 
-    FP8 operands only: from max_num_imprecise_acc terms on, partial sums of that many (whole instructions) start at +0
-    and join acc in float32; at the end of every block what is left joins too. Otherwise acc runs through one chain.
+    For FP8 operands, partial sums of max_num_imprecise_acc terms (whole instructions) start at +0 and are added to acc
+    in float32, as is the rest at the end of every block of K. Otherwise acc is one chain.
 
     Args:
       block_k: BLOCK_K.
@@ -44,7 +44,7 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
     limit = positive(max_num_imprecise_acc, "max_num_imprecise_acc")
     if not LEAST_IMPRECISE <= limit <= block_k:
         raise ValueError(
-            f"max_num_imprecise_acc must lie between {LEAST_IMPRECISE} and block_k, {block_k} (Triton's own rules); "
+            f"max_num_imprecise_acc must be between {LEAST_IMPRECISE} and block_k, {block_k} (Triton's own rules); "
             f"got {limit}."
         )
     interval = -(-limit // LEAST_IMPRECISE) * LEAST_IMPRECISE
@@ -55,14 +55,14 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
 
 
 def _block(call: Call) -> Iterator[str]:
-    """Blocks of K."""
+    """Yield a sentence if Triton does not take blocks of this size."""
     block_k = call.schedule.option("block_k", LEAST_BLOCK)
     if block_k < LEAST_BLOCK or block_k & (block_k - 1):
         yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."
 
 
 def _operands(call: Call) -> Iterator[str]:
-    """What wgmma multiplies."""
+    """Yield a sentence if wgmma does not multiply these operands."""
     if {call.unit.a.fmt, call.unit.b.fmt} - set(OPERANDS):
         yield (
             f"Triton's tl.dot runs on wgmma, which takes {', '.join(map(str, OPERANDS))} ({TRITON}); "

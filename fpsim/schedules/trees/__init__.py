@@ -1,1 +1,1 @@
-"""What a schedule comes to: trees, differences, explanations, pictures."""
+"""Trees of the additions of a schedule, their differences, explanations and pictures."""

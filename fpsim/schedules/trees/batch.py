@@ -1,4 +1,4 @@
-"""Whether the bits of a row depend on the rows and columns beside it, and from which K on split-K matters."""
+"""Reports on whether the bits of a row depend on the number of rows and columns, and from which K split-K matters."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from fpsim.schedules.trees.tree import LARGEST_K, Tree, tree, unit_of
 
 Heuristic = Callable[[int, int, int], Schedule]
 POWERS = tuple(1 << i for i in range(13))  # 1 to 4096
-FURTHEST = 1 << 14  # terms of K up to which the beginning of split-K is looked for, where K is not given larger
-MOST_TERMS = 1 << 20  # of K that are tried one by one where a function chooses: minutes of its work
+FURTHEST = 1 << 14  # terms of K up to which the first effect of split-K is searched, or further where K is larger
+MOST_TERMS = 1 << 20  # terms of K up to which a function is called for every K, which takes minutes
 
 
 @dataclass(frozen=True)
 class BatchGroup:
-    """Numbers of rows that share a tree.
+    """Numbers of rows whose products have the same tree of additions.
 
     Attributes:
-      m: the numbers of rows, of those that were asked for.
+      m: the numbers of rows.
       n: the number of columns.
-      schedule: what adds them.
-      tree: how.
+      schedule: their schedule.
+      tree: their tree.
     """
 
     m: tuple[int, ...]
@@ -44,15 +44,15 @@ class BatchGroup:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """Whether bits depend on the shape around them; `str()` tells it in words.
+    """A report on whether the bits of a row depend on the shape of the product; `str()` gives sentences.
 
     Attributes:
-      k: terms.
+      k: number of terms.
       m, n: the numbers of rows and columns that were compared.
-      on_m, on_n: whether some two of them are added by different trees, the other number being the same.
+      on_m, on_n: whether the tree changes with the number of rows, or of columns, alone.
       groups: neighbouring numbers of rows with one tree, for the largest n.
       split_matters_from: the smallest K for which slices of K change the tree; None where they never do.
-      remarks: what is known of the library's choice of kernels.
+      remarks: sentences on the library's choice of kernels.
     """
 
     k: int
@@ -66,7 +66,7 @@ class BatchReport:
 
     @property
     def text(self) -> str:
-        """A few sentences."""
+        """Return the report as a few sentences."""
         return "\n".join(self._lines())
 
     def __str__(self) -> str:
@@ -89,14 +89,14 @@ def depends_on_batch(
     schedule: Schedule | Heuristic, *, k: int, m: int | Sequence[int] = POWERS, n: int | Sequence[int] = POWERS,
     accumulate: MatrixUnit | str | None = None,
 ) -> BatchReport:  # fmt: skip
-    """Whether a row of a product has other bits when there are more rows or columns, by comparing the trees.
+    """Report whether the bits of a row depend on the number of rows and columns, by comparing trees of additions.
 
-    A schedule is fixed by itself: its tree depends on K alone, but for the rules that the remarks name. What depends on
-    the batch is the library's choice; pass it as a function to see what that does.
+    The tree of a schedule depends on K alone, except by the rules that the remarks name. Libraries choose a schedule
+    by the shape: pass that choice as a function to see its effect.
 
     Args:
-      schedule: a schedule, or a function (m, n, k) -> schedule that stands for a library's heuristic.
-      k: terms.
+      schedule: a schedule, or a function (m, n, k) -> schedule such as a library's heuristic.
+      k: number of terms.
       m, n: numbers of rows and columns to compare.
       accumulate: the unit, as of `fp.schedules.tree`.
 
@@ -105,7 +105,7 @@ def depends_on_batch(
 
     Raises:
       ValueError: numbers that are not positive, or a k above 2**20 for a function.
-      TypeError: a function that gives something else than a schedule.
+      TypeError: the schedule is neither, or the function returns something else.
 
     Source: docs/schedules.md.
 
@@ -130,16 +130,16 @@ def depends_on_batch(
     on_n = any(trees[i, j] != trees[i, columns[0]] for i in rows for j in columns)
     wide = columns[-1]
     groups = tuple(
-        BatchGroup(tuple(found), wide, choose(found[0], wide, terms), of)
-        for of, each in groupby(rows, key=lambda i: trees[i, wide])
-        if (found := list(each))
+        BatchGroup(tuple(sizes), wide, choose(sizes[0], wide, terms), of)
+        for of, group in groupby(rows, key=lambda i: trees[i, wide])
+        if (sizes := list(group))
     )
     split = choose.split_matters_from(rows, columns, terms)
     return BatchReport(terms, rows, columns, on_m, on_n, groups, split, tuple(_remarks(choose, rows, columns, terms)))
 
 
 class _Choice:
-    """A heuristic, whose trees are built once."""
+    """A heuristic with a cache of its trees."""
 
     def __init__(self, schedule: Schedule | Heuristic, accumulate: MatrixUnit | str | None) -> None:
         if not isinstance(schedule, Schedule) and not callable(schedule):
@@ -149,17 +149,17 @@ class _Choice:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is one schedule for all shapes."""
+        """Return whether it is one schedule for all shapes."""
         return isinstance(self.of, Schedule)
 
     def __call__(self, m: int, n: int, k: int) -> Schedule:
-        found = self.of if isinstance(self.of, Schedule) else self.of(m, n, k)
-        if not isinstance(found, Schedule):
-            raise TypeError(f"the function must give a schedule for {m}, {n}, {k}; got {shown(found)}.")
-        return found
+        schedule = self.of if isinstance(self.of, Schedule) else self.of(m, n, k)
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"the function must return a schedule for {m}, {n}, {k}; got {shown(schedule)}.")
+        return schedule
 
     def tree(self, m: int, n: int, k: int) -> Tree:
-        """The tree of a shape."""
+        """Return the tree of a shape."""
         return self._tree(self(m, n, k), n, k)
 
     def _tree(self, schedule: Schedule, n: int, k: int) -> Tree:
@@ -169,7 +169,7 @@ class _Choice:
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """The smallest K at which slices change the tree."""
+        """Return the smallest K at which slices change the tree, or None."""
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
         )
@@ -177,20 +177,20 @@ class _Choice:
             return None
         for terms in range(1, max(k, FURTHEST if self.is_fixed else k) + 1):
             chosen = {(self(i, j, terms), j == 1): j for i, j in shapes}
-            for (found, _), j in chosen.items():
-                if _is_split(found) and self._tree(found, j, terms) != self._tree(_in_one(found), j, terms):
+            for (schedule, _), j in chosen.items():
+                if _is_split(schedule) and self._tree(schedule, j, terms) != self._tree(_in_one(schedule), j, terms):
                     return terms
             self.trees.clear()
         return None
 
 
 def _is_split(schedule: Schedule) -> bool:
-    """Whether K is to be cut."""
+    """Return whether a schedule cuts K into slices."""
     return schedule.slicing.count > 1 or (isinstance(schedule.sums, Lanes) and schedule.sums.blocks > 1)
 
 
 def _in_one(schedule: Schedule) -> Schedule:
-    """The same schedule with one slice."""
+    """Return the same schedule with one slice."""
     sums: Chain | Lanes = schedule.sums
     if isinstance(sums, Lanes) and sums.blocks > 1:
         sums = replace(sums, blocks=1)
@@ -198,7 +198,11 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Validated sizes, in ascending order."""
+    """Return the sizes of an argument in ascending order.
+
+    Raises:
+      ValueError: it is neither a positive integer nor several.
+    """
     values: list[Any] = []
     with suppress(TypeError):  # neither an integer nor several
         values = [value] if isinstance(value, int) else [*value]
@@ -212,20 +216,20 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """What is known of kernels and shapes."""
-    found = {choose(i, j, k) for i in rows for j in columns}
+    """Yield sentences on the kernels that the library takes for these shapes."""
+    schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
         yield "The schedule is fixed here; a library may choose another for another shape."
-    if any(isinstance(each.sums, Lanes) and each.sums.merge == "blocks" for each in found):
+    if any(isinstance(schedule.sums, Lanes) and schedule.sums.merge == "blocks" for schedule in schedules):
         yield "cuBLAS's dot keeps two chains per thread where N = 1, and one elsewhere."
-    if any(each.family == "gemv" and each.option("option") == 10 for each in found):
+    if any(schedule.family == "gemv" and schedule.option("option") == 10 for schedule in schedules):
         yield (
             "Option 10 of gemv has its 32 lanes for up to 2048 / 32 outputs per multiprocessor, 8448 on an H100; "
             "beyond, cuBLAS takes fewer lanes with the same fields of the algorithm."
         )
-    if any(each.library == "cuBLAS" and each.family not in ("xmma", "block_scaled") for each in found) and any(
-        unit_of(each, choose.accumulate).a.fmt.bits == 16 for each in found
-    ):
+    if any(
+        schedule.library == "cuBLAS" and schedule.family not in ("xmma", "block_scaled") for schedule in schedules
+    ) and any(unit_of(schedule, choose.accumulate).a.fmt.bits == 16 for schedule in schedules):
         yield (
             "For FP16 and BF16, cuBLAS takes gemv or dot where M = 1 or N = 1, CUTLASS kernels where K or N is no "
             "multiple of 8, gemmSN for few rows and a short K, and nvjet elsewhere; how K is split, only its heuristic "

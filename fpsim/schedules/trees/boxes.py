@@ -1,4 +1,4 @@
-"""The picture of a tree of additions as boxes: which there are, how much is left out, and where they stand."""
+"""The boxes of the picture of a tree of additions: their content, how many are left out, and their positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """How much of a tree is drawn: the first and the last of many, 0 and 0 for one box that stands for all."""
+    """Numbers of first and last boxes drawn of many steps or nodes; (0, 0) draws one box for all."""
 
     steps: tuple[int, int]
     nodes: tuple[int, int]
@@ -36,18 +36,18 @@ class Detail(NamedTuple):
 
 ALL = (1 << 30, 0)
 STEPS = (ALL, (4, 1), (2, 1))
-# from everything to little; the first that fits is drawn
+# from all to few; the first that fits is drawn
 DETAILS = (
     *(Detail(steps, ALL) for steps in STEPS),
     *(Detail(steps, nodes) for nodes in ((8, 2), (4, 2), (3, 1), (2, 1), (1, 1)) for steps in STEPS),
     *(Detail((0, 0), nodes) for nodes in ((4, 2), (2, 1), (1, 1))),
 )
-LANES = Detail((0, 0), (32, 0))  # for butterflies, which say more than the terms of a lane
+LANES = Detail((0, 0), (32, 0))  # for butterflies, which tell more than the terms of a lane
 
 
 @dataclass
 class Box:
-    """A rectangle of the picture."""
+    """A rectangle of the picture, with the boxes inside it."""
 
     kind: str  # "step", "more", "lost", "sum", "round", "scale"
     text: str
@@ -58,27 +58,27 @@ class Box:
     level: int = 0
     tick: str = ""
     short: str = ""
-    ceiling: int = 0  # the level below the sum that it joins
+    ceiling: int = 0  # the level below the sum that takes it
 
     @property
     def width(self) -> float:
-        """In slots."""
-        return sum(each.width for each in self.inside) if self.inside else 1.0
+        """Return the width in slots."""
+        return sum(box.width for box in self.inside) if self.inside else 1.0
 
     @property
     def middle(self) -> float:
-        """Of its width."""
+        """Return the horizontal middle, in slots."""
         return (self.left + self.right) / 2
 
     def all(self) -> Iterator[Box]:
-        """The box and those inside."""
+        """Yield the box and all boxes inside it."""
         yield self
-        for each in self.inside:
-            yield from each.all()
+        for box in self.inside:
+            yield from box.all()
 
 
 def model_of(tree: Tree) -> tuple[Box, Box | None]:
-    """The boxes of a tree with as much detail as fits."""
+    """Return the boxes of a tree in as much detail as fits, and the box of lost terms or None."""
     for detail in (LANES, *DETAILS) if _has_butterfly(tree.root) else DETAILS:
         root = _box(tree.root, detail)
         if root.width <= SLOTS:
@@ -86,12 +86,12 @@ def model_of(tree: Tree) -> tuple[Box, Box | None]:
     _place(root, 0.0)
     root.ceiling = root.level
     lost = [extent_of(span) for span in tree.lost]
-    return root, Box("lost", plural(sum(each.terms for each in lost), "term") + " lost",
+    return root, Box("lost", plural(sum(part.terms for part in lost), "term") + " lost",
                      tick=", ".join(map(str, lost))) if lost else None  # fmt: skip
 
 
 def _has_butterfly(node: Node) -> bool:
-    """Whether lanes are joined by halves, few enough to draw them all."""
+    """Return whether the tree has a butterfly of lanes that are few enough to draw."""
     if not isinstance(node, Sum):
         return _has_butterfly(node.input)
     if node.order == "butterfly":
@@ -100,29 +100,30 @@ def _has_butterfly(node: Node) -> bool:
     return isinstance(first, Sum) and _has_butterfly(first)
 
 
-# ---- which boxes there are
+# ---- the content of boxes
 
 
 def _box(node: Node, detail: Detail) -> Box:
-    """The box of a node."""
+    """Return the box of a node."""
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
     if isinstance(node, ScaledSum):
         return Box("scale", f"times its scales, {node.order.replace('_', ' ')}", node, [_box(node.input, detail)],
                    short="scales")  # fmt: skip
     inside: list[Box] = []
-    if all(isinstance(each, (Steps, Gathered)) for each in node.inputs):
-        inside = _steps([each for each in node.inputs if isinstance(each, (Steps, Gathered))], detail.steps)
+    if all(isinstance(item, (Steps, Gathered)) for item in node.inputs):
+        inside = _steps([item for item in node.inputs if isinstance(item, (Steps, Gathered))], detail.steps)
     elif node.order == "butterfly":
         inside = _butterfly(node, detail)
     else:
-        inside = _some(node.inputs, detail.nodes, lambda each: _any(each, detail), _sums)
+        inside = _some(node.inputs, detail.nodes, lambda item: _any(item, detail), _sums)
     words, short = _words(node)
     return Box("sum", words, node, inside or [Box("step", "no terms", tick="none")], short=short)
 
 
-def _any(each: Node | Steps | Gathered, detail: Detail) -> Box:
-    return _steps([each], (0, 0))[0] if isinstance(each, (Steps, Gathered)) else _box(each, detail)
+def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
+    """Return the box of a node, or one box for a run of additions."""
+    return _steps([item], (0, 0))[0] if isinstance(item, (Steps, Gathered)) else _box(item, detail)
 
 
 def _sums(count: int) -> str:
@@ -132,27 +133,27 @@ def _sums(count: int) -> str:
 def _some(
     items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box], words: Callable[[int], str]
 ) -> list[Box]:  # fmt: skip
-    """Boxes of the first and the last items, and one for those between."""
+    """Return boxes of the first and the last items, and one for those between."""
     first, last = shown
     hidden = len(items) - first - last
     if hidden <= 1:
-        return [make(each) for each in items]
+        return [make(item) for item in items]
     return [*map(make, items[:first]), Box("more", words(hidden)), *map(make, items[len(items) - last :])]
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """The inputs of a butterfly, in the order in which neighbours join; all of them, or a few."""
+    """Return boxes of the inputs of a butterfly in the order in which neighbours are added; of all, or of a few."""
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:
-        return _some(node.inputs, detail.nodes, lambda each: _any(each, detail), _sums)
+        return _some(node.inputs, detail.nodes, lambda item: _any(item, detail), _sums)
     bits = max(count - 1, 0).bit_length()
     order = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)] if bits else [0]
     return [_any(node.inputs[i], detail) for i in order if i < count]
 
 
 def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box]:
-    """Boxes of additions of products."""
-    count = sum(each.count if isinstance(each, Steps) else 1 for each in runs)
+    """Return boxes of additions of products."""
+    count = sum(run.count if isinstance(run, Steps) else 1 for run in runs)
     first, last = shown
     if (first, last) == (0, 0) and count > 1:
         return [Box("step", _sizes(runs, count), tick=_listed(runs))]
@@ -163,19 +164,19 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
 
 
 def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
-    """The first or the last additions."""
+    """List the terms of the first or the last additions."""
     if from_end:
         last: list[Any] = []
-        for each in reversed(runs):
+        for run in reversed(runs):
             if len(last) < count:
-                steps = each if isinstance(each, Gathered) else _tail(each, count)
+                steps = run if isinstance(run, Gathered) else _tail(run, count)
                 last = [*steps_of(steps), *last]
         return last[len(last) - count :]
     return list(islice(_every(runs), count))
 
 
 def _tail(steps: Steps, count: int) -> Steps:
-    """The last few of a run of additions."""
+    """Return the last `count` additions of a run."""
     left = min(count, steps.count)
     return Steps(steps.start + (steps.count - left) * steps.stride, steps.terms, left, steps.stride)
 
@@ -186,14 +187,14 @@ def _step(spans: Any) -> Box:
 
 
 def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
-    """How many additions of how many terms."""
-    sizes = {each.terms if isinstance(each, Steps) else sum(s.terms for s in each.spans) for each in runs}
+    """Return the number of additions and of their terms as a short text."""
+    sizes = {run.terms if isinstance(run, Steps) else sum(s.terms for s in run.spans) for run in runs}
     return f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
 
 
 def _listed(runs: Sequence[Steps | Gathered]) -> str:
-    """The terms of several additions: from .. to, or the first of runs with gaps."""
-    whole = [extent(each) for each in runs]
+    """Return the terms of several additions as text: first..last, or the first runs where there are gaps."""
+    whole = [extent(run) for run in runs]
     terms, start, stop = sum(x.terms for x in whole), min(x.start for x in whole), max(x.stop for x in whole)
     if terms == stop - start:
         return str(Extent(start, stop, terms))
@@ -205,15 +206,15 @@ def _listed(runs: Sequence[Steps | Gathered]) -> str:
 
 
 def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
-    """The terms of every addition."""
-    return (spans for each in runs for spans in steps_of(each))
+    """Iterate over the terms of every addition."""
+    return (spans for run in runs for spans in steps_of(run))
 
 
 def _words(node: Sum) -> tuple[str, str]:
-    """What a sum is, at length and in short."""
-    leaves = [each for each in node.inputs if isinstance(each, (Steps, Gathered))]
+    """Return a description of a sum, and a short one."""
+    leaves = [item for item in node.inputs if isinstance(item, (Steps, Gathered))]
     if len(leaves) == len(node.inputs):
-        count = sum(each.count if isinstance(each, Steps) else 1 for each in leaves)
+        count = sum(leaf.count if isinstance(leaf, Steps) else 1 for leaf in leaves)
         if node.order == "pairwise":
             return f"{count} products, neighbours first", "pairs"
         operation = "multiply-add" if node.how.rule == "ieee" else "instruction"
@@ -227,29 +228,29 @@ def _words(node: Sum) -> tuple[str, str]:
     return f"{fmt} total of {count}{then}", f"sum of {count}" if count > 2 else "+"
 
 
-# ---- where they are
+# ---- the positions of boxes
 
 
 def _place(box: Box, left: float) -> None:
-    """Sides and levels of a box and of those inside."""
+    """Set the sides and levels of a box and of the boxes inside it."""
     box.left, x = left, left
-    for each in box.inside:
-        _place(each, x)
-        x = each.right
+    for inner in box.inside:
+        _place(inner, x)
+        x = inner.right
     box.right = x if box.inside else left + 1
-    box.level = 1 + max(each.level for each in box.inside) if box.inside else 0
-    for each in box.inside:
-        each.ceiling = box.level - 1
+    box.level = 1 + max(inner.level for inner in box.inside) if box.inside else 0
+    for inner in box.inside:
+        inner.ceiling = box.level - 1
 
 
 def levels_of(box: Box) -> int:
-    """Rows of a butterfly that is drawn in full, 1 for others."""
+    """Return the number of rows of a butterfly that is drawn in full, 1 for other boxes."""
     full = box.kind == "sum" and box.node.order == "butterfly" and len(box.inside) == len(box.node.inputs)
     return max(len(box.inside) - 1, 0).bit_length() if full else 1
 
 
 def heights(root: Box) -> list[float]:
-    """Where levels end, in inches from the bottom."""
+    """Return the top of each level, in inches from the bottom."""
     heights = [LEAF] + [0.0] * root.level
     for box in root.all():
         if box.level:

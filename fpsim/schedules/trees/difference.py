@@ -1,4 +1,4 @@
-"""Where two trees of additions first differ, in a sentence."""
+"""The first difference of two trees of additions, as a sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEVELS: dict[str, Level] = {
 
 
 class Additions(Protocol):
-    """What is compared of a `Tree`."""
+    """The part of a `Tree` that is compared."""
 
     @property
     def k(self) -> int: ...
@@ -52,12 +52,12 @@ class Additions(Protocol):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether two trees are equal, and where they first differ.
+    """The result of comparing two trees: whether they are equal, or their first difference.
 
     Attributes:
-      equal: equal trees give equal bits.
+      equal: whether the trees are equal, and so their bits.
       sentence: the first difference in words; `str()` gives it.
-      terms: the terms of K that it is about, None where there is none.
+      terms: the terms of K at the first difference, None where there is none.
       level: "instruction", "partial sum", "merge", "scale", "rounding" or "terms"; "" where there is none.
     """
 
@@ -71,17 +71,17 @@ class Comparison:
 
 
 def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison:
-    """The first difference of two trees, in the order in which their terms are added."""
+    """Return the first difference of two trees, in the order in which terms are added."""
     if x == y:
         return Comparison(True, "The trees are equal, and so are the bits before the epilogue.")
-    scaled = [_first_scaled(each.root) for each in (x, y)]
+    scaled = [_first_scaled(side.root) for side in (x, y)]
     if (scaled[0] is None) != (scaled[1] is None):
         return _scales(scaled[0], scaled[1], names)
     for in_x, in_y in zip_longest(x.operations(), y.operations()):
         if in_x is None or in_y is None or in_x.key != in_y.key:
             break
     else:
-        lost = [sum(span.terms for span in each.lost) for each in (x, y)]
+        lost = [sum(span.terms for span in side.lost) for side in (x, y)]
         words = f"{names[0]} has {x.k} terms and loses {lost[0]}, {names[1]} has {y.k} and loses {lost[1]}."
         return Comparison(False, words, None, "terms")
     if in_x is None or in_y is None:
@@ -93,10 +93,10 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
     if in_x.kind == in_y.kind == "begin":
         words = f"{names[0]} adds in {_value(in_x.how)}, {names[1]} in {_value(in_y.how)}."
         return Comparison(False, f"{_terms(_about(in_x))}: {words}", _about(in_x), "partial sum")
-    # the one that opens a sum of its own is about all the terms of that sum
-    opens = [each for each in (in_x, in_y) if each.kind == "begin"]
-    about = _about(opens[0] if len(opens) == 1 else max((in_x, in_y), key=lambda each: _about(each).terms))
-    said = [_said(each, about, against) for each, against in ((in_x, in_y), (in_y, in_x))]
+    # an operation that begins a separate sum is described by all the terms of that sum
+    opens = [operation for operation in (in_x, in_y) if operation.kind == "begin"]
+    about = _about(opens[0] if len(opens) == 1 else max((in_x, in_y), key=lambda operation: _about(operation).terms))
+    said = [_said(operation, about, against) for operation, against in ((in_x, in_y), (in_y, in_x))]
     if said[0] == said[1]:
         said = [f"{words} ({_levels(tree)})" for words, tree in zip(said, (x, y), strict=True)]
     level = LEVELS[in_x.kind if in_x.kind in ("round", "scale", "begin") else in_y.kind]
@@ -104,7 +104,7 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
 
 
 def _first_scaled(node: Node) -> ScaledSum | None:
-    """The first partial sum that meets scales."""
+    """Return the first partial sum that is multiplied by scales, or None."""
     if isinstance(node, ScaledSum):
         return node
     inner = node.inputs[0] if isinstance(node, Sum) and node.inputs else getattr(node, "input", None)
@@ -112,7 +112,7 @@ def _first_scaled(node: Node) -> ScaledSum | None:
 
 
 def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, str]) -> Comparison:
-    """One of two trees has scales inside the sum."""
+    """Return the comparison of two trees of which one alone has scales inside the sum."""
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]
     words = (
@@ -122,7 +122,7 @@ def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, st
 
 
 def _about(operation: StackOperation) -> Extent:
-    """The terms that an operation is about."""
+    """Return the terms that an operation adds or changes."""
     if operation.kind in ("step", "push"):
         return joint(extent_of(span) for span in operation.spans)
     return extent(operation.node)
@@ -133,11 +133,12 @@ def _terms(about: Extent) -> str:
 
 
 def _said(operation: StackOperation, about: Extent, against: StackOperation) -> str:
-    """What a tree does with terms."""
+    """Return the operation of a tree as a clause that begins with a verb."""
     terms = _about(operation)
     named = "them" if terms == about or (operation.kind == "step" and terms.start == about.start) else _terms(terms)
     if operation.kind == "begin":
-        if not _has_nodes(operation.node):
+        adds_sums = any(isinstance(item, (Sum, Round, ScaledSum)) for item in operation.node.inputs)
+        if not adds_sums:
             return f"adds {named} up from +0 for a sum of their own"
         return f"starts a {in_words(operation.node.how.fmt)} total of partial sums at +0 for {named}"
     if operation.kind == "step":
@@ -156,16 +157,12 @@ def _said(operation: StackOperation, about: Extent, against: StackOperation) -> 
     return f"joins {operation.numbers} sums of {named} as a {operation.kind} tree"
 
 
-def _has_nodes(node: Node) -> bool:
-    return isinstance(node, Sum) and any(isinstance(each, (Sum, Round, ScaledSum)) for each in node.inputs)
-
-
 def _levels(tree: Additions) -> str:
     return f"{tree.depth} levels of additions"
 
 
 def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:
-    """One tree is done where the other goes on."""
+    """Return the comparison of two trees of which one ends before the other."""
     goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
     operation = in_x or in_y
     assert operation is not None
@@ -175,11 +172,11 @@ def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: t
 
 
 def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Steps of other terms."""
+    """Return the comparison of two instructions that add different terms."""
     spans = [_about(in_x), _about(in_y)]
-    about = max(spans, key=lambda each: each.terms)
+    about = max(spans, key=lambda span: span.terms)
     same_size = spans[0].terms == spans[1].terms
-    hows = [f" ({each.how.words})" if in_x.how != in_y.how else "" for each in (in_x, in_y)]  # type: ignore[union-attr]
+    hows = [f" ({operation.how.words})" if in_x.how != in_y.how else "" for operation in (in_x, in_y)]  # type: ignore[union-attr]
     words = (
         f"{names[0]} adds {spans[0]} {'next' if same_size else 'in one step'}{hows[0]}, {names[1]} {spans[1]}{hows[1]}."
     )
@@ -195,14 +192,16 @@ WORDS = {
 
 
 def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """The same terms, added otherwise."""
+    """Return the comparison of two instructions that add the same terms with different arithmetic."""
     about = _about(in_x)
     pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)
-    if not all(isinstance(each, Arithmetic) for each in pair):
-        said = ["rounds every product first" if each is not None else "adds exact products" for each in pair]
+    if not all(isinstance(arithmetic, Arithmetic) for arithmetic in pair):
+        said = [
+            "rounds every product first" if arithmetic is not None else "adds exact products" for arithmetic in pair
+        ]
     else:
         name = next(f.name for f in fields(Arithmetic) if getattr(pair[0], f.name) != getattr(pair[1], f.name))
-        said = [WORDS.get(name, name + " {}").format(_value(getattr(each, name))) for each in pair]
+        said = [WORDS.get(name, name + " {}").format(_value(getattr(arithmetic, name))) for arithmetic in pair]
     words = f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}."
     return Comparison(False, words, about, "instruction")
 

@@ -1,4 +1,4 @@
-"""A schedule in words: what is added in which order, where sums are rounded, and which terms are lost."""
+"""Schedules explained in sentences: the order of additions, the rounding of sums, and the terms left out."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ EVIDENCE = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a schedule adds up a product of one shape; `str()` tells it in words.
+    """The additions of a product of one shape, explained; `str()` gives sentences.
 
     Attributes:
-      schedule, unit: what is explained.
+      schedule, unit: the schedule and the matrix unit.
       m, n, k: the product's shape.
       text: a few sentences.
       tree: the tree of additions, without scales of the whole sum, bias and C.
@@ -62,7 +62,7 @@ class Explanation:
         return self.text
 
     def _repr_html_(self) -> str:
-        """The text, a line per sentence, for notebooks."""
+        """Return the text with one line for each sentence, for notebooks."""
         from html import escape
 
         return "<br>".join(map(escape, self.text.splitlines()))
@@ -99,18 +99,21 @@ def explain(
       An Explanation; print it, or `.plot()` it.
 
     Raises:
-      ValueError: an unknown unit, or a shape that is none.
-      TypeError: something else than a schedule.
+      ValueError: an unknown unit, or a size that is not a positive integer.
+      TypeError: the schedule is not a Schedule.
 
     Example:
       >>> import fpsim as fp
       >>> print(fp.schedules.explain(fp.schedules.cutlass_2xacc(128), 64, 64, 512))
       cutlass_2xacc(128), a 64 x 64 product of K = 512 on hopper_e4m3_f32.
       An instruction adds 32 products, cut at 13 fraction bits, rounded toward zero to 13 mantissa bits in float32.
-      Every 128 terms (4 instructions, chained from +0) their sum joins a float32 total that starts at +0: 4 partial sums.
-      Epilogue, each operation rounded once to float32: fma(scale_a * scale_b * alpha, sum, bias); fma(beta, C, y) where there is a C. A C without beta is what the sum starts at instead.
-      Source: NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp, epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp (read from the library's source code).
-    """  # noqa: E501
+      Every 128 terms (4 instructions, chained from +0) their sum joins a float32 total that starts at +0: 4 partial
+      sums.
+      Epilogue, each operation rounded once to float32: fma(scale_a * scale_b * alpha, sum, bias); fma(beta, C, y) where
+        there is a C. A C without beta is what the sum starts at instead.
+      Source: NVIDIA/cutlass: gemm/collective/fp8_accumulation.hpp,
+        epilogue/fusion/sm90_callbacks_tma_warpspecialized.hpp (read from the library's source code).
+    """
     if not isinstance(schedule, Schedule):
         raise no_schedule(schedule)
     for value, name in ((m, "m"), (n, "n"), (k, "k")):
@@ -118,7 +121,9 @@ def explain(
             raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     unit = unit_of(schedule, accumulate)
     fmt = None if out_fmt is None else find_format(out_fmt)
-    found = tree(schedule, k, n=n, accumulate=unit, out_fmt=fmt)  # which refuses what has too many parts
+    additions = tree(
+        schedule, k, n=n, accumulate=unit, out_fmt=fmt
+    )  # raises a ValueError where there are too many parts
     plan = plan_of(schedule, unit, k)
     lines = [f"{schedule}, a {m} x {n} product of K = {k} on {unit.name}."]
     if isinstance(schedule.sums, Lanes):
@@ -133,11 +138,11 @@ def explain(
         "" if unit.evidence == "hardware" or isinstance(schedule.sums, Lanes) else f"; the unit is {unit.evidence}"
     )
     lines.append(f"Source: {schedule.source} ({EVIDENCE[schedule.evidence]}{of_unit}).")
-    return Explanation(schedule, unit, m, n, k, "\n".join(lines), found)
+    return Explanation(schedule, unit, m, n, k, "\n".join(lines), additions)
 
 
 def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit) -> Iterator[str]:
-    """What instructions add."""
+    """Yield sentences on the order in which instructions add."""
     longest = max(plan.slices, key=lambda of: of.terms)
     yield f"An instruction adds {_count(plan.step, 'product')}, {arithmetic_of(unit).words}."
     if not plan.promoted:
@@ -150,9 +155,9 @@ def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUn
 
 
 def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit, longest: Slice) -> str:
-    """Where partial sums join a total."""
+    """Return the sentence on partial sums that are added to a total."""
     interval = interval_of(chain, unit)
-    each = _count(-(-interval // plan.step), "instruction")
+    instructions = _count(-(-interval // plan.step), "instruction")
     restarts = f", and at the end of every {chain.restart}," if chain.restart and chain.restart % interval else ""
     start = "the first of them" if chain.first_as_is and not schedule.block_scaled else "+0"
     joins = f"their sum joins a float32 total that starts at {start}"
@@ -160,17 +165,17 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
         joins = f"their sum p joins a float32 total that starts at +0 as {_scaled(schedule, 'p', 'total')}"
     of_slices = " in a slice" if len(plan.slices) > 1 else ""
     sums = _count(len(longest.blocks), "partial sum")
-    return f"Every {interval} terms{restarts} ({each}, chained from +0) {joins}: {sums}{of_slices}."
+    return f"Every {interval} terms{restarts} ({instructions}, chained from +0) {joins}: {sums}{of_slices}."
 
 
 def _instructions(of: Slice, plan: SchedulePlan) -> int:
-    """Instructions of a slice."""
+    """Return the number of instructions of a slice."""
     parts = (of.residue, of.terms - of.residue)
     return sum(-(-part // plan.step) for part in parts)
 
 
 def _residue(chain: Chain, plan: SchedulePlan) -> str:
-    """What comes first."""
+    """Return the sentence on the remainder of K that is added first."""
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
     counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
     short = any(of.residue for of in plan.slices)
@@ -182,7 +187,7 @@ def _residue(chain: Chain, plan: SchedulePlan) -> str:
 
 
 def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
-    """What threads add."""
+    """Yield sentences on the order in which threads without tensor cores add."""
     yield "There are no tensor cores in it: every product joins a float32 sum by a fused multiply-add."
     if lanes.merge == "blocks":
         chains = 2 if n == 1 else 1
@@ -221,7 +226,7 @@ MERGES = {
 
 
 def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Iterator[str]:
-    """How K is cut and put together."""
+    """Yield sentences on the slices of K and on how their sums are merged."""
     slices = plan.slices
     wanted = schedule.slicing.count
     if len(slices) == 1:
@@ -239,14 +244,14 @@ def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Itera
 
 
 def _bounds(of: Slice) -> str:
-    """The terms of a slice."""
+    """Return the terms of a slice as text."""
     if len(of.runs) <= 1:
         return str(extent_of(of.runs[0])) if of.runs else "none"
     return f"{extent_of(of.runs[0])} and {extent_of(of.runs[1])}" + (" ..." if len(of.runs) > 2 else "")
 
 
 def _lost(plan: SchedulePlan) -> Iterator[str]:
-    """Terms that are never added."""
+    """Yield a sentence if terms are left out of the sum."""
     if plan.lost.terms:
         terms = "The last term" if plan.lost.terms == 1 else f"The last {plan.lost.terms} terms"
         lost = extent_of(plan.lost)
@@ -255,7 +260,7 @@ def _lost(plan: SchedulePlan) -> Iterator[str]:
 
 
 def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterator[str]:
-    """The epilogue."""
+    """Yield sentences on the epilogue and the rounding of the result."""
     order = schedule.epilogue
     addend = "beta * C" if order.source == "first" else "bias" if order.fused_bias else "0"
     takes_scales = not schedule.block_scaled and not unit.scale

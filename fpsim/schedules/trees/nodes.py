@@ -1,4 +1,4 @@
-"""The nodes of a tree of additions, and how they are put together so that what cannot matter does not show."""
+"""The nodes of a tree of additions, built so that trees with the same bits for all inputs compare equal."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ Start = Literal["zero", "first"]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What one addition does with the numbers that it takes.
+    """The arithmetic of one addition: alignment, rounding and format of the result.
 
     Args:
       rule: "ieee" (the exact sum, rounded once; zeros have the signs of IEEE 754), "once" (the same of all terms
-        together, without the +0 that it starts from), or how a matrix unit adds a step (docs/matrix-units.md), such as
-        "fused".
+        together, without a +0 at the start), or the rule of a matrix unit (docs/matrix-units.md), such as "fused".
       fmt: the format of the result.
-      rounding: a word of `fp.encode`.
+      rounding: a rounding of `fp.encode`.
       fraction_bits: bits kept below the largest exponent where terms are aligned; None where nothing is cut.
-      floor_exponent: of a zero term, where terms are aligned.
+      floor_exponent: the exponent of a zero term, where terms are aligned.
       result_bits: mantissa bits of the result, None for all.
-      width: places of a step, where those without a term matter.
-      operands: what becomes of operands before they are multiplied: "tf32" drops their low bits.
-      scale, block: element of block scales and the terms that share one.
+      width: terms of a full step, where a step with fewer terms gives other bits.
+      operands: the change of operands before they are multiplied: "tf32" drops their low bits.
+      scale, block: the format of block scales and the number of terms that share one.
       then: the format into which the result is rounded once more, to nearest even.
       overflow, subnormals: as of `fp.encode`.
-      stream: which random words a stochastic rounding takes.
+      stream: the source of the random numbers of stochastic rounding.
     """
 
     rule: str
@@ -52,7 +51,7 @@ class Arithmetic:
 
     @property
     def words(self) -> str:
-        """In words.
+        """Return the arithmetic as a phrase.
 
         Example:
           >>> import fpsim as fp
@@ -72,13 +71,13 @@ FLOAT32 = Arithmetic("ieee", FP32)
 
 
 def in_words(fmt: Format) -> str:
-    """The name of a format in a sentence."""
+    """Return the name of a format in a sentence."""
     return "float32" if fmt == FP32 else fmt.name
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Additions one after the other: number i adds the products of `terms` terms of K from start + i * stride on."""
+    """Consecutive additions: number i adds the products of `terms` terms of K from start + i * stride on."""
 
     start: int
     terms: int
@@ -88,7 +87,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Gathered:
-    """One addition of the products of terms that do not lie side by side."""
+    """One addition of the products of terms that are not contiguous."""
 
     spans: tuple[Span, ...]
 
@@ -102,13 +101,13 @@ class Round:
 
     @property
     def depth(self) -> int:
-        """Levels of nodes."""
+        """Return the number of levels of nodes."""
         return 1 + self.input.depth
 
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """A partial sum times the two scales of its block, the second of two products unrounded where it is added.
+    """A partial sum times the two scales of its block; the second product is added without a rounding of its own.
 
     order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
     "cublas": "a_first" where both sides have a scale per row, else "product".
@@ -119,12 +118,12 @@ class ScaledSum:
 
     @property
     def fmt(self) -> Format:
-        """The format of what it is added to."""
+        """Return the format of the total to which it is added."""
         return FP32
 
     @property
     def depth(self) -> int:
-        """Levels of nodes."""
+        """Return the number of levels of nodes."""
         return 1 + self.input.depth
 
 
@@ -133,13 +132,14 @@ class Sum:
     """A sum of products and of other nodes.
 
     Args:
-      how: what every addition does.
+      how: the arithmetic of every addition.
       start: "zero": the running sum starts at +0; "first": at the first input as it is.
-      order: "chain": inputs join the running sum one after the other. "pairwise": neighbours are added, then the sums
-        of neighbours, level by level; an odd last one moves up. "butterfly": with h half of the smallest power of two
-        that is not below the number of inputs, input l takes l + h where there is one; then the same with h / 2, ...
-      inputs: nodes, and runs of additions of products. A pairwise sum takes every product for itself.
-      product: how a product is rounded before it is added; None where it is exact.
+      order: "chain": inputs are added to the running sum one after the other. "pairwise": neighbours are added, then
+        the sums of neighbours, level by level; an odd last one moves up. "butterfly": with h half of the smallest power
+        of two that is not below the number of inputs, input l + h is added to input l where there is one; then the same
+        with h / 2, ...
+      inputs: nodes, and runs of additions of products. A pairwise sum takes every product separately.
+      product: the rounding of a product before it is added; None where it is exact.
     """
 
     how: Arithmetic
@@ -150,12 +150,12 @@ class Sum:
 
     @property
     def fmt(self) -> Format:
-        """The format of the result."""
+        """Return the format of the result."""
         return self.how.then or self.how.fmt
 
     @property
     def depth(self) -> int:
-        """Levels of nodes."""
+        """Return the number of levels of nodes."""
         return 1 + max((1 if isinstance(x, (Steps, Gathered)) else x.depth for x in self.inputs), default=0)
 
 
@@ -163,14 +163,14 @@ Node = Sum | Round | ScaledSum
 
 
 class Extent(NamedTuple):
-    """From which to which term of K a node reaches, and how many terms it has."""
+    """The range of K that a node covers, and its number of terms."""
 
     start: int
     stop: int
     terms: int
 
     def __str__(self) -> str:
-        """Terms start .. stop, the last one included.
+        """Return the terms as text, the last one included.
 
         Example:
           >>> from fpsim.schedules.trees.nodes import Extent
@@ -185,12 +185,12 @@ NOTHING = Extent(0, 0, 0)
 
 
 def extent_of(span: Span) -> Extent:
-    """A run of terms."""
+    """Return the extent of a run of terms."""
     return Extent(span.start, span.stop, span.terms)
 
 
 def extent(node: Node | Steps | Gathered) -> Extent:
-    """Where the terms of a node lie.
+    """Return the range of terms of a node.
 
     Example:
       >>> import fpsim as fp
@@ -202,12 +202,12 @@ def extent(node: Node | Steps | Gathered) -> Extent:
         return Extent(node.start, node.start + (node.count - 1) * node.stride + node.terms, node.count * node.terms)
     if isinstance(node, Gathered):
         return joint(extent_of(span) for span in node.spans)
-    return joint(extent(each) for each in node.inputs) if isinstance(node, Sum) else extent(node.input)
+    return joint(extent(item) for item in node.inputs) if isinstance(node, Sum) else extent(node.input)
 
 
 def joint(extents: Iterator[Extent]) -> Extent:
-    """Of several nodes together."""
-    some = [each for each in extents if each.terms]
+    """Return the range that covers several ranges."""
+    some = [part for part in extents if part.terms]
     if not some:
         return NOTHING
     return Extent(min(x.start for x in some), max(x.stop for x in some), sum(x.terms for x in some))
@@ -217,7 +217,7 @@ def joint(extents: Iterator[Extent]) -> Extent:
 
 
 class TrackedNode(NamedTuple):
-    """A node, and whether its value can never be -0."""
+    """A node, and whether its value is known never to be -0."""
 
     node: Node
     never_minus_zero: bool
@@ -225,12 +225,12 @@ class TrackedNode(NamedTuple):
 
 @cache
 def zero(fmt: Format) -> Sum:
-    """+0, the sum of no terms."""
+    """Return +0, the sum of no terms."""
     return Sum(Arithmetic("ieee", fmt), "zero", "chain", ())
 
 
 def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
-    """Append additions; equal sequences of additions give equal lists, in however many runs they come."""
+    """Append additions, so that equal sequences of additions give equal lists even if they came in different runs."""
     start, terms, count, stride = new.start, new.terms, new.count, new.stride
     while count:
         last = steps[-1] if steps else None
@@ -251,7 +251,7 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
 
 
 def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> TrackedNode:
-    """A chain of products from +0."""
+    """Return a chain of products that starts at +0."""
     if not steps:
         return TrackedNode(zero(how.fmt), True)
     return TrackedNode(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
@@ -260,9 +260,9 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """The sum of parts, each addition the exact sum rounded once to nearest even.
+    """Return the sum of parts by additions that round the exact sum once.
 
-    What cannot matter is left out: a +0 that a number joins which is never -0, and a sum of one.
+    Steps that change no bits are left out: a +0 at the start before a part that is never -0, and a sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
@@ -282,7 +282,7 @@ def add(
 
 
 def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """The parts without the zeros at the end, where no sum that they join can be -0."""
+    """Return the parts without zeros at the end, if no sum to which they are added can be -0."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
     count = len(parts)
@@ -292,7 +292,7 @@ def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> S
 
 
 def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
-    """A part rounded into a format, which one that is in it already does not notice."""
+    """Return a part rounded to a format; a part that has it already is returned as it is."""
     if fmt is None or part.node.fmt == fmt:
         return part
     if isinstance(part.node, Sum) and part.node == zero(part.node.fmt):
@@ -308,9 +308,9 @@ Kind = Literal["begin", "step", "push", "join", "pairwise", "butterfly", "scale"
 class StackOperation(NamedTuple):
     """One operation of a machine with a stack of running sums.
 
-    kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" takes the top and adds
-    it to the next; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by the
-    scales of its block; "round" rounds it.
+    kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds
+    it to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
+    the scales of its block; "round" rounds it.
     """
 
     kind: Kind
@@ -318,16 +318,16 @@ class StackOperation(NamedTuple):
     spans: tuple[Span, ...] = ()  # terms whose products are added
     product: Arithmetic | None = None
     numbers: int = 0
-    node: Any = None  # what the operation belongs to; not compared
+    node: Any = None  # the node of the operation; not compared
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What decides about the bits."""
+        """Return the fields that decide the bits."""
         return self[:5]
 
 
 def operations(node: Node) -> Iterator[StackOperation]:
-    """The program of a node; equal programs mean equal nodes."""
+    """Yield the program of a node; equal programs mean equal nodes."""
     if isinstance(node, ScaledSum):
         yield from operations(node.input)
         yield StackOperation("scale", node.order, node=node)
@@ -338,37 +338,38 @@ def operations(node: Node) -> Iterator[StackOperation]:
         yield from _chain(node)
     else:
         count = 0
-        for each in node.inputs:
-            for program in _values(each, node):
+        for item in node.inputs:
+            for program in _values(item, node):
                 yield from program
                 count += 1
         yield StackOperation(node.order, node.how, numbers=count, node=node)
 
 
 def _chain(node: Sum) -> Iterator[StackOperation]:
+    """Yield the program of a chain."""
     if node.start == "zero":
         yield StackOperation("begin", node.how.fmt, node=node)
-    for i, each in enumerate(node.inputs):
-        if isinstance(each, (Steps, Gathered)):
-            for spans in steps_of(each):
+    for i, item in enumerate(node.inputs):
+        if isinstance(item, (Steps, Gathered)):
+            for spans in steps_of(item):
                 yield StackOperation("step", node.how, spans, node.product, node=node)
             continue
-        yield from operations(each)
+        yield from operations(item)
         if i or node.start == "zero":
-            yield StackOperation("join", node.how, node=each)
+            yield StackOperation("join", node.how, node=item)
 
 
-def _values(each: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[StackOperation]]:
-    """A program for every number that a sum in levels takes."""
-    if not isinstance(each, (Steps, Gathered)):
-        yield operations(each)
+def _values(item: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[StackOperation]]:
+    """Yield a program for every input of a pairwise or butterfly sum."""
+    if not isinstance(item, (Steps, Gathered)):
+        yield operations(item)
         return
-    for spans in steps_of(each):
+    for spans in steps_of(item):
         yield iter([StackOperation("push", node.how, spans, node.product, node=node)])
 
 
 def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:
-    """The terms of every addition.
+    """Yield the terms of every addition.
 
     Example:
       >>> from fpsim.schedules.trees.nodes import Steps, steps_of

@@ -31,14 +31,19 @@ from fpsim.schedules.trees.nodes import (
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kernel (docs/schedules.md)
-LEFT = 32, 4  # sums that reduce_1Block_kernel halves its own to, and that it adds one after the other at the end
-CUTS = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # a zero result is +0 (docs/matrix-units.md)
+LEFT = 32, 4  # reduce_1Block_kernel halves its sums down to 32, and adds the last 4 one after the other
+CUTS = (
+    Rule.FUSED,
+    Rule.SCALED,
+    Rule.GROUPED,
+    Rule.TWO_PASSES,
+)  # zero results are +0 (docs/matrix-units.md)
 
-MOST_PARTS = 1 << 20  # of a tree, which is built part by part: seconds of work
+MOST_PARTS = 1 << 20  # parts of a tree: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
-    """A ValueError where the tree of a schedule would have more than MOST_PARTS parts."""
+    """Raise a ValueError if the tree of a schedule would have more than MOST_PARTS parts."""
     sums, slicing = schedule.sums, schedule.slicing
     tiles = k // grain_of(schedule, unit) if slicing.rule == "interleaved" and slicing.count > 1 else 0
     if isinstance(sums, Lanes):
@@ -61,7 +66,7 @@ def _refuse(parts: int, tree: str) -> None:
 
 
 def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
-    """What one step of a unit does, without its name."""
+    """Return the arithmetic of one step of a unit."""
     if unit.rule is Rule.EXACT and unit.terms == 1:
         return Arithmetic("ieee", unit.d.fmt)
     return Arithmetic(
@@ -69,7 +74,7 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
         fraction_bits=unit.fraction_bits or None,
         floor_exponent=unit.floor_exponent if unit.fraction_bits else None,
         result_bits=unit.result_bits,
-        # the others add a step with fewer terms as if the rest were zeros
+        # other rules add a step with fewer terms as if the rest were zeros
         width=unit.terms if unit.rule is Rule.FLUSHED_TREE else 0,
         operands=unit.a.name if unit.a.name in ("tf32", "xf32") else "",
         scale=unit.scale or "", block=unit.block,
@@ -77,13 +82,13 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 
 
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
-    """The sums of slices by matrix instructions."""
+    """Return the sums of the slices by matrix instructions."""
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
     never_minus_zero = unit.rule in CUTS and unit.d.fmt == FP32
     parts = []
     for of in plan.slices:
-        starts = [*accumulate((run.terms for run in of.runs), initial=0)]  # of the runs, in the slice
+        starts = [*accumulate((run.terms for run in of.runs), initial=0)]  # position of each run in the slice
         if not plan.promoted:
             parts.append(_chain(of, starts, Span(0, of.terms), plan.step, how, never_minus_zero))
             continue
@@ -97,7 +102,7 @@ def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: 
 def _chain(
     of: Slice, starts: Sequence[int], block: Span, step: int, how: Arithmetic, never_minus_zero: bool
 ) -> TrackedNode:  # fmt: skip
-    """The instructions of a block of a slice, one after the other from +0."""
+    """Return the chain of a block's instructions from +0."""
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
     for start, stop in pairwise(cuts):
@@ -108,7 +113,7 @@ def _chain(
 def _add_run(
     steps: list[Steps | Gathered], runs: Sequence[Span], starts: Sequence[int], start: int, stop: int, step: int
 ) -> None:  # fmt: skip
-    """Instructions over positions start .. stop of a slice."""
+    """Append the instructions of positions start .. stop of a slice to `steps`."""
     if len(runs) == 1:
         first = runs[0].start + start
         whole, rest = divmod(stop - start, step)
@@ -130,7 +135,7 @@ def _add_run(
 
 
 def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
-    """Slices as the schedule puts them together."""
+    """Return the sum of the slices by the schedule's merge."""
     parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
     merge = schedule.slicing.merge
     if len(parts) == 1:
@@ -146,7 +151,7 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """The last slice, then the others in order, each of the first half with one of the second added to it."""
+    """Return the last slice plus the others in order, each of the first half together with one of the second."""
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
         add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last
@@ -158,34 +163,36 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
-    """The sums of slices by threads."""
+    """Return the sums of the slices by threads; cuBLAS's dot keeps two chains per thread where n is 1."""
     # products are multiples of the smallest float32, so that none rounds to -0
     coarse = _lowest(unit.a.fmt) + _lowest(unit.b.fmt) >= _lowest(FP32)
     return list(_by_lanes(lanes, plan, coarse, 2 if n == 1 else 1))
 
 
-@lru_cache(maxsize=256)  # units differ in their operands alone, and a search takes the same rows for each
+@lru_cache(maxsize=256)  # a search asks for the same schedules with units that differ in their operands alone
 def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tuple[TrackedNode, ...]:
-    """The same, where threads of cuBLAS's dot kernel have so many chains."""
+    """Return the sums of the slices by threads, with `chains` chains per thread of cuBLAS's dot kernel."""
     parts = []
     for of in plan.slices:
         run = of.runs[0] if of.runs else Span(0, 0)
         if lanes.merge == "blocks":
             parts.append(_dot_blocks(lanes, run, chains, coarse))
             continue
-        each = [_lane(lanes, run, plan.run, lane, coarse) for lane in range(lanes.count)]
+        of_lanes = [_lane(lanes, run, plan.run, lane, coarse) for lane in range(lanes.count)]
         butterfly = lanes.merge == "butterfly"
-        parts.append(add(FLOAT32, each, from_zero=lanes.lanes_from_zero, order="butterfly" if butterfly else "chain"))
+        parts.append(
+            add(FLOAT32, of_lanes, from_zero=lanes.lanes_from_zero, order="butterfly" if butterfly else "chain")
+        )
     return tuple(parts)
 
 
 def _lowest(fmt: Format) -> int:
-    """The exponent of the smallest subnormal."""
+    """Return the exponent of the smallest subnormal of a format."""
     return fmt.min_exponent - fmt.mantissa_bits
 
 
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
-    """What one lane adds: a chain, or a total of chains of `chunk` terms."""
+    """Return the sum of one lane: a chain, or a total of chains of `chunk` terms."""
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
     if not lanes.chunk:
@@ -200,11 +207,11 @@ def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Trac
             taken = min(left, stop - start)
             chunks[-1].append(Span(start, start + taken))
             start, left = start + taken, left - taken
-    return add(FLOAT32, [_threads_chain(each, coarse) for each in chunks], from_zero=lanes.chunks_from_zero)
+    return add(FLOAT32, [_threads_chain(chunk, coarse) for chunk in chunks], from_zero=lanes.chunks_from_zero)
 
 
 def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
-    """Fused multiply-adds in float32 from +0."""
+    """Return a chain of fused multiply-adds in float32 from +0."""
     steps: list[Steps | Gathered] = []
     for start, stop in runs:
         add_steps(steps, Steps(start, 1, stop - start, 1))
@@ -212,14 +219,14 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """The sum of a thread's chains, each of some terms."""
-    return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in each], coarse) for each in terms], from_zero=True)
+    """Return the sum of a thread's chains; `terms` has the terms of each."""
+    return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 
 def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
-    """dot_kernel and reduce_1Block_kernel of cuBLAS."""
+    """Return the sum of a slice by cuBLAS's dot_kernel and reduce_1Block_kernel."""
     tile, blocks = THREADS * chains, lanes.blocks
-    idle = _dot_thread([range(0)] * chains, coarse)  # most threads are, where K is short
+    idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short
     idle_block = add(FLOAT32, [idle] * THREADS, order="butterfly")
     sums = []
     for first in range(slice_.start, slice_.start + blocks * tile, tile):
@@ -244,7 +251,7 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
 
 
 def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
-    """The sum of a generic accumulator."""
+    """Return the sum of k terms by a generic accumulator."""
     inner = _accumulator_arithmetic(how, how.fmt, k)
     if k == 0:
         return TrackedNode(zero(how.result_format), True)
@@ -273,8 +280,8 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
 
 
 def _accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
-    """What one rounding of an accumulator does."""
-    stochastic = how.rounding is Rounding.STOCHASTIC  # then the random words depend on where a rounding stands
+    """Return the arithmetic of one rounding of an accumulator."""
+    stochastic = how.rounding is Rounding.STOCHASTIC  # the random numbers depend on the position of a rounding
     return Arithmetic(
         "ieee", fmt, how.rounding.name.lower(), overflow=how.overflow, subnormals=how.subnormals,
         stream=f"{how!r} of {k} terms" if stochastic else "",

@@ -1,4 +1,4 @@
-"""The picture of a tree of additions: terms at the bottom, sums above them, each coloured by what it keeps."""
+"""The picture of a tree of additions: terms at the bottom, sums above them, each coloured by its arithmetic."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fpsim.schedules.trees.boxes import ROW, Box, heights, levels_of, model_of
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Steps, Sum
 from fpsim.schedules.trees.tree import Tree
 
-SLOT = 0.16  # inches that a slot should have
+SLOT = 0.16  # inches of a slot
 NARROWEST, WIDEST = drawing.WIDTH + 1.5, 7.5  # inches, of a figure
 CHARACTER = 0.051  # inches, of a letter of 6.5 points
 BLUE, GREEN, RED, AMBER = drawing.COLORS["E4M3"], drawing.COLORS["FP16"], drawing.COLORS["E5M2"], drawing.COLORS["E2M1"]
-SHADE = 0.30  # how much colour a box has
+SHADE = 0.30  # share of colour in a box
 
 
 def tree_axes(tree: Tree, ax: Any = None, title: str = "") -> Any:
-    """Draw a tree into axes, new ones where there are none.
+    """Draw a tree into axes, or into new ones.
 
     Args:
       tree: as of `fpsim.schedules.tree`.
-      ax: matplotlib Axes.
-      title: above it.
+      ax: matplotlib Axes; None for new ones.
+      title: text above the tree.
 
     Returns:
       The Axes.
@@ -36,7 +36,8 @@ def tree_axes(tree: Tree, ax: Any = None, title: str = "") -> Any:
         slots = root.right + (1.2 if lost else 0)
         if ax is None:
             ax = _axes(slots, tops[-1])
-        painter = _Painter(ax, tops, _inches_per_slot(ax, slots), _colours(tree.root))
+        inches_per_slot = float(ax.get_window_extent().width / ax.figure.dpi / max(slots, 1))
+        painter = _Painter(ax, tops, inches_per_slot, _colours(tree.root))
         for box in root.all():
             painter.draw(box)
         if lost:
@@ -47,38 +48,34 @@ def tree_axes(tree: Tree, ax: Any = None, title: str = "") -> Any:
 
 
 def _axes(slots: float, height: float) -> Any:
-    """New axes for so many slots and inches."""
+    """Return new axes for a number of slots and a height in inches."""
     width = min(max(SLOT * slots + 1, NARROWEST), WIDEST)
     pyplot = load("matplotlib.pyplot", "drawing")
     return pyplot.subplots(figsize=(width, height + 1.4), layout="constrained")[1]
 
 
-def _inches_per_slot(ax: Any, slots: float) -> float:
-    return float(ax.get_window_extent().width / ax.figure.dpi / max(slots, 1))
-
-
 def _colours(root: Node) -> dict[Arithmetic, str]:
-    """A colour for each kind of addition: green for float32's own, blue and others for those of units."""
-    found: dict[Arithmetic, str] = {}
+    """Return a colour for each kind of addition: green for float32, blue and others for matrix units."""
+    colours: dict[Arithmetic, str] = {}
     others = iter([BLUE, *drawing.OTHER_COLORS])
 
     def visit(node: Node) -> None:
         if not isinstance(node, Sum):
             visit(node.input)
             return
-        inner = [each for each in node.inputs if not isinstance(each, (Steps, Gathered))]
-        for each in inner[:2] + inner[-1:]:
-            visit(each)
-        if node.how not in found:
+        inner = [inner_node for inner_node in node.inputs if not isinstance(inner_node, (Steps, Gathered))]
+        for inner_node in inner[:2] + inner[-1:]:
+            visit(inner_node)
+        if node.how not in colours:
             plain = node.how.rule == "ieee" and node.how.fmt == FP32
-            found[node.how] = GREEN if plain and node.how.then is None else RED if node.how.then else next(others)
+            colours[node.how] = GREEN if plain and node.how.then is None else RED if node.how.then else next(others)
 
     visit(root)
-    return found
+    return colours
 
 
 def _tint(colour: str, share: float) -> tuple[float, float, float]:
-    """A colour mixed with white."""
+    """Return a colour mixed with white."""
     rgb = load("matplotlib.colors", "drawing").to_rgb(colour)
     red, green, blue = (1 - share * (1 - channel) for channel in rgb)
     return red, green, blue
@@ -91,10 +88,10 @@ class _Painter:
         self.ax, self.tops, self.slot, self.colours = ax, tops, slot, colours
         self.patches = load("matplotlib.patches", "drawing")
         self.ticks: list[tuple[float, str]] = []
-        self.rows: dict[float, str] = {}  # words for rows whose boxes are too narrow for any
+        self.rows: dict[float, str] = {}  # texts of rows whose boxes are too narrow for text
 
     def draw(self, box: Box) -> None:
-        """One box."""
+        """Draw one box without those inside it."""
         bottom, top = (self.tops[box.level - 1] if box.level else 0.0), self.tops[box.ceiling]
         if box.kind == "sum":
             self._sum(box, bottom, top)
@@ -125,7 +122,7 @@ class _Painter:
         self.ax.add_patch(patch)
 
     def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
-        """The first text that fits into a box, or else the words of a row."""
+        """Write the first text that fits into a box, else keep the first one for the label of its row."""
         room = (box.right - box.left) * self.slot - 0.03
         for text in candidates:
             if len(text) * CHARACTER * size / 6.5 <= room:
@@ -135,14 +132,14 @@ class _Painter:
             self.rows[y] = candidates[0]
 
     def _sum(self, box: Box, bottom: float, top: float) -> None:
-        """A sum: its box, and where its inputs join."""
+        """Draw the box of a sum and the lines of its inputs."""
         colour = self.colours.get(box.node.how, GREEN)
         rows = levels_of(box)
         if rows > 1:
             self._butterfly(box, bottom, top, rows, colour)
             return
         self._rectangle(box, bottom, top, _tint(colour, SHADE))
-        joins = [each for each in box.inside if each.kind != "more"]
+        joins = [inner for inner in box.inside if inner.kind != "more"]
         has_rail = len(box.inside) > 1 and box.node.order == "chain"
         y = bottom + 0.10
         if has_rail:
@@ -152,21 +149,21 @@ class _Painter:
         self._text(box, (y + 0.07 + top) / 2 if has_rail else (bottom + top) / 2, [box.text, *of, box.short])
 
     def _rail(self, box: Box, joins: Sequence[Box], bottom: float, y: float, colour: str) -> None:
-        """The running sum from left to right, with a dot where an input joins it; open where it starts at +0."""
+        """Draw the running sum from left to right, with a dot for each input and an open one for a start at +0."""
         ends = (box.inside[0].middle, box.inside[-1].middle)
         self.ax.plot(ends, (y, y), color=colour, linewidth=0.9, solid_capstyle="round", zorder=3)
-        for each in joins:
-            self.ax.plot((each.middle, each.middle), (bottom, y), color=colour, linewidth=0.9, zorder=3)
+        for inner in joins:
+            self.ax.plot((inner.middle, inner.middle), (bottom, y), color=colour, linewidth=0.9, zorder=3)
         starts = [box.inside[0].middle] if box.node.start == "zero" else []
-        added = [each.middle for each in joins if each is not box.inside[0]]
+        added = [inner.middle for inner in joins if inner is not box.inside[0]]
         size = min(3.0, 20 * self.slot)
         self.ax.plot(added, [y] * len(added), "o", color=colour, markersize=size, markeredgewidth=0, zorder=4)
         self.ax.plot(starts, [y] * len(starts), "o", color=colour, markersize=size, markeredgewidth=0.8,
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """A row of boxes for every halving."""
-        sides = [(each.left, each.right) for each in box.inside]
+        """Draw a row of boxes for every halving of a butterfly."""
+        sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows
         count = 1 << rows
         places = [int(format(i, f"0{rows}b")[::-1], 2) for i in range(count)]
@@ -188,7 +185,7 @@ class _Painter:
                 self._text(part, y + height / 2, words, size=6)
 
     def finish(self, root: Box, lost: Box | None, title: str) -> None:
-        """Axes, ticks, title and legend."""
+        """Set the limits, ticks, title and legend of the axes."""
         ax = self.ax
         ax.set_xlim(0, lost.right if lost else root.right)
         ax.set_ylim(0, self.tops[-1] + 0.03)
@@ -209,7 +206,7 @@ class _Painter:
             ax.set_title(title, loc="left", fontsize=8, fontweight="bold", pad=6 + 10 * lines, linespacing=1.3)
 
     def _legend(self, root: Box) -> int:
-        """What the colours mean; how many lines that takes."""
+        """Draw the legend of the colours and return its number of lines."""
         kinds = {box.kind for box in root.all()}
         zeros = any(box.kind == "sum" and box.node.start == "zero" and len(box.inside) > 1 for box in root.all())
         handles = [self.patches.Patch(color=_tint(c, SHADE), label=how.words) for how, c in self.colours.items()]
@@ -221,7 +218,7 @@ class _Painter:
             line = load("matplotlib.lines", "drawing").Line2D
             handles.append(line([], [], marker="o", markersize=3, markerfacecolor="white", color=drawing.QUIET,
                                 linewidth=0, label="starts at +0"))  # fmt: skip
-        widest = max(len(each.get_label()) for each in handles) * CHARACTER + 0.3
+        widest = max(len(handle.get_label()) for handle in handles) * CHARACTER + 0.3
         columns: int = max(1, min(len(handles), int(self.slot * self.ax.get_xlim()[1] / widest)))
         self.ax.legend(
             handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, fontsize=6.5,

@@ -1,4 +1,4 @@
-"""A sum as a tree: which products and partial sums meet in which addition, and what that addition keeps."""
+"""A sum as a tree: the products and partial sums of each addition, and the bits that it keeps."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LARGEST_K = 1 << 63
 class Tree:
     """The additions behind one output of a product.
 
-    Equal trees mean equal bits (NaNs count as equal), for the same operands and without c. Trees that differ give other
-    bits for some operands as a rule, though not for all.
+    Equal trees give equal bits for the same operands without C, where all NaNs count as equal. Different trees usually
+    give different bits for some operands, but not for all.
 
     Args:
-      k: terms of the product.
-      root: the last node: a Sum, Round or Scaled.
-      lost: terms of K that are never added.
+      k: number of terms of the product.
+      root: the last node: a Sum, Round or ScaledSum.
+      lost: terms of K that are left out of the sum.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value.
 
     Example:
       >>> import fpsim as fp
@@ -61,12 +61,12 @@ class Tree:
 
     @property
     def fmt(self) -> Format:
-        """The format of the result."""
+        """Return the format of the result."""
         return self.root.fmt
 
     @property
     def depth(self) -> int:
-        """Levels of nodes, the products included.
+        """Return the number of levels of nodes, products included.
 
         Example:
           >>> import fpsim as fp
@@ -76,7 +76,7 @@ class Tree:
         return self.root.depth
 
     def operations(self) -> Iterator[StackOperation]:
-        """The tree as a program for a machine with a stack of running sums, in the order of the terms.
+        """Return the tree as a program for a machine with a stack of running sums, in the order of the terms.
 
         Example:
           >>> import fpsim as fp
@@ -86,11 +86,11 @@ class Tree:
         return operations(self.root)
 
     def compare(self, other: Tree, names: tuple[str, str] = ("x", "y")) -> Comparison:
-        """Whether another tree is the same, and where they first differ.
+        """Return whether another tree is equal, or the first difference.
 
         Args:
           other: the tree to compare with.
-          names: what the sentence calls the two.
+          names: the names of the two trees in the sentence.
 
         Example:
           >>> import fpsim as fp
@@ -114,21 +114,21 @@ def tree(
     how: Schedule | MatrixUnit | Accumulator | str, k: int, *, n: int | None = None,
     accumulate: MatrixUnit | str | None = None, out_fmt: FormatLike | None = None, scaled: bool | None = None,
 ) -> Tree:  # fmt: skip
-    """The tree by which a schedule, a matrix unit or an accumulator adds K products.
+    """Return the tree by which a schedule, a matrix unit or an accumulator adds K products.
 
     Args:
       how: a schedule, a unit or its name (one chain), or an accumulator such as `fp.Sequential(fp.BF16)`.
-      k: terms.
-      n: columns of the product; cuBLAS's dot adds otherwise where it is 1. None for any other number.
+      k: number of terms.
+      n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
       accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) with E4M3 or, for
         cuBLAS's default, CUTLASS and other families of 16-bit operands, FP16 operands.
       out_fmt: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
-      scaled: whether partial sums meet block scales; None where the schedule is for such operands.
+      scaled: whether partial sums are multiplied by block scales; None for yes if the schedule is for such operands.
 
     Raises:
-      ValueError: an unknown unit, k below 0, scales for a schedule that has no place for them, or a k with which the
-        tree would have more than 2**20 parts.
-      TypeError: something else than a schedule, unit or accumulator.
+      ValueError: an unknown unit, k below 0, scales for a schedule without block scales, or a k with which the tree
+        would have more than 2**20 parts.
+      TypeError: `how` is not a schedule, unit or accumulator.
 
     Source: docs/schedules.md, docs/matrix-units.md, docs/accumulators.md.
 
@@ -151,7 +151,7 @@ def tree(
     if scaled is not None:
         require_kind("scaled", scaled, bool, "True, False or None")
     if scaled and not how.block_scaled:
-        raise ValueError(f"{how} has no place for scales that change along K. Leave scaled out, or take deepgemm().")
+        raise ValueError(f"{how} takes no scales that change along K. Leave scaled out, or take deepgemm().")
     unit = unit_of(how, accumulate)
     refuse_many_parts(how, unit, k)
     plan = plan_of(how, unit, k)
@@ -169,7 +169,7 @@ def compare(
     n: int | None = None, accumulate: MatrixUnit | str | None = None, out_fmt: FormatLike | None = None,
     scaled: bool | None = None,
 ) -> Comparison:  # fmt: skip
-    """Whether two schedules, units or accumulators add K products alike, and where they first differ.
+    """Return whether two schedules, units or accumulators add K products in the same way, or their first difference.
 
     Args:
       x, y: as `how` of `fp.schedules.tree`.
@@ -191,16 +191,16 @@ def compare(
     shared = shared if accumulate is None else named_unit("accumulate", accumulate)
     first, second = (
         tree(
-            each, k, n=n, accumulate=shared, out_fmt=out_fmt,
-            scaled=scaled if isinstance(each, Schedule) and each.block_scaled else None,
+            how, k, n=n, accumulate=shared, out_fmt=out_fmt,
+            scaled=scaled if isinstance(how, Schedule) and how.block_scaled else None,
         )
-        for each in (x, y)
+        for how in (x, y)
     )  # fmt: skip
     return first.compare(second, (str(x), str(y)))
 
 
 def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> MatrixUnit:
-    """The unit that a schedule is read with where none is given.
+    """Return the given unit, or the default unit of a schedule.
 
     Example:
       >>> import fpsim as fp
@@ -214,20 +214,20 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
 
 
 def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:
-    """The unit that something is read with, None where it takes any."""
+    """Return the unit of a schedule, unit or name; None if it takes any unit."""
     if isinstance(how, Schedule):
         return None if how.name == "FLAT" else unit_of(how)
     return None if isinstance(how, Accumulator) else _unit_named(how)
 
 
 def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
-    """The unit of a name, where a schedule is possible as well."""
+    """Return the unit of a name; the error for an unknown one suggests schedules too."""
     try:
         return named_unit("how", how)
     except ValueError as reason:
         meant = schedules_meant(how) if isinstance(how, str) and "Did you mean" not in str(reason) else []
         if not meant and isinstance(how, str) and find_by_name(how.lower()) is not None:
-            raise  # a format, of which the message speaks
+            raise  # the message suggests the format
         if not meant:
             raise ValueError(f"{reason} Schedules are passed as objects, such as fp.schedules.FLAT.") from None
     raise TypeError(

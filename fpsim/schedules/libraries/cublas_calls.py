@@ -1,0 +1,115 @@
+"""cuBLAS as a library: a schedule of every kernel family, and the calls that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
+from fpsim.matrix_units.chips import resolve
+from fpsim.matrix_units.matrix_unit import Rule as UnitRule
+from fpsim.schedules.call import Call, Library, other_chip
+from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES, HEURISTIC, ON, cublas
+from fpsim.schedules.schedule import Schedule
+
+DOC = "cuBLAS manual, cublasLtMatmul"
+TORCH = "torch._scaled_mm"
+TE_TEST = "TransformerEngine, test_float8_blockwise_gemm_exact.py"
+OUTPUTS = (FP32, FP16, BF16, E4M3, E5M2)
+UNKNOWN_MULTIPROCESSORS = 132  # those of an H100, for chips whose number is not known here
+GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outputs
+
+
+def _operands(call: Call) -> Iterator[str]:
+    """Yield a sentence for each format of an operand or result that the family does not have."""
+    family, unit = call.schedule.family, call.unit
+    takes_half, takes_fp8 = family not in ("xmma", "block_scaled"), family in ("nvjet", "xmma", "block_scaled")
+    if not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
+        kinds = " or ".join(["FP16 or BF16"] * takes_half + ["FP8"] * takes_fp8)
+        source = "mmaemu" if family == "xmma" else HEURISTIC
+        yield f"cuBLAS's {family} kernels take {kinds} ({source}); got {unit.name}."
+    if takes_fp8 and unit.rule is not UnitRule.FUSED:
+        yield f"cuBLAS's {family} kernels run on wgmma, tcgen05 or, on Ada, mma, without block scales; got {unit.name}."
+    if call.out_fmt not in OUTPUTS:
+        yield f"cuBLAS gives {', '.join(map(str, OUTPUTS))} ({DOC}); got out_fmt {call.out_fmt}."
+    if unit.d.fmt != FP32:
+        yield f"cuBLAS is known with float32 sums alone, CUBLAS_COMPUTE_32F ({HEURISTIC}); got {unit.name}."
+    if unit.a.fmt == E5M2 and unit.b.fmt == E5M2:
+        yield f"cuBLAS does not multiply E5M2 by E5M2 ({DOC}, table of FP8 types). Encode one operand in E4M3."
+
+
+def _alignment(call: Call) -> Iterator[str]:
+    """Yield a sentence if the sizes are not multiples of those that cuBLAS needs."""
+    m, n, k = call.m, call.n, call.k
+    if call.schedule.family == "block_scaled":
+        if m % 4 or n % 8 or k % 16:
+            yield f"cuBLAS's block scaling wants M % 4, N % 8 and K % 16 to be 0 ({TE_TEST}); got {m} x {n} x {k}. Pad."
+    elif call.is_fp8 and (m % 16 or n % 16 or k % 16):
+        yield (
+            f"cuBLAS takes FP8 only where M, N and K are multiples of 16 ({DOC}: FP8 kernels; {HEURISTIC}); "
+            f"got {m} x {n} x {k}. Pad with zeros."
+        )
+
+
+def _scales(call: Call) -> Iterator[str]:
+    """Yield a sentence for each reason why the family refuses the scales."""
+    kinds = {call.scale_a, call.scale_b} - {"none"}
+    if kinds and call.is_half:
+        yield f"cuBLAS has scales for FP8 operands only ({DOC}, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); got scales."
+    if call.schedule.family != "block_scaled":
+        return
+    if call.scale_a == "128x128" and call.scale_b == "128x128":
+        yield f"cuBLAS has no product of 128x128 by 128x128 blocks of scales ({DOC}; {TORCH}). Scale one side by 1x128."
+    if call.schedule.fast_accum:
+        yield f"cuBLAS has no fast accumulation with block scaling ({TORCH}: get_scale_mode). Leave fast_accum out."
+    if call.out_fmt not in (FP16, BF16, FP32):
+        yield f"cuBLAS gives block-scaled products in FP16, BF16 or FP32 ({DOC}); got out_fmt {call.out_fmt}."
+
+
+def _outputs(call: Call) -> Iterator[str]:
+    """Yield a sentence for each reason why the family refuses the number of outputs."""
+    family, outputs = call.schedule.family, call.m * call.n
+    if family in ("gemv", "dot") and min(call.m, call.n) > 1:
+        yield f"cuBLAS's {family} kernels need M = 1 or N = 1 ({HEURISTIC}); got {call.m} x {call.n}."
+    option = call.schedule.option("option", -1)
+    if family == "gemv" and option == GEMV_SLICES and call.m > 1:
+        yield f"option {GEMV_SLICES} of gemv was seen with M = 1 only ({HEURISTIC}); got {call.m} x {call.n}."
+    limit = (resolve(call.schedule.arch).chip.multiprocessors or UNKNOWN_MULTIPROCESSORS) * 2048 // 32
+    if family == "gemv" and option == GEMV_BUTTERFLY and outputs > limit:
+        yield (
+            f"option {GEMV_BUTTERFLY} of gemv has these lanes for up to {limit} outputs, 2048 / 32 per multiprocessor "
+            f"({HEURISTIC}); got {outputs}."
+        )
+
+
+def _shapes(call: Call) -> Iterator[str]:
+    """Yield a sentence if cuBLAS's heuristic takes another kernel for row-major operands of this shape (HEURISTIC)."""
+    if call.is_half and call.schedule.family == "nvjet" and (call.k % 8 or call.n % 8):
+        yield (
+            f"cuBLAS takes nvjet where K and N are multiples of 8; for K = {call.k}, N = {call.n} it takes a CUTLASS "
+            "kernel."
+        )
+
+
+def _rows() -> list[Schedule]:
+    """List a schedule of every family on every architecture."""
+    rows = []
+    for chip in (resolve(name).chip for name in ON):
+        arch = chip.sm
+        for family in ON[chip.arch]:
+            if family == "gemv":
+                options = sorted([*GEMV[arch], GEMV_SLICES])
+                rows += [cublas(arch, family=family, option=option) for option in options]
+            elif family == "gemm_sn":
+                rows += [cublas(arch, family=family, option=option) for option in (0, 1)]
+            elif family == "cutlass":
+                rows += [cublas(arch, family=family, stages=stages) for stages in (0, 7, 13, 19)]
+            else:
+                rows.append(cublas(arch, family=family))
+            if family in ("nvjet", "xmma"):
+                rows.append(cublas(arch, family=family, fast_accum=True))
+    return rows
+
+
+LIBRARY = Library(
+    "cuBLAS", tuple(_rows()), refusals=(other_chip, _operands, _alignment, _scales, _outputs), remarks=(_shapes,)
+)
