@@ -1,4 +1,4 @@
-"""Reveal the arithmetic of a black box: from a callable alone, a model with the same bits."""
+"""Models of the arithmetic of black boxes, revealed by calls alone, with the same bits."""
 
 from fpsim.lazy import face
 from fpsim.probe.model import Model

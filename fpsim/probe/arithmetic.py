@@ -1,4 +1,4 @@
-"""Finds the arithmetic of additions of a known order: format, rounding, and which products join unrounded."""
+"""Finds the arithmetic of additions of a known order: format, rounding, and products that are added unrounded."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from fpsim.formats.named import BF16, FP16, FP32, FP64, NAMED, TF32, Format
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.counter import ROWS, Counter
 from fpsim.probe.order import Branch, Order
-from fpsim.probe.program import FLUSHES, AdditionRule, Program
+from fpsim.probe.programs.program import Program
+from fpsim.probe.programs.rules import FLUSHES, AdditionRule
 
 ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "down", "up")
 ALIGNMENTS = ("truncate", "floor", "nearest")
-MOST_BITS = 80  # of a sum that are looked for
-NARROW = -100  # smallest exponents above it belong to formats whose subnormals usual operands reach
+MOST_BITS = 80  # bits of a sum that are searched
+NARROW = -100  # formats with a smallest exponent above this have subnormals that usual operands reach
 USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 
 
 def programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Programs that may be the black box, the likely ones first; what it does with single sums decides which.
+    """Yield programs that may have the bits of a black box, the likely ones first, by the results of single sums.
 
     Args:
-      counter: of the black box.
-      order: of its additions.
+      counter: the counter of the black box.
+      order: the order of its additions.
     """
     box = counter.box
     cut = _fraction_bits(counter, order)
     bits = _bits(counter, order)
-    found = _formats(bits, box.fmt)
+    formats = _formats(bits, box.fmt)
     roundings = _roundings(counter, order, bits)
-    how = ((to, *rest) for to in found for rest in product(roundings, _zeros(box), _usual_flushes(box, to)))
+    how = ((to, *rest) for to in formats for rest in product(roundings, _zeros(box), _usual_flushes(box, to)))
     for fmt, rounding, zeros, (flushes, least) in how:
         if cut is None:
             rule = AdditionRule(
@@ -50,14 +51,14 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Programs that round to nearest even to the usual formats, whatever single sums show."""
+    """Yield programs that round to nearest even to the usual formats, whatever single sums show."""
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
         yield from _exact(box, order, AdditionRule(fmt, zeros=zeros))
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """Return the flushes that usual operands show: of formats of few exponents, whose subnormals these reach."""
+    """List the flushes that usual operands can show, which reach the subnormals of formats with few exponents."""
     least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
     sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
     results: list[tuple[str, ...]] = [(), ("results",)] if _is_narrow(box.fmt) and fmt != box.fmt else [()]
@@ -68,15 +69,17 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
+    """Return whether usual operands reach the subnormals of a format."""
     return fmt.min_exponent > NARROW
 
 
 def _least(fmt: Format) -> float:
+    """Return the smallest normal value of a format."""
     return float(fmt.smallest_normal)
 
 
 def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
-    """The same program with other subnormals that become zeros, the fewest first."""
+    """Yield the same program with other flushes, the fewest first."""
     names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
     inputs = list(product(*((0.0, _least(operand.fmt)) for operand in box.operands)))
     sets = [some for count in range(len(names) + 1) for some in combinations(names, count)]
@@ -87,7 +90,7 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Programs whose nodes round exact sums."""
+    """Yield programs whose nodes round exact sums."""
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
         return
@@ -98,7 +101,7 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 
 
 def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Programs whose additions have formats of their own, by the bits that each of them keeps."""
+    """Yield programs whose additions have different formats, by the bits that each addition keeps."""
     box = counter.box
     if order.widest != 2 or counter.large - counter.small < FP64.precision:
         return
@@ -112,21 +115,21 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
-    """The format of every addition, seen once its sibling cancels most of the sum; of the last one it is a guess."""
+    """Return the format of every addition, measured when its sibling cancels most of the sum; the last is a guess."""
     box = counter.box
-    stack: list[tuple[int, int | None]] = []  # of numbers: their smallest term, and the addition that made them
+    stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that made it
     pairs: list[tuple[int, int]] = []
-    beside: dict[int, int] = {}
-    for each in order.program:
-        if each >= 0:
-            stack.append((each, None))
+    siblings: dict[int, int] = {}  # addition -> a term of the number added to its sum
+    for step in order.program:
+        if step >= 0:
+            stack.append((step, None))
             continue
         (x, of_x), (y, of_y) = stack[-2:]
-        beside |= {of: term for of, term in ((of_x, y), (of_y, x)) if of is not None}
+        siblings |= {of: term for of, term in ((of_x, y), (of_y, x)) if of is not None}
         pairs.append((x, y))
         stack[-2:] = [(min(x, y), len(pairs) - 1)]
     kept = np.zeros(len(pairs), np.int64)
-    inner = np.array(sorted(beside))
+    inner = np.array(sorted(siblings))
     step = max(ROWS // box.n, 1)
     for fmt in (BF16, FP16, FP32):
         for start in range(0, inner.size, step):
@@ -135,25 +138,25 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
             large, small = np.array([pairs[at] for at in part]).T
             rows[lines, large] = 2.0 ** (counter.small + fmt.precision)
             rows[lines, small] = 2.0**counter.small
-            rows[lines, [beside[int(at)] for at in part]] = -(2.0 ** (counter.small + fmt.precision))
+            rows[lines, [siblings[int(at)] for at in part]] = -(2.0 ** (counter.small + fmt.precision))
             kept[part] += box.values(rows) == 2.0**counter.small
-    found = [(BF16, FP16, FP32, FP64)[count] for count in kept]
-    found[-1] = found[-2] if len(found) > 1 else found[-1]
-    return tuple(found)
+    formats = [(BF16, FP16, FP32, FP64)[count] for count in kept]
+    formats[-1] = formats[-2] if len(formats) > 1 else formats[-1]
+    return tuple(formats)
 
 
 def _formats(bits: int, out: Format) -> list[Format]:
-    """The formats with so many bits of precision; of more bits than any known sum shows, the result's own."""
+    """List the formats with a precision of `bits`, and wider ones if the result's precision hides further bits."""
     signed = [fmt for fmt in dict.fromkeys((*USUAL_FORMATS, *NAMED.values())) if fmt.signed and fmt.has_zero]
-    found = [fmt for fmt in signed if fmt.precision == bits]
+    exact = [fmt for fmt in signed if fmt.precision == bits]
     wider = [fmt for fmt in USUAL_FORMATS if fmt.precision > bits] if bits == out.precision else []
-    # results that have been cut to fewer bits than their format has
-    cut = [FP32] if not found and bits < FP32.precision else []
-    return sorted(found, key=lambda fmt: fmt != out) + wider + cut
+    # results may be cut to fewer bits than their format has
+    cut = [FP32] if not exact and bits < FP32.precision else []
+    return sorted(exact, key=lambda fmt: fmt != out) + wider + cut
 
 
 def _overflow(counter: Counter, fmt: Format) -> str:
-    """Return what becomes of a sum beyond the largest number of a format, by twice its largest."""
+    """Return the overflow mode of sums in a format, by the sum of its largest number with itself."""
     box = counter.box
     two = counter.alive[:2]
     if box.operands[0].fmt.max < fmt.max or two.size < 2:
@@ -168,7 +171,7 @@ def _overflow(counter: Counter, fmt: Format) -> str:
 
 
 def _zeros(box: BlackBox) -> tuple[str, ...]:
-    """Return what may become of the signs of zeros, by a sum of -0 alone."""
+    """Return the possible treatments of zeros (`AdditionRule.zeros`), by a sum of -0 alone."""
     minus = np.full((1, box.n), -0.0)
     if len(box.operands) == 1:
         return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")
@@ -179,7 +182,7 @@ def _zeros(box: BlackBox) -> tuple[str, ...]:
 
 
 def _bits(counter: Counter, order: Order) -> int:
-    """Bits of a partial sum: from its first one to the last that is kept, seen once a third term cancels the first."""
+    """Return the bits that a partial sum keeps, measured when a third term cancels its first bit."""
     three = _three(order.branch)
     if three is None:
         return counter.bits
@@ -194,12 +197,12 @@ def _bits(counter: Counter, order: Order) -> int:
 
 
 def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
-    """The roundings that a quarter, half and three quarters of the last bit, of both signs, leave possible."""
+    """Return the roundings that agree with sums whose rest is a quarter, half or three quarters of the last bit."""
     three = _three(order.branch)
     if three is None or counter.large - counter.small < bits + 2:
         return ROUNDINGS
     i, j, k = three
-    unit = 2.0 ** (counter.small + 2)  # the last bit of a sum that begins with `first`
+    unit = 2.0 ** (counter.small + 2)  # the last bit of a sum whose first bit is `first`
     first = unit * 2.0 ** (bits - 1)
     parts = np.array([0.25, 0.5, 0.75]) * unit
     rows = np.zeros((6, counter.box.n))
@@ -212,7 +215,7 @@ def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
     return tuple(word for word, seen in GROWS.items() if seen == grows) or ROUNDINGS
 
 
-# Whether a magnitude grows by a bit for a quarter, half and three quarters of it, first of positive sums.
+# Whether a magnitude is rounded up for a rest of a quarter, half and three quarters: of positive, then negative sums.
 GROWS = {
     "nearest_even": (False, False, True) * 2, "toward_zero": (False,) * 6, "nearest_away": (False, True, True) * 2,
     "down": (False, False, False, True, True, True), "up": (True, True, True, False, False, False),
@@ -220,20 +223,20 @@ GROWS = {
 
 
 def _three(branch: Branch) -> tuple[int, int, int] | None:
-    """Two terms that meet below the node where they meet a third one; None where no node lies below another."""
+    """Return two terms that are added before a third one joins them; None if no node is below another."""
     stack = [branch]
     while stack:
         node = stack.pop()
         for child in node.children:
             if child.children:
-                other = next(each for each in node.children if each is not child)
+                other = next(sibling for sibling in node.children if sibling is not child)
                 return child.children[0].lowest, child.children[1].lowest, other.lowest
         stack.extend(node.children)
     return None
 
 
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
-    """Bits below the largest exponent that a node of three numbers or more keeps; None where it adds exactly."""
+    """Return the fraction bits that a node of three or more numbers keeps; None if it adds exactly."""
     node = _widest(order.branch)
     if len(node.children) < 3:
         return None
@@ -248,7 +251,7 @@ def _fraction_bits(counter: Counter, order: Order) -> int | None:
 
 
 def _widest(branch: Branch) -> Branch:
-    """The node that adds most numbers."""
+    """Return the node that adds most numbers."""
     best, stack = branch, [branch]
     while stack:
         node = stack.pop()
@@ -261,13 +264,13 @@ def _widest(branch: Branch) -> Branch:
 
 
 def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
-    """Terms whose product is not rounded before it is added.
+    """Return the terms whose product is not rounded before it is added.
 
-    Where the format cannot hold products, (1 + 2^-h)^2 stands beside what cancels all but its last bit; where it can,
-    but for their range, a product beyond it stands beside -Inf.
+    If the format is too short for products, (1 + 2^-h)^2 is added to a number that cancels all but its last bit. If
+    only its range is too small, a product beyond it is added to -Inf.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
-    pairs = list(_beside(order.branch))
+    pairs = list(_pairs_of_siblings(order.branch))
     half = (fmt.precision + 1) // 2
     longer = of_a.precision + of_b.precision > fmt.precision
     high = min(of_a.max, of_b.max) ** 0.5 * 4.0
@@ -276,24 +279,24 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
         return frozenset()
     large, other = (1 + 2.0**-half, -(1 + 2.0 ** (1 - half))) if longer else (2.0 ** int(np.log2(high)), -np.inf)
     exactly = 2.0 ** (-2 * half) if longer else -np.inf
-    found: list[int] = []
+    terms: list[int] = []
     step = max(ROWS // box.n, 1)
     for start in range(0, len(pairs), step):
         part = np.array(pairs[start : start + step])
-        each = np.arange(len(part))
+        lines = np.arange(len(part))
         a, b = np.zeros((len(part), box.n)), np.ones((len(part), box.n))
-        a[each, part[:, 0]] = b[each, part[:, 0]] = large
-        a[each, part[:, 1]] = other
-        found += [int(k) for k, rest in zip(part[:, 0], box.of(a, b), strict=True) if rest == exactly]
-    return frozenset(found)
+        a[lines, part[:, 0]] = b[lines, part[:, 0]] = large
+        a[lines, part[:, 1]] = other
+        terms += [int(k) for k, rest in zip(part[:, 0], box.of(a, b), strict=True) if rest == exactly]
+    return frozenset(terms)
 
 
-def _beside(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Every term with one of those that it meets first."""
+def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
+    """Yield every term with another one of the node that adds it."""
     stack = [branch]
     while stack:
         node = stack.pop()
         for child in node.children:
             if not child.children:
-                yield child.lowest, next(each for each in node.children if each is not child).lowest
+                yield child.lowest, next(sibling for sibling in node.children if sibling is not child).lowest
         stack.extend(node.children)

@@ -1,116 +1,30 @@
-"""A callable as a black box: how terms reach it, and what is asked of its answers."""
+"""A callable as a black box: its operands, its calls, and the checks of its results."""
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fpsim.arrays import Array, as_array, format_of, to_torch
-from fpsim.casts.cast import decode, encode
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.float_format import DTYPES
-from fpsim.formats.named import E8M0, FP32, FP64, TF32, Format
-from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.matrix_unit import ELEMENTS, SCALES, Element
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.matrix_units.matrix_unit import SCALES
+from fpsim.probe.operands import ProbedCall, ProbedOperand, has_tensors
 
 Function = Callable[..., Any]
-LONGEST = 600.0  # seconds that probing may take by the first call's time
-REPEATS = 3  # calls on the same operands, which must give the same bits
+LONGEST = 600.0  # seconds that probing may take, estimated from the time of the first calls
+REPEATS = 3  # calls with the same operands, which must give the same bits
 ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
-INTEGERS = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
-LAYOUTS = ("nn", "nt", "tn", "tt")  # of a and b, in BLAS's letters: n is row-major, t is the transpose of that
-TF32_BITS = np.uint32(0xFFFFE000)  # of a float32, those that TF32 has
-
-
-class ProbedOperand(NamedTuple):
-    """An operand: the format of its values, and how they are passed."""
-
-    fmt: Format  # of floats; FP64 for integers, whose arrays are made elsewhere
-    element: str = ""  # its name in units, where it was given so
-    tensors: bool = False  # of torch
-    integer: str = ""  # the dtype of integers, such as "int8"
-
-    @property
-    def exponents(self) -> tuple[int, int]:
-        """The exponents of the smallest value and of the largest power of two."""
-        return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
-
-    def passed(self, values: Array) -> Array:
-        """float64 values, which the format holds, as the array that a callable gets."""
-        if self.integer:
-            return np.asarray(values).astype(self.integer)
-        if self.fmt == TF32:
-            return np.asarray(values, np.float32)
-        dtype = DTYPES.get(self.fmt)
-        if dtype is not None and dtype.kind == "f":
-            return np.asarray(values, dtype)
-        codes = encode(np.asarray(values, np.float64), self.fmt)
-        return codes if dtype is None else codes.view(dtype)
-
-    def drawn(self, values: Array) -> Array:
-        """float64 values rounded to the format, finite ones beyond its range to its largest; Inf stays."""
-        if self.integer:
-            return np.clip(np.rint(values), 0 if self.integer.startswith("u") else -8, 7)
-        if self.fmt == TF32:
-            with np.errstate(over="ignore"):
-                bits = np.asarray(values, np.float32).view(np.uint32) & TF32_BITS
-            return bits.view(np.float32).astype(np.float64)
-        if self.fmt.bits > 32:
-            return np.asarray(values, np.float64)
-        return decode(
-            encode(np.asarray(values, np.float64), self.fmt, overflow="saturate_finite"), self.fmt, np.float64
-        )
-
-    def values(self, codes: Array) -> Array:
-        """float64 values of codes."""
-        return decode(codes, FP32 if self.fmt == TF32 else self.fmt, np.float64)
-
-
-def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
-    """The operand that a format, a dtype of NumPy or torch, or an element of a unit names; `integers`: theirs too.
-
-    Raises:
-      ValueError: nothing has that name, or it has no zero to add.
-
-    Example:
-      >>> from fpsim.probe.black_box import operand_of
-      >>> operand_of("bf16", "a").fmt.name, operand_of("bf8", "a").fmt.name, operand_of(np.float16, "a").fmt.name
-      ('BF16', 'E5M2FNUZ', 'FP16')
-    """
-    integer = integer_dtype(spec) if integers else ""
-    if integer:
-        return ProbedOperand(FP64, tensors=str(spec).startswith("torch."), integer=integer)
-    if isinstance(spec, Element):
-        return ProbedOperand(spec.fmt, spec.name)
-    if isinstance(spec, str) and spec.lower() in ELEMENTS:
-        element = ELEMENTS[spec.lower()]
-        return ProbedOperand(element.fmt, element.name)
-    fmt = find_format(spec)
-    if not fmt.has_zero or fmt == E8M0:
-        raise ValueError(f"{name} must be a format with a zero, such as 'bf16'; got {shown(spec)}.")
-    return ProbedOperand(fmt, tensors=str(spec).startswith("torch."))
-
-
-def integer_dtype(spec: Any) -> str:
-    """Return the name of an integer dtype of NumPy or torch; "" for everything else, bool too.
-
-    Example:
-      >>> from fpsim.probe.black_box import integer_dtype
-      >>> integer_dtype(np.uint8), integer_dtype("int32"), integer_dtype("e4m3"), integer_dtype(bool)
-      ('uint8', 'int32', '', '')
-    """
-    named = isinstance(spec, (str, type, np.dtype)) or str(spec).startswith("torch.")
-    name = str(spec).removeprefix("torch.") if not isinstance(spec, type) else spec.__name__
-    return name if named and name in INTEGERS else ""
+LAYOUTS = ("nn", "nt", "tn", "tt")  # memory layouts of a and b: n is row-major, t its transpose, as in BLAS
 
 
 def _laid_out(matrix: Array, transposed: bool) -> Array:
-    """Return a copy that begins at a cache line, row-major or the transpose of that, with the strides of a new array.
+    """Return a copy that begins at a cache line, row-major or its transpose, with the strides of a new array.
 
     np.ascontiguousarray keeps the strides of a matrix of one row or column, and some libraries choose kernels by them.
     """
@@ -122,15 +36,8 @@ def _laid_out(matrix: Array, transposed: bool) -> Array:
     return held.T if transposed else held
 
 
-def _has_tensors(operand: ProbedOperand) -> bool:
-    """Return whether torch is loaded, without which nothing takes tensors, and has a dtype for an operand."""
-    dtype = DTYPES.get(operand.fmt)
-    name = operand.integer or ("" if dtype is None else dtype.name)
-    return bool(name) and "torch" in sys.modules and hasattr(sys.modules["torch"], name)
-
-
 class RaisedError(ValueError):
-    """The callable raised an error for what it was given."""
+    """The error of a callable that raised an exception for the operands of a probe."""
 
     def __init__(self, operands: str, reason: Exception) -> None:
         said = f"{type(reason).__name__}: {' '.join(str(reason).split()[:20])}"
@@ -139,48 +46,49 @@ class RaisedError(ValueError):
 
 
 class BlackBox:
-    """A callable that adds terms, or products of two operands, and what was seen of it.
+    """A callable that adds terms, or products of two operands, with its format and number of calls.
 
     Args:
       fn: the callable.
-      kind: "sum": fn(x) of n terms; "dot": fn(a, b); "matmul": fn(a, b) of (m, n) by (n, columns).
-      n: terms.
-      operands: one, or two.
-      shape: rows and columns of a product of matrices.
-      scale, block: the element of block scales, and the terms that share one: fn(a, b, scale_a, scale_b) then.
-      layout: how the matrices of a product lie in memory, one of LAYOUTS.
-      longest: seconds that probing may take by the first call's time; None for LONGEST.
+      call: the arguments of its calls.
+      longest: seconds that probing may take, estimated from the time of the first calls; None for LONGEST.
+
+    Raises:
+      ValueError, TypeError: fn is not callable, a size is not positive, or the block does not divide n.
     """
 
-    def __init__(
-        self, fn: Function, kind: str, n: int, operands: tuple[ProbedOperand, ...], shape: tuple[int, int] = (1, 1),
-        scale: str = "", block: int = 0, layout: str = "nn",
-        longest: float | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, fn: Function, call: ProbedCall, longest: float | None = None) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be a function that adds, such as np.sum; got {shown(fn)}.")
-        require_integer("k" if kind == "matmul" else "n", n, 1)
-        for name, size in zip(("rows", "columns"), shape, strict=True):
+        require_integer("k" if call.kind == "matmul" else "n", call.n, 1)
+        for name, size in zip(("rows", "columns"), call.shape, strict=True):
             require_integer(name, size, 1)
-        if scale and (block < 1 or n % block):
-            raise ValueError(f"block must be the terms that share a scale, which divide k; got {block} for k = {n}.")
-        self.fn, self.kind, self.n, self.operands = fn, kind, int(n), operands
-        self.shape = (int(shape[0]), int(shape[1]))
-        require_word("layout", layout, LAYOUTS)
-        self.scale, self.block, self.layout = scale, block, layout
+        if call.scale and (call.block < 1 or call.n % call.block):
+            raise ValueError(
+                f"block must be the terms that share a scale, which divide k; got {call.block} for k = {call.n}."
+            )
+        require_word("layout", call.layout, LAYOUTS)
+        self.fn, self.kind, self.n, self.operands = fn, call.kind, int(call.n), call.operands
+        self.shape = (int(call.shape[0]), int(call.shape[1]))
+        self.scale, self.block, self.layout = call.scale, call.block, call.layout
         self.calls, self.longest = 0, LONGEST if longest is None else longest
         self.fmt: Format = FP32  # of the result
         self.dtype: np.dtype[Any] | None = None  # of the result, from the first call on
-        self._buffers = [self._aligned(operand) for operand in operands]
+        self._buffers = [self._aligned(operand) for operand in call.operands]
         self._check()
 
     @property
+    def arguments(self) -> ProbedCall:
+        """Return the arguments of the calls, with the operands as they are passed."""
+        return ProbedCall(self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout)
+
+    @property
     def at_once(self) -> int:
-        """Sums of one call, of which each has operands of its own."""
+        """Return the number of sums of one call that share no operands."""
         return min(self.shape)
 
     def _aligned(self, operand: ProbedOperand) -> Array:
-        """Memory for a line of an operand that begins at a cache line, so that no result depends on where it lies."""
+        """Return memory for a row of an operand that begins at a cache line, so that results do not depend on it."""
         dtype = operand.passed(np.zeros(1)).dtype
         raw = np.zeros(self.n * dtype.itemsize + 64, np.uint8)
         start = -raw.ctypes.data % 64
@@ -189,7 +97,12 @@ class BlackBox:
     # ---- calls
 
     def call(self, *arrays: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """Call the callable with operands as it takes them; block scales are 1 where they are not given."""
+        """Return the result of the callable for arrays of its dtypes; block scales are 1 if they are not given.
+
+        Raises:
+          RaisedError: the callable raised an exception.
+          ValueError, TypeError: it wrote into its operands, or its result has another shape or dtype.
+        """
         if self.kind == "matmul":
             held = tuple(_laid_out(x, letter == "t") for x, letter in zip(arrays, self.layout, strict=True))
         else:
@@ -209,7 +122,7 @@ class BlackBox:
         return self._checked(result)
 
     def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:
-        """Block scales of both operands, with the codes that a function gives for a shape; none where it has none."""
+        """Return block scales of both operands from a function of their shape; an empty tuple without block scales."""
         if not self.scale:
             return ()
         (m, columns), blocks = self.shape, self.n // self.block
@@ -217,14 +130,17 @@ class BlackBox:
         return tuple(codes(shape).astype(np.uint8).view(dtype) for shape in ((m, blocks), (blocks, columns)))
 
     def _as_given(self, array: Array, operand: ProbedOperand) -> Any:
+        """Return an array, or a torch tensor if the operand is passed as one."""
         if not operand.tensors:
             return array
         return to_torch(array if operand.integer else array.view(DTYPES[operand.fmt]))
 
     def _checked(self, result: Any) -> Array:
-        """The result as an array of the shape that is wanted."""
+        """Return the result of a call as an array after checks of its shape and dtype."""
         if self.kind != "matmul" and self.dtype is not None and self.dtype.isnative and type(result) is self.dtype.type:
-            return np.asarray(result)  # one number as before: of thousands of calls, nearly all
+            return np.asarray(
+                result
+            )  # the short way for nearly all of thousands of calls: one number of the known dtype
         array = as_array(result, "what fn returns")
         wanted = self.shape if self.kind == "matmul" else ()
         if array.size != math.prod(wanted) or (self.kind == "matmul" and array.shape != wanted):
@@ -239,11 +155,11 @@ class BlackBox:
             raise TypeError(f"fn must return floats, such as float32; got {array.dtype}. Decode its codes in fn.")
         self.dtype = self.dtype or array.dtype
         if array.dtype != self.dtype:
-            raise ValueError(f"fn must return one dtype; got {array.dtype} after {self.dtype}. Cast what it returns.")
+            raise ValueError(f"fn must return one dtype; got {array.dtype} after {self.dtype}. Cast its results.")
         return array.reshape(wanted)
 
     def results(self, *rows: Array) -> Array:
-        """The sums of rows (R, n) of the operands' own arrays, (R,) in the result's dtype."""
+        """Return the sums of rows, (R, n) arrays in the operands' dtypes, as (R,) in the result's dtype."""
         count = rows[0].shape[0]
         out = []
         if self.kind != "matmul":
@@ -264,17 +180,17 @@ class BlackBox:
         return np.concatenate(out)
 
     def values(self, terms: Array) -> Array:
-        """The sums of (R, n) terms that are zero or powers of two, as float64."""
+        """Return the sums of (R, n) terms that are zeros or powers of two, as float64."""
         return self.of(*self.split(terms))
 
     def of(self, *values: Array) -> Array:
-        """The sums of rows of float64 values of each operand, which its format holds, as float64."""
+        """Return the sums of rows of float64 values, which the operands' formats hold, as float64."""
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         with np.errstate(all="ignore"):
             return self.results(*passed).astype(np.float64)
 
     def split(self, terms: Array) -> tuple[Array, ...]:
-        """Terms as values of the operands: of two, the second one is a power of two."""
+        """Split terms into values of the operands; the second operand of two is a power of two."""
         if len(self.operands) == 1:
             return (terms,)
         (low_a, high_a), (low_b, high_b) = (operand.exponents for operand in self.operands)
@@ -288,14 +204,14 @@ class BlackBox:
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Exponents of the smallest and the largest term."""
+        """Return the exponents of the smallest and the largest term."""
         lows, highs = zip(*(operand.exponents for operand in self.operands), strict=True)
         return sum(lows), sum(highs)
 
-    # ---- what is asked of it
+    # ---- checks
 
     def _check(self) -> None:
-        """Check that it gives the same bits for the same operands, leaves them as they are, and is fast enough."""
+        """Raise a ValueError if the callable is slow, writes into its operands, or gives other bits when repeated."""
         rng = np.random.default_rng(0)
         shapes = self._shapes()
         arrays = []
@@ -320,17 +236,17 @@ class BlackBox:
         expected = 2 * self.n * max(np.log2(self.n), 1) / self.at_once * seconds
         if expected > self.longest:
             raise ValueError(
-                f"fn must be fast enough to be asked some {int(expected / seconds)} times; a call takes "
+                f"fn must be fast enough for about {int(expected / seconds)} calls; a call takes "
                 f"{seconds:.2g} s, so that it would take about {expected / 60:.0f} minutes. Probe fewer terms."
             )
 
     def _first(self, arrays: list[Array]) -> Array:
-        """Call the callable with its first operands: arrays, or tensors of torch where it raises for arrays."""
+        """Return the result for arrays, or for torch tensors if the callable raises for arrays."""
         try:
             return self.call(*arrays)
         except RaisedError as refused:
             before = self.operands
-            self.operands = tuple(each._replace(tensors=each.tensors or _has_tensors(each)) for each in before)
+            self.operands = tuple(x._replace(tensors=x.tensors or has_tensors(x)) for x in before)
             if self.operands == before:
                 raise
             try:
@@ -345,15 +261,17 @@ class BlackBox:
                 ) from again
 
     def _refuse_written(self, operand: Array, before: bytes) -> None:
+        """Raise a ValueError if an operand has changed."""
         if operand.tobytes() != before:
             raise ValueError("fn must leave its operands as they are; it wrote into one. Let it work on a copy.")
 
     def _shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the operands of one call."""
         if self.kind != "matmul":
             return [(self.n,)] * len(self.operands)
         return [(self.shape[0], self.n), (self.n, self.shape[1])]
 
     def whole(self, *values: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """Call the callable with float64 values of whole operands."""
+        """Return the result of the callable for float64 values of whole operands."""
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         return self.call(*passed, scales=scales)

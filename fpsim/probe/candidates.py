@@ -1,4 +1,4 @@
-"""Candidates for a black box: units with schedules, and accumulators, each with its order of additions."""
+"""Candidates for a black box: units with schedules, and accumulators, with their orders of additions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32, Format
 from fpsim.matrix_units.catalogue import units
-from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
-from fpsim.probe.black_box import ProbedOperand
+from fpsim.probe.operands import ProbedOperand
 from fpsim.probe.order import Branch, Order, joined
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
@@ -35,8 +34,8 @@ from fpsim.schedules.trees.nodes import Arithmetic, StackOperation
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
-SUM_FORMATS = (FP32, FP64, BF16, FP16, TF32)  # of accumulators that are tried
-SHAPES = ((16, 16, 1024), (1, 16, 1024))  # that libraries take, of products of matrices, and of a vector by one
+SUM_FORMATS = (FP32, FP64, BF16, FP16, TF32)  # formats of the accumulators that are tried
+SHAPES = ((16, 16, 1024), (1, 16, 1024))  # shapes that libraries take: of a matrix product, and of a vector by a matrix
 ALIGNMENT = {
     Rule.FUSED: "truncate", Rule.SCALED: "truncate", Rule.GROUPED: "truncate", Rule.TWO_PASSES: "truncate",
     Rule.EXACT: "exact", Rule.FLUSHED_TREE: "rounded", Rule.SEPARATE: "floor", Rule.EVEN_ODD: "floor",
@@ -45,19 +44,13 @@ ALIGNMENT = {
 }  # fmt: skip
 
 
-TOGETHER = 32  # sums that a product of matrices gives in about the time of a call
-OWN_NODES = (
-    "two_passes",
-    "flushed_tree",
-    "reversed_chain",
-    "two_chains",
-    "odd_pair",
-    "fused_pair",
-)  # rules by which some of the products of a step are added first
+TOGETHER = 32  # sums that a matrix product gives in about the time of a call
+# Rules by which some of the products of a step are added first.
+OWN_NODES = ("two_passes", "flushed_tree", "reversed_chain", "two_chains", "odd_pair", "fused_pair")
 
 
 class AdderCandidate(NamedTuple):
-    """A unit with a schedule, or an accumulator, and the format that its result is cast to."""
+    """A unit with a schedule, or an accumulator, and the format to which its result is cast."""
 
     how: MatrixUnit | Accumulator
     schedule: Schedule | None
@@ -65,7 +58,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The candidate as it is written in Python."""
+        """Return the candidate as it is written in Python."""
         if isinstance(self.how, Accumulator):
             return repr(self.how)
         plain = self.schedule is None or self.schedule == FLAT
@@ -73,14 +66,14 @@ class AdderCandidate(NamedTuple):
 
     @property
     def own_format(self) -> Format:
-        """The format of its result before any cast."""
+        """Return the format of its result before any cast."""
         if isinstance(self.how, Accumulator):
             return self.how.result_format
         return self.how.d.fmt
 
     @property
     def promotion(self) -> int | None:
-        """Number of terms after which a partial sum is added to a total; None without promotion."""
+        """Return the number of terms after which partial sums are added to a total; None without promotion."""
         if isinstance(self.how, Chunked):
             return self.how.chunk
         if isinstance(self.how, Accumulator) or self.schedule is None or not isinstance(self.schedule.sums, Chain):
@@ -88,13 +81,13 @@ class AdderCandidate(NamedTuple):
         return interval_of(self.schedule.sums, self.how) or None
 
     def tree(self, k: int, n: int | None) -> Tree:
-        """Return the tree by which it adds k products."""
+        """Return the tree by which the candidate adds k products; n is the number of columns of a matrix product."""
         return _tree(self, k, n)
 
     def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
-        """(M, K) by (K, N), in the dtype of the result."""
+        """Return the product of (M, K) and (K, N) matrices in the dtype of the result."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # which kernels a library would take instead
+            warnings.simplefilter("ignore")  # on kernels that a library would take instead
             if isinstance(self.how, Accumulator):
                 return self._cast(matmul(a, b, accumulate=self.how))
             cast = None if self.out == self._unit_format() else self.out
@@ -106,23 +99,23 @@ class AdderCandidate(NamedTuple):
             )  # fmt: skip
 
     def _unit_format(self) -> Format:
-        """Return the format that matmul gives where none is asked for."""
+        """Return the format of a matmul without out_fmt."""
         assert isinstance(self.how, MatrixUnit)
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
 
     def sum(self, x: Array) -> Array:
-        """Rows (R, n) of terms."""
+        """Return the sums of rows (R, n) of terms."""
         assert isinstance(self.how, Accumulator)
         return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1)))
 
     def dot(self, a: Array, b: Array) -> Array:
-        """Rows (R, n) of both operands."""
+        """Return the dot products of rows (R, n) of both operands."""
         if isinstance(self.how, Accumulator):
             return self._cast(np.asarray(dot(a, b, accumulate=self.how)))
         if not len(a):
             return np.zeros(0, DTYPES.get(self.out, self.out.storage))
         k = a.shape[1]
-        # a block of rows by one of columns has their sums on its diagonal; a product of one column may add otherwise
+        # the diagonal of rows by columns has their sums, unless a single column is added in another order
         step = TOGETHER if self.tree(k, 1) == self.tree(k, None) else 1
         rows = range(0, len(a), step)
         return np.concatenate(
@@ -130,6 +123,7 @@ class AdderCandidate(NamedTuple):
         )
 
     def _cast(self, x: Array) -> Array:
+        """Return results cast to the format of the candidate."""
         if self.out == self.own_format:
             return x
         with np.errstate(all="ignore"):
@@ -142,6 +136,7 @@ class AdderCandidate(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
+    """Return the tree of a candidate."""
     if isinstance(candidate.how, Accumulator):
         return tree(candidate.how, k, out_fmt=candidate.out)
     schedule = candidate.schedule or FLAT
@@ -151,7 +146,7 @@ def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
 def by_units(
     a: ProbedOperand, b: ProbedOperand, out: Format, order: Order | None, scale: str, block: int, refused: bool = False
 ) -> Iterator[AdderCandidate]:  # fmt: skip
-    """Units that take two operands, with every schedule that they may run under; `refused`: that no library takes."""
+    """Yield units for two operands with every schedule, of those that libraries take or, if `refused`, refuse."""
     for unit in units():
         fits = _takes(unit.a, a) and _takes(unit.b, b) and (unit.scale or "") == scale and unit.block == block
         if not fits or (out != unit.d.fmt and not (unit.d.fmt == FP32 and out in (FP16, BF16))):
@@ -169,12 +164,12 @@ def by_units(
 
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
-    """Return whether a library takes these operands for no shape."""
+    """Return whether a library refuses these operands for every shape."""
     return all(refusals(Call(schedule, unit, *shape, out_fmt=out)) for shape in SHAPES)
 
 
 def _takes(element: object, operand: ProbedOperand) -> bool:
-    """Return whether a unit's element may be what an operand holds; TF32 is passed as float32."""
+    """Return whether a unit takes the values of an operand; TF32 is passed as float32."""
     carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
     if operand.fmt in (FP32, TF32):
         return bool(carrier == FP32)
@@ -182,7 +177,7 @@ def _takes(element: object, operand: ProbedOperand) -> bool:
 
 
 def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
-    """Schedules with the sizes of the partial sums that were seen."""
+    """Yield schedules with the sizes of the partial sums of an order."""
     if order is None or order.widest == 1:
         return
     parts = spine(order.branch)
@@ -194,23 +189,22 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
         if 32 <= block < 128:
             yield triton(128, max_num_imprecise_acc=block)
     if unit.arch in ("hopper", "blackwell", "ada"):
-        arch = resolve(unit.arch).chip.sm
         for fast in (False, True) if unit.a.fmt.bits == 8 else (False,):
             with suppress(ValueError):
-                yield cublas(arch, split_k=len(parts), fast_accum=fast)
+                yield cublas(unit.arch, split_k=len(parts), fast_accum=fast)
         for merge in ("output_type", "in_place"):
             with suppress(ValueError):
-                yield cublas(arch, family="cutlass", split_k=len(parts), merge=merge)
+                yield cublas(unit.arch, family="cutlass", split_k=len(parts), merge=merge)
         if unit.a.fmt.bits == 16:
             for step in (None, 8):
                 with suppress(ValueError):
-                    yield cublas(arch, family="cutlass", split_k=len(parts), step=step)
+                    yield cublas(unit.arch, family="cutlass", split_k=len(parts), step=step)
             with suppress(ValueError):
-                yield cublas(arch, family="cutlass", split_k=len(parts), step=8, merge="output_type")
+                yield cublas(unit.arch, family="cutlass", split_k=len(parts), step=8, merge="output_type")
 
 
 def spine(branch: Branch) -> list[int]:
-    """The sizes of the partial sums that a total takes one after the other, the first of them the deepest.
+    """List the sizes of the partial sums that are added one after the other, from the first one on; [] if none are.
 
     Example:
       >>> from fpsim.probe.candidates import spine
@@ -228,7 +222,7 @@ def spine(branch: Branch) -> list[int]:
 
 
 def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
-    """Accumulators, in the formats that sums are kept in."""
+    """Yield accumulators in the usual formats of sums."""
     chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
     for fmt in dict.fromkeys((out, *SUM_FORMATS)):
         if fmt.precision < out.precision:
@@ -244,7 +238,7 @@ def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iter
 
 @lru_cache(maxsize=256)
 def order_of(how: Tree) -> Order | None:
-    """The order of additions of a tree, a step that cuts its terms as one node; None for a sum of no terms.
+    """Return the order of additions of a tree, with a step that cuts its terms as one node; None for a sum of no terms.
 
     Example:
       >>> import fpsim as fp
@@ -255,25 +249,25 @@ def order_of(how: Tree) -> Order | None:
       ((0, 1, 2, 3), 4, 5, 6, 7)
     """
     stack: list[Branch | None] = []
-    for each in how.operations():
-        if each.kind == "begin":
+    for operation in how.operations():
+        if operation.kind == "begin":
             stack.append(None)
-        elif each.kind == "push":
-            stack.append(_added([Branch(k) for span in each.spans for k in range(*span)]))
-        elif each.kind == "step":
-            stack[-1] = _step(stack[-1], each)
-        elif each.kind == "join":
+        elif operation.kind == "push":
+            stack.append(_added([Branch(k) for span in operation.spans for k in range(*span)]))
+        elif operation.kind == "step":
+            stack[-1] = _step(stack[-1], operation)
+        elif operation.kind == "join":
             second = stack.pop()
             stack[-1] = _added([stack[-1], second])
-        elif each.kind in ("pairwise", "butterfly"):
-            numbers = stack[len(stack) - each.numbers :]
-            del stack[len(stack) - each.numbers :]
-            stack.append(_levels(numbers, each.kind))
+        elif operation.kind in ("pairwise", "butterfly"):
+            numbers = stack[len(stack) - operation.numbers :]
+            del stack[len(stack) - operation.numbers :]
+            stack.append(_levels(numbers, operation.kind))
     return None if stack[-1] is None else Order.of(stack[-1])
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return whether a tree may have an order, by what its first addition takes: the whole order takes longer.
+    """Return whether a tree may have an order, judged by the terms of its first addition, which is quick.
 
     Example:
       >>> import fpsim as fp
@@ -284,17 +278,17 @@ def may_have(how: Tree, order: Order) -> bool:
       (False, True)
     """
     first = list[int]()
-    for each in islice(dropwhile(lambda each: each.kind == "begin", how.operations()), 2):
-        if each.kind != "step" or not isinstance(each.how, Arithmetic) or each.how.rule in OWN_NODES:
+    for operation in islice(dropwhile(lambda operation: operation.kind == "begin", how.operations()), 2):
+        if operation.kind != "step" or not isinstance(operation.how, Arithmetic) or operation.how.rule in OWN_NODES:
             break
-        first += [k for span in each.spans for k in range(*span)]
-        if each.how.rule != "ieee":
+        first += [k for span in operation.spans for k in range(*span)]
+        if operation.how.rule != "ieee":
             break
     return len(first) < 2 or order.are_siblings(first)
 
 
 def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
-    """A node of several numbers; nothing of those that have no terms."""
+    """Return the sum of several branches without those that have no terms; None if none has any."""
     some = [part for part in parts if part is not None]
     return joined(some) if some else None
 

@@ -1,16 +1,16 @@
-"""A revealed order as a tree of `fp.schedules`, which can be drawn and compared."""
+"""Revealed orders as trees of `fp.schedules`, which can be drawn and compared."""
 
 from __future__ import annotations
 
 from fpsim.probe.order import Branch
-from fpsim.probe.program import Program
+from fpsim.probe.programs.program import Program
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, Steps, Sum, add_steps
 from fpsim.schedules.trees.tree import Tree
 
 
 def tree_of(program: Program) -> Tree:
-    """The additions of a program.
+    """Return the tree of the additions of a program.
 
     Example:
       >>> import fpsim as fp
@@ -27,30 +27,30 @@ def tree_of(program: Program) -> Tree:
     root = _node(program.order.branch, how)
     if isinstance(root, int):
         root = Sum(how, "zero", "chain", (Steps(root, 1, 1, 0),))
-    lost = sorted(set(range(program.n)) - {each for each in program.order.program if each >= 0})
+    lost = sorted(set(range(program.n)) - {term for term in program.order.program if term >= 0})
     whole: Node = root if program.out == rule.fmt else Round(program.out, root)
     return Tree(program.n, whole, tuple(Span(k, k + 1) for k in lost))
 
 
 def _node(branch: Branch, how: Arithmetic) -> Sum | int:
-    """A sum for each branch, and the chains among them in one; without recursion, for chains are deep."""
+    """Return the sum of a branch, with each chain as one node; without recursion, since chains are deep."""
     done: dict[int, Sum | int] = {}
     stack: list[tuple[Branch, bool]] = [(branch, False)]
     while stack:
-        each, ready = stack.pop()
-        if not each.children:
-            done[id(each)] = each.lowest
+        node, ready = stack.pop()
+        if not node.children:
+            done[id(node)] = node.lowest
         elif ready:
-            parts = [done.pop(id(child)) for child in each.children]
-            done[id(each)] = _sum(parts, how)
+            parts = [done.pop(id(child)) for child in node.children]
+            done[id(node)] = _sum(parts, how)
         else:
-            stack.append((each, True))
-            stack.extend((child, False) for child in each.children)
+            stack.append((node, True))
+            stack.extend((child, False) for child in node.children)
     return done[id(branch)]
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
-    """One addition, as part of the chain that it goes on with."""
+    """Return an addition, merged into the chain that it continues."""
     terms = [part for part in parts if isinstance(part, int)]
     sums = [part for part in parts if not isinstance(part, int)]
     if not sums:
@@ -67,17 +67,17 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
 def _with(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
-    """Inputs of a chain, and an addition of some terms behind them."""
+    """Return the inputs of a chain followed by an addition of some terms."""
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]
     if how.rule == "ieee":
         new = [Steps(k, 1, 1, 0) for k in terms]
     elif not side_by_side:
         return (*inputs, Gathered(tuple(Span(k, k + 1) for k in terms)))
-    for each in new:
+    for addition in new:
         last: list[Steps | Gathered] = []
         if inputs and isinstance(inputs[-1], (Steps, Gathered)):
             last = [inputs.pop()]  # type: ignore[list-item]
-        add_steps(last, each)
+        add_steps(last, addition)
         inputs += last
     return tuple(inputs)

@@ -1,29 +1,30 @@
-"""Operands that tell arithmetics apart, of any format and shape: functions of a seed."""
+"""Random operands that tell arithmetics apart, of any format and shape, as functions of a seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
-from fpsim.probe.black_box import BlackBox, ProbedOperand
+from fpsim.probe.black_box import BlackBox
+from fpsim.probe.operands import ProbedOperand
 
 Shape = tuple[int, ...]
-SPAN = 12  # binades on either side that wide formats are drawn from
-ROWS = 32  # sums of a kind, where each is a call
-APART = 6  # binades that layers lie apart beyond the bits of a sum, where the range allows
-SHARE_OFF = 0.05  # of the terms that cancel but for a bit
+SPAN = 12  # binades on either side of the middle in which values of wide formats are drawn
+ROWS = 32  # sums of a kind, if each is a call
+APART = 6  # binades between layers beyond the bits of a sum, where the range allows
+SHARE_OFF = 0.05  # share of the cancelling terms that leave a bit
 
-# What every model must give bit for bit, and what is reported apart where it does not.
+# Kinds of operands: USUAL ones must have the bits of the black box; differences in EDGES are reported.
 USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike", "layers")
 EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
 class Drawable(Protocol):
-    """A target that operands are drawn for, such as a black box."""
+    """The kind, shape and operands to draw for, such as those of a black box."""
 
     @property
     def kind(self) -> str: ...  # "matmul" for matrices
@@ -38,28 +39,20 @@ class Drawable(Protocol):
     def operands(self) -> tuple[ProbedOperand, ...]: ...
 
 
-class DrawFrame(NamedTuple):
-    """A product of matrices that operands are drawn for, without a function that multiplies them."""
-
-    n: int
-    shape: tuple[int, int]
-    operands: tuple[ProbedOperand, ...]
-    kind: str = "matmul"
-
-
 def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
-    """Operands as float64 values that their formats hold: a and b of a product, or rows (R, n) of each operand.
+    """Return operands as float64 values that their formats hold: a and b of a product, or rows (R, n) of each operand.
 
     Args:
       kind: one of USUAL or EDGES.
-      box: what is called.
-      seed: the same one gives the same values.
-      rows: sums, where each is a call.
+      box: the black box, or its shape and operands.
+      seed: the same seed gives the same values.
+      rows: number of sums, if each is a call.
 
     Example:
-      >>> from fpsim.probe.black_box import BlackBox, operand_of
+      >>> from fpsim.probe.black_box import BlackBox
+      >>> from fpsim.probe.operands import ProbedCall, operand_of
       >>> from fpsim.probe.draws import drawn
-      >>> box = BlackBox(np.sum, "sum", 4, (operand_of("bf16", "x"),))
+      >>> box = BlackBox(np.sum, ProbedCall("sum", 4, (operand_of("bf16", "x"),)))
       >>> [x.shape for x in drawn("cancelling", box, seed=0)]
       [(32, 4)]
     """
@@ -78,7 +71,7 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
             by_term[1] = values[1]
         _in_layers(rng, by_term, box.operands[0].fmt)
     if kind == "subnormal" and len(values) == 2:
-        # products of two subnormals vanish; of most terms one is an ordinary number
+        # products of two subnormals vanish, so most terms have one ordinary operand
         which = rng.integers(0, 3, box.n)
         for i, x in enumerate(values):
             terms = x if matrices and i == 1 else np.moveaxis(x, -1, 0)
@@ -87,7 +80,7 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
 
 
 def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Block scales for operands of `drawn`; none where the black box has none."""
+    """Return block scales for operands of `drawn`; an empty tuple if the black box has none."""
     rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind), 1])
     if box.scale == "ue8m0":
         span = 20 if kind in ("wide", "subnormal") else 3
@@ -96,7 +89,7 @@ def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
-    """Return what the black box gives for operands of `drawn`."""
+    """Return the results of the black box for operands of `drawn`."""
     with np.errstate(all="ignore"):
         if box.kind == "matmul":
             return box.whole(*values, scales=scales or None)
@@ -104,27 +97,30 @@ def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] 
 
 
 def _span(operand: ProbedOperand) -> int:
+    """Return the number of binades on either side of the middle in which values are drawn."""
     low, high = operand.exponents
     return max(min(SPAN, (high - low) // 3), 1)
 
 
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
+    """Draw from the standard normal distribution."""
     return operand.drawn(rng.standard_normal(shape))
 
 
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Exponents over much of the range, around the middle of it."""
+    """Draw values with exponents over much of the range around its middle."""
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
     return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
 
 
 def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
+    """Draw positive values in 0.25 .. 1."""
     return operand.drawn(rng.uniform(0.25, 1, shape))
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Powers of two: partial sums on ties, or a bit beside them."""
+    """Draw powers of two, so that partial sums are at ties or next to them."""
     span = _span(operand)
     low, high = operand.exponents
     exponents = np.clip(rng.integers(-span, span + 1, shape), low, high)
@@ -132,7 +128,7 @@ def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Around the smallest normal numbers."""
+    """Draw values around the smallest normal numbers."""
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
     values = np.ldexp(units, fmt.min_exponent - fmt.mantissa_bits) * rng.choice([-1.0, 1.0], shape)
@@ -140,17 +136,17 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 
 
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Zeros of both signs, in some sums of the negative one alone."""
+    """Draw zeros of both signs; some sums have negative zeros alone."""
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """The largest binades, of both signs: partial sums overflow where whole ones need not."""
+    """Draw from the largest binades with both signs, so that partial sums overflow and the whole sum may not."""
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
 
 def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Infinities, NaN, zeros of both signs and the largest values, here and there."""
+    """Draw normal values with a few infinities, NaNs, zeros of both signs and largest values among them."""
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
     some += [np.inf, -np.inf] if fmt.has_infinity else []
@@ -160,14 +156,15 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
 
 
 def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """One binade."""
+    """Draw values in 1 .. 2."""
     return operand.drawn(rng.uniform(1, 2, shape))
 
 
 def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
-    """Scale terms, first axis, to three layers that lie far apart, of which pairs cancel but in the lowest.
+    """Scale the terms of the first axis to three distant layers; pairs of terms cancel in all layers but the lowest.
 
-    What corrects a sum by what one addition lost loses the lowest itself; the uppermost may lie anywhere in the range.
+    A sum that is corrected by the loss of one addition still loses the lowest layer. The top layer is anywhere in
+    range.
     """
     n = values[0].shape[0]
     reach = max(fmt.precision, FP32.precision) * 5 // 2
@@ -186,7 +183,7 @@ def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> No
 
 
 def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
-    """Make half of the terms, first axis, the others with another sign, a few a bit off; `near`: of neighbours."""
+    """Make half of the terms (first axis) negatives of others, or of neighbours if `near`; a few differ by a bit."""
     n = values[0].shape[0]
     place = np.arange(n) if near else rng.permutation(n)
     first, second = place[0 : n - n % 2 : 2], place[1::2]
@@ -205,7 +202,7 @@ DRAW: dict[str, Callable[[np.random.Generator, ProbedOperand, Shape, int], Array
 
 
 def same_bits(got: Array, want: Array) -> bool:
-    """Return whether two arrays of floats of one dtype have the same bits, NaNs aside.
+    """Return whether two float arrays of one dtype have the same bits; two NaNs count as equal.
 
     Example:
       >>> from fpsim.probe.draws import same_bits
@@ -216,7 +213,7 @@ def same_bits(got: Array, want: Array) -> bool:
 
 
 def differing(got: Array, want: Array) -> Array:
-    """Return where two arrays of floats of one dtype differ in bits, NaNs aside."""
+    """Return a mask of where two float arrays of one dtype differ in bits; two NaNs count as equal."""
     words = f"u{got.dtype.itemsize}"
     equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
     with np.errstate(invalid="ignore"):

@@ -1,8 +1,8 @@
-"""Reveals the order of a sum: M and -M hide every term that joins either of them before they cancel.
+"""Reveals the order of a sum: M and -M hide every term that is added to either of them before they cancel.
 
-With M at term i, -M at term j and a small number at others, those below the node where i and j meet are lost, and the
-rest is counted in the result. FPRev (Xie et al., arXiv:2411.00442) reads binary and fused trees off these counts; here
-nodes that add several numbers exactly are told apart too, and no more small numbers are set than the result counts.
+With M at term i, -M at term j and a small number at other terms, the terms below the node that adds i and j are lost,
+and the result counts the rest. FPRev (Xie et al., arXiv:2411.00442) reads binary and fused trees off these counts; this
+module also finds nodes that add several numbers exactly, and sets no more small numbers than the result can count.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.probe.order import Branch, Order, joined
 
-FEW = 3  # terms up to which a node's children are told apart one by one
-PAIRS = 40  # terms of which all pairs are tried; of more, neighbours and as many pairs that are drawn
+FEW = 3  # terms up to which the children of a node are checked one by one
+PAIRS = 40  # terms up to which all pairs are tried; of more terms, neighbours and random pairs
 
 
 class NoOrderError(Exception):
-    """The counts are not those of any order of additions; the text says what was seen."""
+    """The error for counts that no order of additions gives."""
 
 
 class Masks(Protocol):
     """A counter of the small terms that survive."""
 
-    capacity: int  # small terms that may be set at once
+    capacity: int  # number of small terms that can be set at once
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """Return how many terms of `small`, but i and j, are in the result with M at i and -M at j, for each pair."""
+        """Return for each pair i, j how many terms of `small` except i and j survive with M at i and -M at j."""
         ...
 
 
 def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
-    """The order in which some terms are added.
+    """Return the order in which terms are added.
 
     Args:
-      masks: what counts.
-      terms: those that are added at all.
-      seed: of the pivots that are drawn.
+      masks: the counter of survivors.
+      terms: the terms that are added at all.
+      seed: the seed of the random pivots.
 
     Raises:
       NoOrderError: no order of additions gives these counts.
@@ -49,18 +49,20 @@ def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
 
 
 class _TreeSearch:
+    """The recursive search for a tree of additions by pivots."""
+
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """The tree of terms that are added among themselves before any other joins them, or that share a node."""
+        """Return the tree of terms that are added to each other before any other term, or in one node."""
         if terms.size == 1:
             return Branch(int(terms[0]))
-        # the first term of a chain is its deepest one as a rule, or the last one is; any other order gets random pivots
+        # the deepest term of a chain is usually its first or its last one; other orders get random pivots
         place = 0 if depth % 3 == 0 else terms.size - 1 if depth % 3 == 1 else int(self.rng.integers(terms.size))
         pivot, others = int(terms[place]), np.delete(terms, place)
         done = Branch(pivot)
-        base, shared = 1, np.zeros(0, np.int64)  # terms below the last node's own child; those that joined there
+        base, shared = 1, np.zeros(0, np.int64)  # terms below the last node's first child; terms that the node adds
         children: list[Branch] = [done]
         for inside, members in self._classes(pivot, others, terms):
             of_same = shared.size and self._joins_same_node(pivot, shared, members, inside - base)
@@ -75,19 +77,19 @@ class _TreeSearch:
         return joined(children)
 
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
-        """Terms by where they meet the pivot, from below: how many terms are lost with each, themselves included."""
+        """Group terms by the node that adds them to the pivot, from below, with the number of terms lost there."""
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
             if parts is not None and self._are_nested(pivot, parts):
                 return list(zip(np.cumsum([part.size for part in parts]) + 1, parts, strict=True))
-        # every term is set in one of these samples, so that the counts are those of all terms together
+        # every term is set in one of these samples, so that their counts add up to those of all terms
         lost = sum(self._lost(pivot, others, some) for some in self._covering(terms))
         return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
-        """Classes of more terms than can be counted at once, from below, where each loses all those below it.
+        """Group more terms than can be counted at once, from below, if each group loses all groups below it.
 
-        Returns None where the counts show that they do not: a node adds several numbers exactly.
+        Returns None if it does not, since a node adds several numbers exactly.
         """
         done: list[Array] = []
         waiting = [members]
@@ -96,7 +98,7 @@ class _TreeSearch:
             whole = part.size <= self.masks.capacity
             small = part if whole else np.sort(self.rng.choice(part, self.masks.capacity, replace=False))
             split = self._split(pivot, part, small)
-            alone = whole  # whether all terms of a class are known to meet the pivot in one node
+            alone = whole  # whether one node is known to add all terms of the group to the pivot
             if split is not None and len(split) == 1 and not whole:
                 small = self._not_below(pivot, int(small[0]), part)
                 alone = small.size == 0
@@ -110,21 +112,21 @@ class _TreeSearch:
         return done
 
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
-        """Terms by how many of `small` are lost with each; None where these are not all those of the classes below."""
+        """Group terms by the number of `small` terms lost with each; None if one does not lose all groups below it."""
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
         below = np.cumsum([np.isin(part, small).sum() for part in parts])
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """The first of the samples that cover all members of which one at least meets the pivot above a term."""
+        """Return the first sample with a member that is added to the pivot above a term; an empty one if none has."""
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
                 return small
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether each class loses the class before it, by one term of each."""
+        """Return whether each group loses the group before it, tested with one term of each."""
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
             small = firsts[start : start + self.masks.capacity]
@@ -135,12 +137,12 @@ class _TreeSearch:
         return True
 
     def _covering(self, terms: Array) -> list[Array]:
-        """Samples that have each term once, of no more terms than can be counted."""
+        """List samples that together have each term once, none larger than can be counted."""
         count = -(-terms.size // self.masks.capacity)
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return how many of `small`, the pivot aside, are lost with each of the others, which count if among them."""
+        """Return for each other term how many `small` terms are lost with M at the pivot and -M at that term."""
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():
@@ -148,32 +150,32 @@ class _TreeSearch:
         return lost
 
     def _survives(self, i: int, j: int, k: int) -> bool:
-        """Return whether term k is in the result with M at i and -M at j."""
+        """Return whether term k survives with M at i and -M at j."""
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
 
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
-        """Return whether terms that meet the pivot with new counts do so in one node that adds exactly."""
+        """Return whether the node that adds earlier terms to the pivot adds these terms too, exactly."""
         if size < 1 or members.size % size:
             return False
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """The children of a node in which some terms meet the pivot, each of `size` terms or all in one fused step."""
+        """List the children of the node that adds terms to the pivot, each of `size` terms or all in one fused step."""
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
-            return [Branch(int(each)) for each in members]
+            return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)
         if members.size == 1:
             return [below]
-        if size < members.size:  # several children of one size, whose sum is added exactly
+        if size < members.size:  # several children of one size, which are added exactly
             if any(child.size != size for child in below.children):
                 raise NoOrderError(f"terms {int(members[0])} and {int(members[-1])} meet in nodes that contradict")
             return list(below.children)
-        # they are children of the pivot's own node where M and -M among them hide what stands at the pivot
+        # they are children of the pivot's own node if M and -M among them hide the term at the pivot
         first, second = below.children[0].lowest, below.children[-1].lowest
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether all terms are children of the pivot's own node: two of them as M and -M hide the pivot."""
+        """Return whether all terms are children of the pivot's own node, where M and -M at any two hide the pivot."""
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False
         if members.size <= PAIRS:

@@ -1,4 +1,4 @@
-"""Models of black boxes: each says, draws and saves what was found, and computes the same bits."""
+"""Models of black boxes, which describe, draw and save a revealed arithmetic and compute the same bits."""
 
 from __future__ import annotations
 
@@ -16,76 +16,73 @@ from fpsim.files import write_whole
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import FP32, TF32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import AdderCandidate
+from fpsim.probe.operands import ProbedCall
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.own_unit import own_unit
 from fpsim.probe.plain_sums import arithmetic_of
-from fpsim.probe.program import Program
+from fpsim.probe.programs.program import Program
 from fpsim.probe.structure import structure_of
 from fpsim.probe.traits import traits_of
 from fpsim.probe.words import WORDS, called, in_ranges, sentences
 from fpsim.schedules.schedule import Schedule
 
-# Figures of a model that are not known where it has other bits than the black box.
+# Attributes of a model that are unknown if the sentence on differing bits has the given words.
 FIELDS_OF_EDGES = (
     ("flushes_subnormals", WORDS["subnormal"]), ("flushes", WORDS["subnormal"]), ("flushes", WORDS["vanishing"]),
     ("saturates", WORDS["large"]),
 )  # fmt: skip
-KIND = "fpsim model of a sum"  # what a saved model says it is
+KIND = "fpsim model of a sum"  # the mark of a saved model
 
 
 class Model:
-    """A model of a black box, held against it bit for bit; `fp.probe` makes it.
+    """A model of a black box, compared with it bit for bit; `fp.probe` makes it.
 
     Attributes:
       kind: "sum", "dot" or "matmul".
-      n: terms; orders depend on it, so that a model of 600 terms says nothing of 300.
-      shape: rows and columns of the product that was probed, (1, 1) where it was none.
-      operands: what the operands hold.
-      layout: how the matrices of the probed product lay in memory: "n" is row-major, "t" transposed.
+      n: number of terms; orders depend on it, so that a model of 600 terms does not tell those of 300.
+      shape: rows and columns of the probed matrix product, (1, 1) for other probes.
+      operands: the formats of the operands, and how they are passed.
+      layout: the memory layout of the probed matrices: "n" is row-major, "t" transposed.
       out: the format of the results.
-      tree: the order of additions as nested tuples of terms, operands by their smallest term; None where none fits.
+      tree: the order of additions as nested tuples of terms, sorted by their smallest term; None where none fits.
       structure: the same in words, such as "two halves of 4 terms; in each the terms are one chain"; None where it
-        needs more than a few.
-      lost: terms that nobody adds.
-      terms_per_step: products of one addition.
+        needs more than a few words.
+      lost: terms that are left out of the sum.
+      terms_per_step: number of products of one addition.
       fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
       alignment: "truncate", "floor" or "nearest", "exact": every sum is the exact one, rounded
         once; "rounded": a step is several additions, each rounded.
-      rounding: of a sum, as a word of `fp.encode`.
-      accumulator: the format of sums; None where additions have formats of their own.
-      factor: what the sum is multiplied by, such as 1/64 of a mean; 1 for a plain sum, None where nothing fits.
-      promotion: terms after which partial sums join a total; None where they do not.
+      rounding: the rounding of a sum, as of `fp.encode`.
+      accumulator: the format of sums; None where additions have different formats.
+      factor: the factor of the sum, such as 1/64 of a mean; 1 for a plain sum, None where nothing fits.
+      promotion: number of terms after which partial sums are added to a total; None without promotion.
       flushes_subnormals: whether subnormal sums become zero.
-      flushes: what becomes zero where it is subnormal: "inputs" (or "inputs of a", "inputs of b"), "products" before
-        they are added, "sums", and "results", in their own format.
-      saturates: whether sums beyond the largest number stay there.
-      unit: the name in `fp.units()` of the matrix unit that it equals, the first of `units`; None where there is none.
-      units, schedules: the names of all units and schedules that it equals: what was probed does not tell them apart.
+      flushes: the numbers that become zero where they are subnormal: "inputs" (or "inputs of a", "inputs of b"),
+        "products" before they are added, "sums", and "results", in their own format.
+      saturates: whether sums beyond the largest number become the largest number.
+      unit: the name in `fp.units()` of the matrix unit with the same bits, the first of `units`; None for none.
+      units, schedules: the names of all units and schedules with the same bits, which the probe does not tell apart.
       schedule: the first of these schedules.
-      arithmetic: its additions in words, such as "float32 fused multiply-adds in order", where they are ordinary ones
+      arithmetic: its additions in words, such as "float32 fused multiply-adds in order", if they are ordinary ones
         and it has names; None for tensor cores, whose rule has no other name than the unit's.
-      names: all that it equals as it is written in Python: units with schedules, and accumulators, which come first
-        where it has an arithmetic.
-      unknown: what could not be told, a sentence each, with what would tell it.
-      calls: of the black box.
+      names: units with schedules and accumulators with the same bits, as they are written in Python; accumulators
+        come first if the model has an arithmetic.
+      unknown: sentences on what the probe could not tell, and what would tell it.
+      calls: number of calls of the black box.
     """
 
     def __init__(
-        self, kind: str, n: int, shape: tuple[int, int], operands: tuple[ProbedOperand, ...], out: Format, *,
-        order: Order | None = None, alike: tuple[AdderCandidate, ...] = (), program: Program | None = None,
-        unknown: tuple[str, ...] = (), calls: int = 0, scale: str = "", block: int = 0,
-        layout: str = "nn", returned: Format | None = None,
+        self, call: ProbedCall, out: Format, *, order: Order | None = None, alike: tuple[AdderCandidate, ...] = (),
+        program: Program | None = None, unknown: tuple[str, ...] = (), calls: int = 0, returned: Format | None = None,
     ) -> None:  # fmt: skip
-        self.kind, self.n, self.shape, self.operands, self.out = kind, n, shape, operands, out
+        self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout = self.call = call
+        self.out = out
         self.order, self.alike, self.program = order, alike, program
         self.unknown, self.calls = unknown, calls
-        self.scale, self.block, self.layout = scale, block, layout
-        self.returned = returned or out  # the format that results are passed in, which may be wider than their own
-        trees = {
-            each.tree(n, shape[1] if kind == "matmul" else 1 if kind == "dot" else None): each for each in alike[::-1]
-        }
+        self.returned = returned or out  # the format in which results are passed, which may be wider than their own
+        columns = self.shape[1] if self.kind == "matmul" else 1 if self.kind == "dot" else None
+        trees = {adder.tree(self.n, columns): adder for adder in alike[::-1]}
         self.traits = traits_of(tuple(trees.values()), program)
         for field, word in FIELDS_OF_EDGES:
             if any(word in sentence for sentence in unknown):
@@ -93,54 +90,54 @@ class Model:
 
     @property
     def found(self) -> bool:
-        """Return whether there is a model that runs."""
+        """Return whether the model runs."""
         return bool(self.alike) or self.program is not None
 
     @property
     def tree(self) -> Nested | None:
-        """The order of additions."""
+        """Return the order of additions as nested tuples."""
         return None if self.order is None else self.order.nested
 
     @property
     def structure(self) -> str | None:
-        """The order of additions in words, such as blocks, lanes and chains; None where it needs many."""
+        """Return the order of additions in words, such as blocks, lanes and chains; None if it needs many."""
         return None if self.order is None else structure_of(self.order)
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Terms that nobody adds."""
+        """Return the terms that are left out of the sum."""
         if self.order is None:
             return ()
-        return tuple(sorted(set(range(self.n)) - {each for each in self.order.program if each >= 0}))
+        return tuple(sorted(set(range(self.n)) - {term for term in self.order.program if term >= 0}))
 
     @property
     def terms_per_step(self) -> int | None:
-        """Products of one addition."""
+        """Return the number of products of one addition."""
         return self.traits.terms_per_step
 
     @property
     def fraction_bits(self) -> int | None:
-        """Bits kept where terms are aligned."""
+        """Return the fraction bits that are kept where terms are aligned."""
         return self.traits.fraction_bits
 
     @property
     def alignment(self) -> str | None:
-        """The way in which terms are cut."""
+        """Return the way in which terms are cut."""
         return self.traits.alignment
 
     @property
     def rounding(self) -> str | None:
-        """The rounding of sums."""
+        """Return the rounding of sums."""
         return self.traits.rounding
 
     @property
     def accumulator(self) -> Format | None:
-        """The format of sums."""
+        """Return the format of sums."""
         return self.traits.accumulator
 
     @property
     def promotion(self) -> int | None:
-        """Terms after which partial sums join a total."""
+        """Return the number of terms after which partial sums are added to a total."""
         return self.traits.promotion
 
     @property
@@ -150,55 +147,55 @@ class Model:
 
     @property
     def flushes(self) -> tuple[str, ...] | None:
-        """The numbers that become zero where they are subnormal."""
+        """Return the numbers that become zero where they are subnormal."""
         return self.traits.flushes
 
     @property
     def factor(self) -> float | None:
-        """The factor that the sum is multiplied by."""
+        """Return the factor of the sum."""
         scale = None if self.program is None else self.program.scale
         return (1.0 if self.found else None) if scale is None else 1 / scale.by if scale.how == "over" else scale.by
 
     @property
     def saturates(self) -> bool | None:
-        """Return whether sums beyond the largest number stay there."""
+        """Return whether sums beyond the largest number become the largest number."""
         return self.traits.saturates
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The names of the units that it equals."""
-        return tuple(dict.fromkeys(each.how.name for each in self.alike if isinstance(each.how, MatrixUnit)))
+        """Return the names of the units with the same bits."""
+        return tuple(dict.fromkeys(adder.how.name for adder in self.alike if isinstance(adder.how, MatrixUnit)))
 
     @property
     def unit(self) -> str | None:
-        """The name of the first unit that it equals."""
+        """Return the name of the first unit with the same bits."""
         return next(iter(self.units), None)
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        """The schedules that it equals, as they are written."""
-        return tuple(dict.fromkeys(str(each.schedule) for each in self.alike if each.schedule is not None))
+        """Return the schedules with the same bits, as they are written."""
+        return tuple(dict.fromkeys(str(adder.schedule) for adder in self.alike if adder.schedule is not None))
 
     @property
     def schedule(self) -> Schedule | None:
-        """The first schedule that it equals."""
-        return next((each.schedule for each in self.alike if each.schedule is not None), None)
+        """Return the first schedule with the same bits."""
+        return next((adder.schedule for adder in self.alike if adder.schedule is not None), None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that it equals."""
-        firsts = sorted(self.alike, key=lambda each: self.arithmetic is not None and each.schedule is not None)
-        return tuple(each.name for each in firsts)
+        """Return the names of all candidates with the same bits."""
+        firsts = sorted(self.alike, key=lambda adder: self.arithmetic is not None and adder.schedule is not None)
+        return tuple(adder.name for adder in firsts)
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """The arithmetic in words, where the additions are ordinary ones."""
+        """Return the arithmetic in words, if the additions are ordinary ones."""
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown
 
     def explain(self) -> str:
-        """Return what was found, in a few sentences."""
+        """Return the description of the model in a few sentences."""
         return "\n".join(sentences(self))
 
     def __str__(self) -> str:
@@ -233,16 +230,16 @@ class Model:
     # ---- run
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """The sums along the last axis.
+        """Return the sums along the last axis.
 
         Args:
-          x: (..., n) array of the dtype that was probed, or codes of its format; of a dot product its terms times 1.
+          x: (..., n) array of the probed dtype, or codes of its format; a model of a dot product multiplies it by 1.
 
         Returns:
           (...) array of the result's dtype.
 
         Raises:
-          ValueError: nothing was found, another number of terms, another format.
+          ValueError: the model does not run, or x has another number of terms or format.
         """
         terms = self._read(x, 0, "x")
         if len(self.operands) == 1:
@@ -251,16 +248,16 @@ class Model:
         return self._shaped(terms.shape[:-1], self._rows(terms.reshape(-1, self.n), ones))
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """The dot products along the last axis.
+        """Return the dot products along the last axis.
 
         Args:
-          a, b: (..., n) arrays of the dtypes that were probed, or codes of their formats; the other axes broadcast.
+          a, b: (..., n) arrays of the probed dtypes, or codes of their formats; the other axes broadcast.
 
         Returns:
           (...) array of the result's dtype.
 
         Raises:
-          ValueError: nothing was found, a model of a sum, another number of terms, another format.
+          ValueError: the model does not run, or is one of a sum; another number of terms, or another format.
         """
         self._refuse_sum()
         left, right = np.broadcast_arrays(self._read(a, 0, "a"), self._read(b, 1, "b"))
@@ -270,17 +267,17 @@ class Model:
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """The product of two matrices.
+        """Return the product of two matrices.
 
         Args:
-          a, b: (M, n) and (n, N) arrays of the dtypes that were probed, or codes of their formats.
+          a, b: (M, n) and (n, N) arrays of the probed dtypes, or codes of their formats.
           scale_a, scale_b: of block-scaled units, as of `fp.matmul`.
 
         Returns:
           (M, N) array of the result's dtype.
 
         Raises:
-          ValueError: nothing was found, a model of a sum, another number of terms, another format.
+          ValueError: the model does not run, or is one of a sum; another number of terms, or another format.
         """
         self._refuse_sum()
         right = as_array(b, "b")
@@ -299,24 +296,23 @@ class Model:
         return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
-        """Return this model of a black box that passes its results in a wider format, after so many calls before."""
+        """Return this model for a black box that passes its results in a wider format, with `calls` more calls."""
         return Model(
-            self.kind, self.n, self.shape, self.operands, self.out, order=self.order, alike=self.alike,
-            program=self.program, unknown=self.unknown, calls=self.calls + calls, scale=self.scale, block=self.block,
-            layout=self.layout, returned=fmt,
+            self.call, self.out, order=self.order, alike=self.alike, program=self.program, unknown=self.unknown,
+            calls=self.calls + calls, returned=fmt,
         )  # fmt: skip
 
     def _passed(self, results: Array) -> Array:
-        """Return results in the format that the black box passes them in."""
+        """Return results in the format in which the black box passes them."""
         return results if self.returned == self.out else results.astype(DTYPES[self.returned])
 
     @cached_property
     def _own_unit(self) -> AdderCandidate | None:
-        """A unit that no table has, which `fp.matmul` runs."""
+        """Return a matrix unit of no table that `fp.matmul` runs with the same bits; None if there is none."""
         return None if self.program is None else own_unit(self.program, self.operands)
 
     def _rows(self, *values: Array) -> Array:
-        """The sums of rows of float64 values, in the result's dtype."""
+        """Return the sums of rows of float64 values, in the result's dtype."""
         if self.program is not None:
             codes = self.program.run(*values)
             return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
@@ -327,14 +323,18 @@ class Model:
         return sums.reshape(shape)[()]
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """float64 values of an operand."""
+        """Return the float64 values of an operand.
+
+        Raises:
+          ValueError: it has another number of terms or another format.
+        """
         self._refuse_nothing()
         fmt = self.operands[which].fmt
         carrier = FP32 if fmt == TF32 else fmt
         array = as_array(x, name)
         if array.ndim == 0 or array.shape[-1] != self.n:
             raise ValueError(
-                f"{name} must have {self.n} terms, for which this order was seen; got shape {array.shape}. Probe that "
+                f"{name} must have {self.n} terms, the number that was probed; got shape {array.shape}. Probe that "
                 "length."
             )
         source = format_of(array.dtype)
@@ -346,10 +346,12 @@ class Model:
         return decode(codes, carrier, np.float64)
 
     def _refuse_nothing(self) -> None:
+        """Raise a ValueError if the model does not run."""
         if not self.found:
             raise ValueError(f"this model does not run: {'; '.join(self.unknown) or 'nothing fits'}.")
 
     def _refuse_sum(self) -> None:
+        """Raise a ValueError if the model has one operand."""
         if len(self.operands) == 1:
             raise ValueError(
                 "this is the model of a sum, which has one operand. Probe fp.probe.dot or fp.probe.matmul."
@@ -358,15 +360,15 @@ class Model:
     # ---- saved
 
     def save(self, path: str | Path) -> None:
-        """Write the model as JSON: the unit and schedule as `fp.schedules` writes them, or the order of additions.
+        """Write the model as JSON: its unit and schedule as they are written in Python, or its order of additions.
 
         A tree that no schedule of `fp.schedules` describes is saved as its order in reverse Polish notation.
 
         Args:
-          path: of the file.
+          path: the file to write.
 
         Raises:
-          ValueError: nothing was found.
+          ValueError: the model does not run.
         """
         self._refuse_nothing()
         fields: dict[str, Any] = {
@@ -376,8 +378,8 @@ class Model:
             "tensors": [operand.tensors for operand in self.operands], "scale": self.scale, "block": self.block,
             "layout": self.layout,
             "alike": [
-                [each.how.name if isinstance(each.how, MatrixUnit) else repr(each.how), str(each.schedule or "")]
-                for each in self.alike
+                [adder.how.name if isinstance(adder.how, MatrixUnit) else repr(adder.how), str(adder.schedule or "")]
+                for adder in self.alike
             ],
             "order": None if self.order is None else str(self.order), "unknown": list(self.unknown),
             "calls": self.calls,

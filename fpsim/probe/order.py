@@ -1,4 +1,4 @@
-"""Orders of additions: which terms and partial sums meet in which node, in one form however their operands stand."""
+"""Orders of additions: the terms and partial sums of each node, in a form without the order of its operands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Branch:
 
     Attributes:
       lowest: its smallest term.
-      size: how many terms it has.
-      children: what is added, by their smallest terms; none for a term.
+      size: its number of terms.
+      children: the branches that it adds, sorted by their smallest terms; none for a term.
     """
 
     __slots__ = ("children", "lowest", "size")
@@ -25,15 +25,15 @@ class Branch:
 
 
 def joined(children: Iterable[Branch]) -> Branch:
-    """The sum of some branches, whose order among each other does not matter; of one, itself."""
-    parts = tuple(sorted(children, key=lambda each: each.lowest))
-    return parts[0] if len(parts) == 1 else Branch(parts[0].lowest, sum(each.size for each in parts), parts)
+    """Return the sum of branches in any order; a single branch is returned as it is."""
+    parts = tuple(sorted(children, key=lambda branch: branch.lowest))
+    return parts[0] if len(parts) == 1 else Branch(parts[0].lowest, sum(branch.size for branch in parts), parts)
 
 
 class Order:
     """An order of additions as a program in reverse Polish notation: a term pushes itself, -c adds c numbers.
 
-    The operands of every addition stand by their smallest terms, so that equal orders are equal tuples.
+    The operands of every addition are sorted by their smallest terms, so that equal orders are equal tuples.
 
     Args:
       program: terms, and additions of c numbers as -c.
@@ -49,10 +49,10 @@ class Order:
 
     @classmethod
     def of(cls, tree: Nested | Branch) -> Order:
-        """The order of nested tuples of terms, or of a branch.
+        """Return the order of nested tuples of terms, or of a branch.
 
         Raises:
-          ValueError: something else than integers and tuples of two or more.
+          ValueError: the tuples have other elements than integers and tuples of two or more.
         """
         return cls(list(_program(tree if isinstance(tree, Branch) else _branch(tree))))
 
@@ -64,17 +64,17 @@ class Order:
 
     @property
     def terms(self) -> int:
-        """The number of terms that are added."""
-        return sum(1 for each in self.program if each >= 0)
+        """Return the number of terms that are added."""
+        return sum(1 for step in self.program if step >= 0)
 
     @property
     def widest(self) -> int:
-        """Numbers that the widest addition takes, the running sum included; 1 where there is none."""
-        return max((-each for each in self.program if each < 0), default=1)
+        """Return the number of operands of the widest addition, the running sum included; 1 without additions."""
+        return max((-step for step in self.program if step < 0), default=1)
 
     @property
     def terms_at_once(self) -> int:
-        """Terms that the addition with the most of them takes; 1 where additions take two numbers."""
+        """Return the largest number of terms of one addition; 1 if additions take two numbers."""
         if self.widest <= 2:
             return 1
         best, stack = 1, [self.branch]
@@ -97,19 +97,19 @@ class Order:
 
     @cached_property
     def _additions(self) -> dict[int, int]:
-        """The addition that takes each term, as its place in the program."""
-        stack, found = list[int](), dict[int, int]()
-        for place, each in enumerate(self.program):
-            if each >= 0:
-                stack.append(each)
+        """Return the addition of each term, as its place in the program."""
+        stack, additions = list[int](), dict[int, int]()
+        for place, step in enumerate(self.program):
+            if step >= 0:
+                stack.append(step)
             else:
-                found |= {term: place for term in stack[each:] if term >= 0}
-                stack[each:] = [-1]
-        return found
+                additions |= {term: place for term in stack[step:] if term >= 0}
+                stack[step:] = [-1]
+        return additions
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """The terms in the order in which one chain adds them, the first ones ascending; none where it is no chain.
+        """Return the terms in the order in which one chain adds them, the first ones ascending; () for other orders.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -127,35 +127,35 @@ class Order:
 
     @property
     def nested(self) -> Nested:
-        """Nested tuples of terms."""
+        """Return the order as nested tuples of terms."""
         stack: list[Nested] = []
-        for each in self.program:
-            if each >= 0:
-                stack.append(each)
+        for step in self.program:
+            if step >= 0:
+                stack.append(step)
             else:
-                stack[each:] = [tuple(stack[each:])]
+                stack[step:] = [tuple(stack[step:])]
         return stack[0]
 
     @cached_property
     def branch(self) -> Branch:
-        """The branch at the top."""
+        """Return the order as a branch."""
         stack: list[Branch] = []
-        for each in self.program:
-            if each >= 0:
-                stack.append(Branch(each))
+        for step in self.program:
+            if step >= 0:
+                stack.append(Branch(step))
             else:
-                stack[each:] = [joined(stack[each:])]
+                stack[step:] = [joined(stack[step:])]
         return stack[0]
 
     def __str__(self) -> str:
-        return " ".join(str(each) if each >= 0 else "+" if each == -2 else f"+{-each}" for each in self.program)
+        return " ".join(str(step) if step >= 0 else "+" if step == -2 else f"+{-step}" for step in self.program)
 
     @classmethod
     def parsed(cls, text: str) -> Order:
-        """Parse a text that `str` of an order returned.
+        """Return the order whose `str` is the given text.
 
         Raises:
-          ValueError: the text describes no order.
+          ValueError: the text is not an order.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -176,7 +176,7 @@ class Order:
 
 
 def _branch(tree: Nested) -> Branch:
-    """The branch of nested tuples, without recursion, for a chain is as deep as it is long."""
+    """Return the branch of nested tuples, without recursion, since a chain is as deep as it is long."""
     stack: list[tuple[Any, list[Branch]]] = [((tree,), [])]
     while True:
         node, done = stack[-1]
@@ -186,24 +186,24 @@ def _branch(tree: Nested) -> Branch:
                 return done[0]
             stack[-1][1].append(joined(done))
             continue
-        each = node[len(done)]
-        if isinstance(each, tuple) and len(each) > 1:
-            stack.append((each, []))
-        elif isinstance(each, int) and not isinstance(each, bool):
-            done.append(Branch(each))
+        child = node[len(done)]
+        if isinstance(child, tuple) and len(child) > 1:
+            stack.append((child, []))
+        elif isinstance(child, int) and not isinstance(child, bool):
+            done.append(Branch(child))
         else:
-            raise ValueError(f"a tree is a term or a tuple of two or more trees; got {each!r}.")
+            raise ValueError(f"a tree is a term or a tuple of two or more trees; got {child!r}.")
 
 
 def _program(branch: Branch) -> Iterator[int]:
-    """Its terms and additions, terms first."""
+    """Yield the terms and additions of a branch in reverse Polish notation."""
     stack: list[Branch | int] = [branch]
     while stack:
-        each = stack.pop()
-        if isinstance(each, int):
-            yield each
-        elif each.children:
-            stack.append(-len(each.children))
-            stack.extend(reversed(each.children))
+        node = stack.pop()
+        if isinstance(node, int):
+            yield node
+        elif node.children:
+            stack.append(-len(node.children))
+            stack.extend(reversed(node.children))
         else:
-            yield each.lowest
+            yield node.lowest

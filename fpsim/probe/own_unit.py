@@ -1,4 +1,4 @@
-"""A revealed chain of steps that cut their products, as a matrix unit of its own: `fp.matmul` multiplies by it."""
+"""Revealed chains of steps that cut their products, as matrix units that `fp.matmul` runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from fpsim.formats.named import FP32
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
-from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import AdderCandidate, order_of
-from fpsim.probe.program import Program
+from fpsim.probe.operands import ProbedOperand
+from fpsim.probe.programs.program import Program
 from fpsim.products.fast_units import LOWEST_FLOOR, is_fast
 from fpsim.schedules.schedule import FLAT
 
 
 def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandidate | None:
-    """The unit that has the bits of a program, where the fast kernels take it; None where there is none.
+    """Return a matrix unit with the bits of a program that the fast kernels run; None if there is none.
 
     Example:
       >>> from dataclasses import replace
@@ -29,11 +29,11 @@ def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandid
     elements = [_element(operand) for operand in operands]
     if len(elements) != 2 or None in elements or rule.fraction_bits is None:
         return None
-    a, b = (each for each in elements if each is not None)
+    a, b = (element for element in elements if element is not None)
     cuts = (rule.fmt, rule.rounding, rule.alignment) == (FP32, "toward_zero", "truncate")
     cuts = cuts and not (rule.flushes or rule.least_inputs or program.scale)
     by_operands = rule.operand_exponents == (a.fmt.min_exponent, b.fmt.min_exponent)
-    # what a sum beyond float32 becomes is the unit's own affair
+    # a unit has its own rule for sums beyond float32
     in_range = float(a.fmt.max) * float(b.fmt.max) * program.n < float(FP32.max)
     if not (cuts and by_operands and in_range and rule.zeros == "added"):
         return None
@@ -43,11 +43,12 @@ def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandid
         "own", "own", a, b, ELEMENTS["f32"], Rule.FUSED, program.order.terms_at_once, rule.fraction_bits, LOWEST_FLOOR,
         bits, evidence="inferred",
     )  # fmt: skip
-    found = AdderCandidate(unit, FLAT, program.out)
-    return found if is_fast(unit) and order_of(found.tree(program.n, 1)) == program.order else None
+    candidate = AdderCandidate(unit, FLAT, program.out)
+    return candidate if is_fast(unit) and order_of(candidate.tree(program.n, 1)) == program.order else None
 
 
 def _element(operand: ProbedOperand) -> Element | None:
+    """Return the element of matrix units that an operand has; None if there is none."""
     if operand.element:
         return ELEMENTS[operand.element]
-    return next((each for each in ELEMENTS.values() if each.fmt == operand.fmt == each.carrier), None)
+    return next((element for element in ELEMENTS.values() if element.fmt == operand.fmt == element.carrier), None)

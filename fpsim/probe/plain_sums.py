@@ -1,4 +1,4 @@
-"""Names of sums of ordinary additions: by their arithmetic, for many units and schedules have it too."""
+"""Names of sums of ordinary additions, by their arithmetic, since many units and schedules share it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 def arithmetic_of(
     kind: str, order: Order | None, traits: AdditionTraits, alike: tuple[AdderCandidate, ...]
 ) -> str | None:
-    """The arithmetic of named sums in words; None where terms are cut, or where the order is no usual one.
+    """Return the arithmetic of named sums in words; None if terms are cut or the order is not a usual one.
 
     Args:
       kind: "sum", "dot" or "matmul".
-      order: of the additions.
-      traits: what the additions do.
-      alike: the names.
+      order: the order of the additions.
+      traits: the traits of the additions.
+      alike: the candidates with the same bits.
 
     Example:
       >>> import fpsim as fp
@@ -37,7 +37,7 @@ def arithmetic_of(
 
 
 def order_in_words(order: Order) -> str | None:
-    """An order of two-operand additions in a few words; None where it needs more than a few.
+    """Return an order of two-operand additions in a few words; None if it needs more.
 
     Example:
       >>> from fpsim.probe.order import Order
@@ -47,7 +47,7 @@ def order_in_words(order: Order) -> str | None:
     """
     if order.widest > 2:
         return None
-    terms = sorted(each for each in order.program if each >= 0)
+    terms = sorted(step for step in order.program if step >= 0)
     chain = order.chain
     if order.widest == 1 or (all(x < y for x, y in pairwise(chain)) and chain):
         return "in order"
@@ -64,7 +64,7 @@ def order_in_words(order: Order) -> str | None:
 
 
 def _in_pairs(terms: list[int]) -> Order:
-    """Neighbours are added, then neighbours among these sums, and so on."""
+    """Return the order that adds neighbours, then neighbours among these sums, and so on."""
     level = [Branch(k) for k in terms]
     while len(level) > 1:
         level = [joined(level[i : i + 2]) for i in range(0, len(level), 2)]
@@ -72,28 +72,29 @@ def _in_pairs(terms: list[int]) -> Order:
 
 
 def _in_chains(terms: list[int], sizes: list[int]) -> Order:
-    """Each of some runs of terms is added in order, and their sums are."""
+    """Return the order that adds runs of terms in chains, and then the sums of the chains in order."""
     runs = [_chained([Branch(k) for k in terms[stop - size : stop]])
             for size, stop in zip(sizes, accumulate(sizes), strict=True)]  # fmt: skip
     return Order.of(_chained(runs))
 
 
 def _chained(parts: list[Branch]) -> Branch:
+    """Return the chain of several branches."""
     *_, total = accumulate(parts, lambda x, y: joined([x, y]))
     return total
 
 
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
-    """Return what is done to each term."""
+    """Return the operation on each term in words."""
     if kind == "sum":
         return "additions"
-    fused = {not isinstance(each.how, Accumulator) or isinstance(each.how, FusedMultiplyAdd) for each in alike}
+    fused = {not isinstance(adder.how, Accumulator) or isinstance(adder.how, FusedMultiplyAdd) for adder in alike}
     if len(fused) > 1:  # products that the format of the sums holds
         return "multiply-adds, fused or not,"
     return "fused multiply-adds" if fused.pop() else "additions of rounded products"
 
 
 def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """The format of the total, where chains have another one."""
-    outer = {each.how.outer for each in alike if isinstance(each.how, Chunked) and each.how.outer != each.how.fmt}
+    """Return the clause on the format of the total, if chains have another format; else ""."""
+    outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

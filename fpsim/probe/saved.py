@@ -1,4 +1,4 @@
-"""Reads models of probes from their files."""
+"""Models of probes, read from their files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from fpsim.errors import shown
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import ProbedOperand, operand_of
 from fpsim.probe.candidates import AdderCandidate
 from fpsim.probe.integers.model import KIND as INTEGER_KIND
 from fpsim.probe.integers.model import loaded
 from fpsim.probe.model import KIND, Model
+from fpsim.probe.operands import ProbedCall, ProbedOperand, operand_of
 from fpsim.probe.order import Order
-from fpsim.probe.program import AdditionRule, Program, SumScale
+from fpsim.probe.programs.program import Program
+from fpsim.probe.programs.rules import AdditionRule, SumScale
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import parsed
@@ -27,10 +28,10 @@ def load(path: str | Path) -> Model:
     """Read a model that `Model.save` wrote.
 
     Args:
-      path: of the file.
+      path: the file to read.
 
     Raises:
-      ValueError: it is no such file.
+      ValueError: the file is not such a model.
 
     Example:
       >>> import tempfile, fpsim as fp
@@ -48,9 +49,9 @@ def load(path: str | Path) -> Model:
         order = None if fields["order"] is None else Order.parsed(fields["order"])
         operands = tuple(operand_of(name, "operand") for name in fields["operands"])
         tensors = fields.get("tensors", [False] * len(operands))
-        operands = tuple(each._replace(tensors=bool(of)) for each, of in zip(operands, tensors, strict=True))
+        operands = tuple(operand._replace(tensors=bool(of)) for operand, of in zip(operands, tensors, strict=True))
         out, n = find_format(fields["out"]), int(fields["n"])
-        alike = tuple(AdderCandidate(*_how(*each), out) for each in fields["alike"])
+        alike = tuple(AdderCandidate(*_how(*texts), out) for texts in fields["alike"])
         program = None
         if "rule" in fields and order is not None:
             rule = dict(fields["rule"])
@@ -65,32 +66,34 @@ def load(path: str | Path) -> Model:
             scale = fields.get("sum_scale")
             scale = scale and SumScale(scale[0], float(scale[1]), find_format(scale[2]))
             program = Program(order, AdditionRule(**rule), out, n, exact, formats, scale)
+        call = ProbedCall(
+            fields["kind"], n, operands, (fields["shape"][0], fields["shape"][1]), fields["scale"], fields["block"],
+            fields.get("layout", "nn"),
+        )  # fmt: skip
         return Model(
-            fields["kind"], n, (fields["shape"][0], fields["shape"][1]), operands, out, order=order, alike=alike,
-            program=program, unknown=tuple(fields["unknown"]), calls=fields["calls"], scale=fields["scale"],
-            block=fields["block"], layout=fields.get("layout", "nn"),
-            returned=find_format(fields.get("returned", fields["out"])),
+            call, out, order=order, alike=alike, program=program, unknown=tuple(fields["unknown"]),
+            calls=fields["calls"], returned=find_format(fields.get("returned", fields["out"])),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as reason:
         raise ValueError(f"path must be a model that Model.save wrote; got {shown(str(path))}: {reason}") from None
 
 
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """The fields of a rule that stand for the word that files of older versions have."""
+    """Return the fields of a rule for the treatment of subnormals in files of older versions."""
     if word == "keep":
         return {}
-    least = tuple(float(each.fmt.smallest_normal) for each in operands) if word == "flush" else ()
+    least = tuple(float(operand.fmt.smallest_normal) for operand in operands) if word == "flush" else ()
     return {"flushes": ("products", "sums", "starts"), "least_inputs": least}
 
 
 def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
-    """Return what a saved pair of texts stands for."""
+    """Return the unit and schedule, or the accumulator, of a saved pair of texts."""
     if not schedule:
-        found = parsed(name)
-        if not isinstance(found, Accumulator):
-            raise ValueError(f"{name!r} is no accumulator")
-        return found, None
+        accumulator = parsed(name)
+        if not isinstance(accumulator, Accumulator):
+            raise ValueError(f"{name!r} is not an accumulator")
+        return accumulator, None
     how = parsed(schedule)
     if not isinstance(how, Schedule):
-        raise ValueError(f"{schedule!r} is no schedule")
+        raise ValueError(f"{schedule!r} is not a schedule")
     return find_unit(name), next((row for row in ROWS if row == how), how)

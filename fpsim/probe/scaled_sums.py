@@ -1,4 +1,4 @@
-"""Sums that are multiplied by a factor, such as means: the sum is asked for as if there were none."""
+"""Sums that are multiplied by a factor, such as means: probed as if there were no factor."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from fpsim.probe.arithmetic import usual_programs
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.counter import Counter
 from fpsim.probe.order import Order
-from fpsim.probe.program import Program, SumScale
+from fpsim.probe.programs.program import Program
+from fpsim.probe.programs.rules import SumScale
 
-PLACES = 9  # terms that are asked for the factor
+PLACES = 9  # terms at which the factor is measured
 CLOSE = 2.0**-14  # a relative distance that no two numbers of the fewest bits have
 SMALLEST = 2.0**-40  # factors below it have no divisor
-FEW_BITS = 12  # of the counts that are asked for
-BITS = (FEW_BITS, 24, 53)  # of an unscaled sum, the fewest first that have the result
+FEW_BITS = 12  # bits of the counts of masks
+BITS = (FEW_BITS, 24, 53)  # bits of an unscaled sum, tried from the fewest on
 
 
 def factor_of(box: BlackBox) -> float | None:
-    """Return the factor that a sum is multiplied by: what one 1 beside zeros gives, wherever it stands.
+    """Return the factor of a sum, which is the result for a single 1 with zeros.
 
-    None where it is 1, or where terms disagree.
+    Returns None if the factor is 1, or differs between terms.
     """
     places = np.unique(np.linspace(0, box.n - 1, PLACES).astype(int))
     alone = box.values(np.eye(box.n)[places] if box.n < PLACES**2 else _units(places, box.n))
@@ -36,13 +37,14 @@ def factor_of(box: BlackBox) -> float | None:
 
 
 def _units(places: Array, n: int) -> Array:
+    """Return rows of n zeros with a 1 at one place each."""
     rows = np.zeros((places.size, n))
     rows[np.arange(places.size), places] = 1.0
     return rows
 
 
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return the integer of which a factor is the reciprocal, rounded to a format: n if possible; None if none is."""
+    """Return the integer whose reciprocal rounds to a factor in a format, n if possible; None if there is none."""
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
         if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:
@@ -51,40 +53,41 @@ def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
 
 
 class UnscaledBox(BlackBox):
-    """A black box whose results are divided by the factor again, in float64: sums of few bits are as before."""
+    """A black box with the factor divided out of its results in float64, which keeps sums of few bits exact."""
 
     def __init__(self, box: BlackBox, factor: float) -> None:
         self.__dict__ |= box.__dict__
         self.box, self.factor, self.divisor = box, factor, divisor_of(factor, box.fmt, box.n)
 
     def results(self, *rows: Array) -> Array:
-        """The sums of rows without the factor."""
+        """Return the sums of rows without the factor."""
         got = self.box.results(*rows)
         self.calls = self.box.calls
         with np.errstate(all="ignore"):
             scaled = got.astype(np.float64)
             near = scaled / self.factor
             # sums of terms that were multiplied before have an error of each addition
-            found = _shortened(near, FEW_BITS)
-            close = np.abs(found - near) <= np.abs(near) * min(self.n * 2.0**-self.fmt.precision, CLOSE)
+            sums = _shortened(near, FEW_BITS)
+            close = np.abs(sums - near) <= np.abs(near) * min(self.n * 2.0**-self.fmt.precision, CLOSE)
             waiting = np.isfinite(near) & ~close
-            found = np.where(close, found, near)
+            sums = np.where(close, sums, near)
             for bits in BITS:
                 tried = _shortened(near, bits)
                 forms = [tried * self.factor, *([tried / self.divisor] if self.divisor else [])]
                 same = np.any([form.astype(got.dtype).astype(np.float64) == scaled for form in forms], axis=0)
-                found = np.where(waiting & same, tried, found)
+                sums = np.where(waiting & same, tried, sums)
                 waiting &= ~same
-        return found
+        return sums
 
 
 def _shortened(x: Array, bits: int) -> Array:
+    """Return floats rounded to a number of significant bits."""
     mantissas, exponents = np.frexp(x)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits))
 
 
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
-    """Programs with a factor of the sum or of the result, and of the terms, whose bits single sums do not show."""
+    """Yield programs with the factor applied to the sum, to the result, or to the terms."""
     for program in plain:
         yield from _scaled(program, factor)
     for program in usual_programs(counter, order):
@@ -92,6 +95,7 @@ def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], fa
 
 
 def _scaled(program: Program, factor: float) -> Iterator[Program]:
+    """Yield a program with the factor applied to its sum, as a multiplication or a division."""
     divisor = divisor_of(factor, program.out, program.n)
     exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
     forms = [("times", factor)] if exact or divisor is None else [("over", float(divisor)), ("times", factor)]

@@ -1,4 +1,4 @@
-"""The structure of an order of additions in words: blocks, lanes and chains in each other, not a list of terms."""
+"""The structure of an order of additions in words: nested blocks, lanes and chains instead of a list of terms."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from fpsim.probe.order import Branch, Order, joined
 
-DEEPEST = 4  # structures in each other that words describe
-LISTED = 6  # sizes of unlike parts that a sentence lists
+DEEPEST = 4  # levels of nested structures that are described
+LISTED = 6  # sizes of unequal parts that a sentence lists
 
 
 class TermRun(NamedTuple):
-    """The terms of a branch: first, last, how many, and the greatest common divisor of their distances."""
+    """The terms of a branch: first, last, their number, and the greatest common divisor of their distances."""
 
     first: int
     last: int
@@ -23,7 +23,7 @@ class TermRun(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """The distance of neighbours where all are the same, 1 for a single term; 0 elsewhere."""
+        """Return the distance of neighbours if all distances are equal, 1 for a single term; else 0."""
         return 1 if self.size == 1 else self.step if self.last - self.first == self.step * (self.size - 1) else 0
 
 
@@ -40,6 +40,7 @@ def structure_of(order: Order) -> str | None:
 
 
 def _clause(branch: Branch, depth: int) -> str | None:
+    """Return the structure of a branch in a clause with up to `depth` nested structures; None if it needs more."""
     runs = _runs(branch)
     plain = _plain(_relative(branch, runs[id(branch)])) if runs[id(branch)].stride else None
     if plain is not None or depth == 0:
@@ -58,7 +59,7 @@ def _clause(branch: Branch, depth: int) -> str | None:
 
 
 def _without_last(branch: Branch) -> tuple[Branch, int]:
-    """The branch to which its last terms are added one by one, in order, and how many these are."""
+    """Return the branch to which its last terms are added one by one in order, and the number of these terms."""
     count, end = 0, branch
     terms: list[int] = []
     while len(end.children) == 2 and end.children[0].children and not end.children[1].children:
@@ -72,43 +73,43 @@ def _without_last(branch: Branch) -> tuple[Branch, int]:
 
 
 def _runs(branch: Branch) -> dict[int, TermRun]:
-    """The terms of each node, by its id."""
-    found: dict[int, TermRun] = {}
+    """Return the terms of each node by its id."""
+    runs: dict[int, TermRun] = {}
     stack: list[tuple[Branch, bool]] = [(branch, False)]
     while stack:
         node, ready = stack.pop()
         if not node.children:
-            found[id(node)] = TermRun(node.lowest, node.lowest, 1, 0)
+            runs[id(node)] = TermRun(node.lowest, node.lowest, 1, 0)
         elif ready:
-            found[id(node)] = _together([found[id(child)] for child in node.children])
+            runs[id(node)] = _together([runs[id(child)] for child in node.children])
         else:
             stack.append((node, True))
             stack.extend((child, False) for child in node.children)
-    return found
+    return runs
 
 
 def _together(parts: list[TermRun]) -> TermRun:
-    """The terms of several runs, which no two of them share."""
+    """Return the terms of several disjoint runs."""
     first = min(x.first for x in parts)
     step = gcd(*(x.first - first for x in parts), *(x.step for x in parts))
     return TermRun(first, max(x.last for x in parts), sum(x.size for x in parts), step)
 
 
 def _relative(branch: Branch, run: TermRun) -> Order:
-    """The order of a branch whose terms are counted from 0."""
+    """Return the order of a branch with its terms renumbered from 0."""
     program = Order.of(branch).program
-    return Order([each if each < 0 else (each - run.first) // run.stride for each in program])
+    return Order([step if step < 0 else (step - run.first) // run.stride for step in program])
 
 
 def _plain(order: Order) -> str | None:
-    """One chain, one node, or a tree of pairs."""
+    """Return the clause of one chain, one node or a tree of pairs; None for other orders."""
     n, chain = order.terms, order.chain
     if n == 1:
         return "there is one term"
     if order.widest == n > 2:
         return "one addition takes all terms"
     if chain and all(x < y for x, y in pairwise(chain)):
-        first, *others = [-each for each in order.program if each < 0]
+        first, *others = [-step for step in order.program if step < 0]
         if order.widest == 2:
             return "the terms are one chain"
         if all(count == first + 1 for count in others[:-1]) and others[-1] <= first + 1:
@@ -124,6 +125,7 @@ def _plain(order: Order) -> str | None:
 
 
 def _chained(terms: list[int]) -> Branch:
+    """Return the chain of several terms."""
     total = Branch(terms[0])
     for term in terms[1:]:
         total = joined([total, Branch(term)])
@@ -154,7 +156,7 @@ def _joins(order: Order) -> str | None:
 
 
 def _path(branch: Branch) -> Iterator[Branch]:
-    """The nodes below a branch that have its first term, the smallest first."""
+    """Iterate over the nodes below a branch that have its first term, from the smallest one on."""
     nodes = []
     while branch.children:
         branch = next(child for child in branch.children if child.lowest == branch.lowest)
@@ -163,7 +165,7 @@ def _path(branch: Branch) -> Iterator[Branch]:
 
 
 def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Parts that have every s-th term each."""
+    """Yield lists of parts that have every s-th term each."""
     whole = runs[id(branch)]
     for node in _path(branch):
         stride = runs[id(node)].stride
@@ -180,7 +182,7 @@ def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Parts that have terms side by side: as many each, or as they are added one after another."""
+    """Yield lists of parts with contiguous terms: parts of equal size, or parts that are added one after another."""
     whole, in_turn = runs[id(branch)], _in_turn(branch, runs)
     if len(in_turn) > 2:
         yield in_turn
@@ -202,7 +204,7 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
-    """The sums that a total takes one after another, each of several terms side by side; none where some are not."""
+    """List the sums of contiguous terms that are added one after another; [] if some sum has gaps."""
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:
         later.append(node.children[1])
@@ -212,7 +214,7 @@ def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
 
 
 def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], bool]) -> list[Branch] | None:
-    """The uppermost nodes below a branch that are parts, by their first terms; None where a term is in none."""
+    """List the uppermost nodes below a branch that are parts, by their first terms; None if a term is in none."""
     parts, stack = [], list(branch.children)
     while stack:
         node = stack.pop()
@@ -226,7 +228,7 @@ def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], 
 
 
 def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], depth: int) -> str | None:
-    """A clause for parts that are alike, how they are added, and what each of them is."""
+    """Return the clause of equal parts, the order in which they are added, and their structure; None if unequal."""
     if any(runs[id(part)].stride == 0 for part in parts):
         return None
     joins = _joins(Order.of(_over(branch, {id(part): place for place, part in enumerate(parts)})))
@@ -237,29 +239,30 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
         _clause(parts[0], depth - 1)}  # fmt: skip
     if joins is None or None in inner or len(inner) > 1:
         return None
-    each = str(inner.pop())
+    clause = str(inner.pop())
     how = f", added {joins}" if joins else ""
     if runs[id(parts[0])].stride != runs[id(branch)].stride:
-        return _words_of_lanes(len(parts), each, how)
+        return _words_of_lanes(len(parts), clause, how)
     if len(parts) == 2 and 0 <= sizes[0] - sizes[1] <= 1:
-        return f"two halves of {sizes[0]} terms{'' if sizes[0] == sizes[1] else f' and {sizes[1]}'}; in each {each}"
+        return f"two halves of {sizes[0]} terms{'' if sizes[0] == sizes[1] else f' and {sizes[1]}'}; in each {clause}"
     if even:
         last = f" (the last of {sizes[-1]})" if sizes[-1] < sizes[0] else ""
-        return f"blocks of {sizes[0]} terms{last}{how}; in each {each}"
+        return f"blocks of {sizes[0]} terms{last}{how}; in each {clause}"
     if len(sizes) > LISTED:
         return None
-    return f"parts of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} terms{how}; in each {each}"
+    return f"parts of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} terms{how}; in each {clause}"
 
 
-def _words_of_lanes(count: int, each: str, how: str) -> str:
-    if each == "the terms are one chain":
+def _words_of_lanes(count: int, clause: str, how: str) -> str:
+    """Return the clause of lanes, each with the given structure."""
+    if clause == "the terms are one chain":
         return f"the even and the odd terms are chains{how}" if count == 2 else (
             f"{count} chains of every {count}th term{how}")  # fmt: skip
-    return f"{count} lanes of every {count}th term{how}; in each {each}"
+    return f"{count} lanes of every {count}th term{how}; in each {clause}"
 
 
 def _over(branch: Branch, places: dict[int, int]) -> Branch:
-    """The tree above some parts, each of which is a term; chains above them may be deep."""
+    """Return the tree above some parts with each part as one term, without recursion, since chains are deep."""
     done: dict[int, Branch] = {}
     stack: list[tuple[Branch, bool]] = [(branch, False)]
     while stack:

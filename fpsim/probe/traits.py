@@ -1,4 +1,4 @@
-"""The traits of the additions of a candidate or a program, as the figures of a model."""
+"""The traits of the additions of a candidate or a program, as the attributes of a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import Rule
 from fpsim.probe.candidates import ALIGNMENT, AdderCandidate, spine
-from fpsim.probe.program import Program
+from fpsim.probe.programs.program import Program
 from fpsim.schedules.schedule import Lanes
 from fpsim.sums.accumulators import Accumulator
 
@@ -20,7 +20,7 @@ FLUSHES = {
 
 
 class AdditionTraits(NamedTuple):
-    """The traits of a model's additions; None where one is not known, or differs between what the model may be."""
+    """The traits of a model's additions; None for one that is unknown or differs between candidates."""
 
     terms_per_step: int | None = None
     fraction_bits: int | None = None
@@ -34,16 +34,17 @@ class AdditionTraits(NamedTuple):
 
 
 def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionTraits:
-    """Return what all that a model may be have in common."""
+    """Return the traits of a program, or those that all candidates of a model share."""
     if program is not None:
         return _of_program(program)
-    each = [_of_candidate(candidate) for candidate in alike]
-    if not each:
+    traits = [_of_candidate(candidate) for candidate in alike]
+    if not traits:
         return AdditionTraits()
-    return AdditionTraits(*(values[0] if len(set(values)) == 1 else None for values in zip(*each, strict=True)))
+    return AdditionTraits(*(values[0] if len(set(values)) == 1 else None for values in zip(*traits, strict=True)))
 
 
 def _of_program(program: Program) -> AdditionTraits:
+    """Return the traits of a program."""
     rule = program.rule
     parts = spine(program.order.branch)
     even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
@@ -55,7 +56,7 @@ def _of_program(program: Program) -> AdditionTraits:
 
 
 def _flushes_of(program: Program) -> tuple[str, ...]:
-    """The numbers of a program whose subnormals become zero."""
+    """Return the names of a program's numbers whose subnormals become zero."""
     rule, least = program.rule, program.rule.least_inputs
     sides = [name for name, x in zip("ab", least, strict=False) if x > 0]
     inputs = [] if not sides else ["inputs"] if len(sides) == len(least) else [f"inputs of {sides[0]}"]
@@ -63,6 +64,7 @@ def _flushes_of(program: Program) -> tuple[str, ...]:
 
 
 def _of_candidate(candidate: AdderCandidate) -> AdditionTraits:
+    """Return the traits of a candidate."""
     how = candidate.how
     if isinstance(how, Accumulator):
         return AdditionTraits(

@@ -1,4 +1,4 @@
-"""A model in words."""
+"""Models described in sentences."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Protocol
 
 from fpsim.display.wording import listed, plural
 from fpsim.formats.named import Format
-from fpsim.probe.black_box import ProbedOperand
 from fpsim.probe.candidates import spine
+from fpsim.probe.operands import ProbedOperand
 from fpsim.probe.order import Order
-from fpsim.probe.program import Program
+from fpsim.probe.programs.program import Program
 from fpsim.probe.structure import structure_of
 from fpsim.probe.traits import AdditionTraits
 from fpsim.schedules.trees.nodes import in_words
 
-NOUNS = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}  # of kinds of black boxes
+NOUNS = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}  # kind of a black box -> noun
 WORDS = {
     "zeros": "the sign of a sum of zeros", "large": "sums beyond the largest number",
     "subnormal": "sums of subnormals", "vanishing": "products below the smallest subnormal",
@@ -28,7 +28,7 @@ FEW = 4  # names that a sentence lists
 
 
 class Described(Protocol):
-    """A model that is described; its attributes say what they are."""
+    """A model to describe, with the attributes of `fpsim.probe.Model`."""
 
     kind: str
     n: int
@@ -56,7 +56,7 @@ class Described(Protocol):
 
 
 def sentences(model: Described) -> Iterator[str]:
-    """Yield what was found, a sentence each."""
+    """Yield the description of a model, sentence by sentence."""
     noun = NOUNS[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
     sides = [name for name, letter in zip("ab", model.layout, strict=True) if letter == "t"]
@@ -76,12 +76,12 @@ def sentences(model: Described) -> Iterator[str]:
         yield from _lost(model)
         if plain is None:
             yield from _order(model)
-    for each in model.unknown:
-        yield f"Unknown: {each}."
+    for sentence in model.unknown:
+        yield f"Unknown: {sentence}."
 
 
 def _factor(program: Program | None) -> str:
-    """The factor of a sum after its noun."""
+    """Return the factor of a sum as words that follow its noun; "" without one."""
     if program is None or program.scale is None:
         return ""
     how, by, _ = program.scale
@@ -93,20 +93,20 @@ def _factor(program: Program | None) -> str:
 
 
 def called(model: Described) -> str:
-    """A model in a few words: its arithmetic where that is an ordinary one, or its first name."""
+    """Return a model in a few words: its arithmetic if that is an ordinary one, or its first name."""
     if model.arithmetic is not None:
         return model.arithmetic
     return model.names[0] if model.names else "a tree of its own" if model.found else "nothing that fits"
 
 
 def _arithmetic(model: Described) -> Iterator[str]:
-    """Return what an addition does."""
+    """Yield sentences on the arithmetic of an addition."""
     traits = model.traits
     program = model.program
     if program is not None and program.formats:
         counts = Counter(in_words(fmt) for fmt in program.formats)
-        each = ", ".join(f"{count} in {name}" for name, count in counts.most_common())
-        yield f"Additions have formats of their own: {each}, each rounded nearest even."
+        listing = ", ".join(f"{count} in {name}" for name, count in counts.most_common())
+        yield f"Additions have different formats: {listing}, each rounded to nearest even."
         yield from _products(model, program)
         return
     if traits.accumulator is None or traits.rounding is None:
@@ -131,7 +131,7 @@ def _arithmetic(model: Described) -> Iterator[str]:
 
 
 def _products(model: Described, program: Program) -> Iterator[str]:
-    """Return which products are rounded."""
+    """Yield a sentence if some products are added unrounded."""
     count = len(program.exact)
     if count and program.rule.fraction_bits is None:
         rest = model.n - count - len(model.lost)
@@ -140,14 +140,15 @@ def _products(model: Described, program: Program) -> Iterator[str]:
 
 
 def _lost(model: Described) -> Iterator[str]:
-    """Terms that are not in the sum."""
+    """Yield a sentence if terms are left out of the sum."""
     if model.lost:
         are = "is" if len(model.lost) == 1 else "are"
-        yield f"{plural(len(model.lost), 'term')} {are} never added: {_spans(model.lost)}."
+        runs = [f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(model.lost)]
+        yield f"{plural(len(model.lost), 'term')} {are} never added: {', '.join(runs)}."
 
 
 def _order(model: Described) -> Iterator[str]:
-    """Return how the terms are put together."""
+    """Yield a sentence on the order in which terms are added."""
     order = model.order
     if order is None:
         return
@@ -171,22 +172,18 @@ def _order(model: Described) -> Iterator[str]:
         yield f"One chain adds its terms one step after the other{goes}."
 
 
-def _spans(terms: Iterable[int]) -> str:
-    return ", ".join(f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(terms))
-
-
 def in_ranges(terms: Iterable[int]) -> list[list[int]]:
-    """Integers as ranges [start, stop].
+    """List integers as ranges [start, stop].
 
     Example:
       >>> from fpsim.probe.words import in_ranges
       >>> in_ranges({1, 2, 3, 7})
       [[1, 4], [7, 8]]
     """
-    found: list[list[int]] = []
-    for each in sorted(terms):
-        if found and found[-1][1] == each:
-            found[-1][1] = each + 1
+    ranges: list[list[int]] = []
+    for number in sorted(terms):
+        if ranges and ranges[-1][1] == number:
+            ranges[-1][1] = number + 1
         else:
-            found.append([each, each + 1])
-    return found
+            ranges.append([number, number + 1])
+    return ranges

@@ -50,7 +50,7 @@ def test_an_exact_product_of_bytes_is_told_with_what_it_cannot_show(a: Any, b: A
     names = np.dtype(a).name, np.dtype(b).name
     assert (model.found, model.names, model.saturates) == (True, ("exact sums in int32",), None)
     assert (tuple(each.integer for each in model.operands), model.tree) == (names, None)
-    assert model.unknown == ("what becomes of sums beyond int32, which 64 terms do not reach",)
+    assert model.unknown == ("the result of sums beyond int32, which 64 terms do not reach",)
     x, y = drawn(a, 40, 64), drawn(b, 64, 30)
     assert np.array_equal(model.matmul(x, y), product(i32)(x, y))
     assert model.matmul(x, y).dtype == i32
@@ -109,7 +109,7 @@ def test_integers_that_are_no_exact_sums_are_declined() -> None:
             model = fp.probe.matmul(fn, 40, a=np.uint8, b=np.int8)
             assert (model.found, model.names) == (False, ())
             assert "nothing that fits" in str(model)
-            with pytest.raises(ValueError, match="this model does not run: what it adds up to"):
+            with pytest.raises(ValueError, match="this model does not run: the arithmetic"):
                 model.matmul(drawn(np.uint8, 2, 40), drawn(np.int8, 40, 2))
 
 

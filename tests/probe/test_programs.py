@@ -13,11 +13,12 @@ from fpsim.arrays import Array
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import ELEMENTS
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
-from fpsim.probe.black_box import operand_of
 from fpsim.probe.candidates import AdderCandidate, order_of
+from fpsim.probe.operands import operand_of
 from fpsim.probe.order import Order
 from fpsim.probe.own_unit import own_unit
-from fpsim.probe.program import FLUSHES, MODES, AdditionRule, Program, _holds_products
+from fpsim.probe.programs.program import MODES, Program, _holds_products
+from fpsim.probe.programs.rules import FLUSHES, AdditionRule
 from fpsim.schedules.schedule import FLAT
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep

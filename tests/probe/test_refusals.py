@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "writes later": (Later(overwrites), ValueError, "fn must leave its operands as they are; it wrote into one."),
     "dtype later": (
         Later(lambda x: np.float64(np.cumsum(x)[-1])), ValueError,
-        "fn must return one dtype; got float64 after float32. Cast what it returns.",
+        "fn must return one dtype; got float64 after float32. Cast its results.",
     ),
     "shape later": (Later(lambda x: x), ValueError, "fn must return one number; got shape (40,)."),
     "raises later": (Later(raises), ValueError, "fn must add float32 of shape (40,); it raised RuntimeError: no such"),
@@ -110,5 +110,5 @@ def test_what_raises_for_arrays_and_for_tensors_is_refused_with_both_reasons() -
 
 def test_a_callable_that_takes_too_long_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(black_box, "LONGEST", 1e-9)
-    with pytest.raises(ValueError, match="fn must be fast enough to be asked some"):
+    with pytest.raises(ValueError, match="fn must be fast enough for about"):
         fp.probe.sum(np.sum, 100)

@@ -72,7 +72,7 @@ def test_numpys_mean_is_predicted() -> None:
 def test_a_factor_is_said_where_the_results_reach_too_near_to_show_the_order() -> None:
     model = fp.probe.sum(np.mean, 50, np.float16)  # of which 2**-14 / 50 is no number of FP16
     assert not model.found
-    assert model.unknown[0].endswith("would tell the order; a 1 beside zeros gives 0.0200042724609375")
+    assert model.unknown[0].endswith("would reveal the order; a 1 with zeros gives 0.0200042724609375")
 
 
 def test_a_product_with_a_factor_is_told_and_kept(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ def test_a_second_process_compiles_nothing_and_gives_the_same_results() -> None:
 FUSED = """
     import numpy as np, fpsim as fp
     from fpsim.probe.order import Order
-    from fpsim.probe.program import AdditionRule, Program
+    from fpsim.probe.programs.program import Program
+    from fpsim.probe.programs.rules import AdditionRule
     from tests.probe.planted import random_tree
 
     rng = np.random.default_rng(0)

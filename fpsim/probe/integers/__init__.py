@@ -1,1 +1,1 @@
-"""Sums of integers as black boxes: rules by which they wrap or saturate, and models of these."""
+"""Sums of integers as black boxes: the rules by which they wrap or saturate, and models with these rules."""

@@ -1,4 +1,4 @@
-"""Models of sums of integers: exact ones that wrap or saturate, at the end or on the way."""
+"""Models of sums of integers: exact sums that wrap or saturate, at the end or after some terms."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from fpsim.arrays import Array, as_array
 from fpsim.display.wording import plural
 from fpsim.files import write_whole
 from fpsim.formats.named import FP64
-from fpsim.probe.black_box import BlackBox, ProbedOperand, operand_of
+from fpsim.probe.black_box import BlackBox
 from fpsim.probe.integers.rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
 from fpsim.probe.model import Model
+from fpsim.probe.operands import ProbedCall, operand_of
 from fpsim.probe.words import NOUNS
 
-KIND = "fpsim model of a sum of integers"  # of a saved model
+KIND = "fpsim model of a sum of integers"  # the mark of a saved model
 SEEDS = (1, 2, 3)
-MATRICES_AT_ONCE = 1 << 22  # terms of products that are held at a time
+MATRICES_AT_ONCE = 1 << 22  # terms of products in memory at a time
 
 
 class IntegerModel(Model):
@@ -32,58 +33,58 @@ class IntegerModel(Model):
 
     Attributes:
       dtype: the dtype of the results, such as "int32".
-      rules: the rules that give all bits; none where nothing fits.
+      rules: the rules that give all bits; empty if nothing fits.
       names: these rules in words.
-      saturates: whether sums beyond the range of the results stay at its ends; None where no operands reach that far.
-      reachable: whether some do.
+      saturates: whether sums beyond the range of the results become its ends; None where no operands reach that far.
+      reachable: whether operands of the dtypes reach beyond the range of the results.
     """
 
     def __init__(
-        self, kind: str, n: int, shape: tuple[int, int], operands: tuple[ProbedOperand, ...], dtype: str, *,
-        rules: tuple[IntegerRule, ...], reachable: bool, unknown: tuple[str, ...] = (), calls: int = 0,
-        layout: str = "nn",
+        self, call: ProbedCall, dtype: str, *, rules: tuple[IntegerRule, ...], reachable: bool,
+        unknown: tuple[str, ...] = (), calls: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(kind, n, shape, operands, FP64, unknown=unknown, calls=calls, layout=layout)
+        super().__init__(call, FP64, unknown=unknown, calls=calls)
         self.dtype, self.rules, self.reachable = dtype, rules, reachable
 
     @property
     def found(self) -> bool:
-        """Return whether there is a model that runs."""
+        """Return whether the model runs."""
         return bool(self.rules)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The rules that give all bits, in words."""
+        """Return the rules that give all bits, in words."""
         return tuple(rule.name if self.reachable else rule.name_within_range for rule in self.rules)
 
     @property
     def arithmetic(self) -> str | None:
-        """The first name."""
+        """Return the first name; None if nothing fits."""
         return self.names[0] if self.rules else None
 
     @property
     def saturates(self) -> bool | None:
-        """Return whether sums beyond the range of the results stay at its ends."""
+        """Return whether sums beyond the range of the results become its ends; None if that is unknown."""
         cuts = {rule.saturates for rule in self.rules}
         return cuts.pop() if self.reachable and len(cuts) == 1 else None
 
     def explain(self) -> str:
-        """Return what was found, in a few sentences."""
+        """Return the description of the model in a few sentences."""
         return "\n".join(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
+        """Yield the description of the model, sentence by sentence."""
         noun = NOUNS[self.kind]
-        terms = f"{plural(self.n, 'term')} of {' by '.join(each.integer for each in self.operands)}"
+        terms = f"{plural(self.n, 'term')} of {' by '.join(operand.integer for operand in self.operands)}"
         yield f"A {noun} of {terms}, seen in {plural(self.calls, 'call')}: {self.arithmetic or 'nothing that fits'}."
         if len(self.rules) > 1:
             yield f"The same as {'; '.join(self.names[1:4])}."
-        yield from (f"Unknown: {each}." for each in self.unknown)
+        yield from (f"Unknown: {sentence}." for sentence in self.unknown)
 
     def __repr__(self) -> str:
         return f"IntegerModel({self.kind} of {self.n} terms: {self.arithmetic or 'nothing that fits'})"
 
     def plot(self, ax: Any = None) -> Any:
-        """Refuse: exact sums have no order to draw."""
+        """Raise a ValueError, since exact sums have no order to draw."""
         raise ValueError("a model of integers adds exactly, in whatever order; there is no tree to draw. Print it.")
 
     # ---- run
@@ -116,14 +117,16 @@ class IntegerModel(Model):
         return np.concatenate(parts) if parts else np.zeros((0, right.shape[1]), self.dtype)
 
     def _run(self, *values: Array) -> Any:
+        """Return the sums of rows by the first rule."""
         return self.rules[0].sums(terms_of("dot", values))[()]
 
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
+        """Return an operand as an array after checks of its length and dtype."""
         self._refuse_nothing()
         array = as_array(x, name)
         if array.ndim == 0 or array.shape[-1] != self.n:
             raise ValueError(
-                f"{name} must have {self.n} terms, for which this model was made; got shape {array.shape}. Probe that "
+                f"{name} must have {self.n} terms, the number that was probed; got shape {array.shape}. Probe that "
                 "length."
             )
         if str(array.dtype) != self.operands[which].integer:
@@ -138,7 +141,7 @@ class IntegerModel(Model):
         """Write the model as JSON, which `fp.probe.load` reads.
 
         Raises:
-          ValueError: nothing was found.
+          ValueError: the model does not run.
         """
         self._refuse_nothing()
         fields = {
@@ -152,7 +155,7 @@ class IntegerModel(Model):
 
 
 def integer_model(box: BlackBox) -> IntegerModel:
-    """Return the model of a black box of integers."""
+    """Return the model of a black box that adds integers."""
     assert box.dtype is not None
     out = box.dtype.name
     alike = list(rules(box, out))
@@ -169,33 +172,32 @@ def integer_model(box: BlackBox) -> IntegerModel:
     unknown = []
     if not alike:
         unknown.append(
-            "what it adds up to: no exact sum that wraps or saturates gives its results, at the end, after some terms, "
-            "or in sums of two or four. Scales, zero points and sums in floats are none"
+            "the arithmetic: no exact sum that wraps or saturates, at the end, after some terms, or in sums of two or "
+            "four, gives its results. Scales, zero points and sums in floats are not tried"
         )
     elif not reachable:
-        unknown.append(f"what becomes of sums beyond {out}, which {plural(box.n, 'term')} do not reach")
+        unknown.append(f"the result of sums beyond {out}, which {plural(box.n, 'term')} do not reach")
     if len(alike) > 1:
         unknown.append(f"how to tell {alike[0].name} from {alike[1].name}, which gave the same for all that was tried")
     return IntegerModel(
-        box.kind, box.n, box.shape, box.operands, out, rules=tuple(alike), reachable=reachable, unknown=tuple(unknown),
-        calls=box.calls, layout=box.layout,
-    )  # fmt: skip
+        box.arguments, out, rules=tuple(alike), reachable=reachable, unknown=tuple(unknown), calls=box.calls
+    )
 
 
 def loaded(fields: dict[str, Any]) -> IntegerModel:
-    """The model of a saved one's fields.
+    """Return the model of the fields of a saved one.
 
     Raises:
-      KeyError, TypeError, ValueError: they are none.
+      KeyError, TypeError, ValueError: the fields are not those of such a model.
     """
     pairs = zip(fields["operands"], fields["tensors"], strict=True)
     operands = tuple(
         operand_of(name, "operand", integers=True)._replace(tensors=bool(tensors)) for name, tensors in pairs
     )
-    rules_of_it = tuple(IntegerRule(*each) for each in fields["rules"])
+    rules_of_it = tuple(IntegerRule(*fields_of_rule) for fields_of_rule in fields["rules"])
     rows, columns = (int(size) for size in fields["shape"])
+    call = ProbedCall(fields["kind"], int(fields["n"]), operands, (rows, columns), layout=fields["layout"])
     return IntegerModel(
-        fields["kind"], int(fields["n"]), (rows, columns), operands, str(fields["dtype"]), rules=rules_of_it,
-        reachable=bool(fields["reachable"]), unknown=tuple(fields["unknown"]), calls=int(fields["calls"]),
-        layout=fields["layout"],
+        call, str(fields["dtype"]), rules=rules_of_it, reachable=bool(fields["reachable"]),
+        unknown=tuple(fields["unknown"]), calls=int(fields["calls"]),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sums of integers: how many products are added before a sum is cut to its bits, and whether it wraps or saturates."""
+"""Rules of sums of integers: the number of products added before a cut to fewer bits, and wrapping or saturation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from fpsim.probe.black_box import BlackBox
 GROUPS = (1, 2, 4, 8, 16, 32, 64)  # terms after which running sums may saturate
 INNER_GROUPS = (1, 2, 4)  # terms whose sum may have fewer bits than the running one
 INNER = ("int8", "uint8", "int16", "uint16", "int32")
-KINDS = ("small", "uniform", "extremes", "runs", "pairs")  # of operands that are drawn
-ROWS = 48  # sums of a kind, where each is a call
+KINDS = ("small", "uniform", "extremes", "runs", "pairs")  # kinds of operands that are drawn
+ROWS = 48  # sums of a kind, if each is a call
 Shape = tuple[int, ...]
 
 
 class IntegerRule(NamedTuple):
-    """A rule of adding integers: groups of terms exactly, cut to `inner`, and the running sum of groups cut to `out`.
+    """A rule of adding integers: exact sums of groups of terms, cut to `inner`, and their running sum, cut to `out`.
 
-    group: terms of a group; 0 for all of them. inner: the dtype of a group's sum, "" where nothing is cut.
-    saturates: whether the running sum saturates, after each group, or wraps. inner_saturates: the same of groups.
-    backwards: whether the last group comes first.
+    Attributes:
+      out: the dtype of the running sum and of the result.
+      group: number of terms of a group; 0 for all of them.
+      saturates: whether the running sum saturates after each group; else it wraps.
+      inner: the dtype of a group's sum; "" where it is not cut.
+      inner_saturates: whether a group's sum saturates; else it wraps.
+      backwards: whether the last group is added first.
     """
 
     out: str
@@ -38,7 +42,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The rule in words."""
+        """Return the rule in words."""
         cut = "saturate" if self.saturates else "wrap"
         if self.inner:
             of_groups = "products" if self.group == 1 else f"sums of {self.group} terms"
@@ -52,13 +56,13 @@ class IntegerRule(NamedTuple):
 
     @property
     def name_within_range(self) -> str:
-        """The rule in words, where no sum leaves the range of the results."""
+        """Return the rule in words, if no sum leaves the range of the results."""
         if not self.inner:
             return f"exact sums in {self.out}"
         return f"{self.name.partition(', added to')[0]}, added up in {self.out}"
 
     def sums(self, terms: Array) -> Array:
-        """The sums of (..., n) products or terms, int64 or Python's integers, in the dtype of the result."""
+        """Return the sums of (..., n) products or terms, int64 or Python's integers, in the dtype of the result."""
         n = terms.shape[-1]
         group = self.group or n
         starts = list(range(0, n, group))
@@ -74,7 +78,7 @@ class IntegerRule(NamedTuple):
 
 
 def cut(sums: Array, dtype: str, saturates: bool) -> Array:
-    """Integers in the range of a dtype, clipped or modulo 2^bits, as they came.
+    """Return integers brought into the range of a dtype, by clipping or modulo 2^bits, in their own dtype.
 
     Example:
       >>> from fpsim.probe.integers.rules import cut
@@ -89,13 +93,13 @@ def cut(sums: Array, dtype: str, saturates: bool) -> Array:
 
 
 def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
-    """Return the terms of each sum, (..., n); of a product of matrices (M, N, n).
+    """Return the terms of each sum, (..., n), or (M, N, n) of a matrix product.
 
-    They are int64 where that holds every sum of them, else Python's integers.
+    They are int64 if that holds every sum of them, else Python's integers.
     """
     most = [max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)) for x in values]
     wide = values[0].shape[-1] * prod(most) >= 2**62
-    x, *others = (each.astype(object if wide else np.int64) for each in values)
+    x, *others = (operand.astype(object if wide else np.int64) for operand in values)
     if not others:
         return x
     if kind != "matmul":
@@ -104,14 +108,14 @@ def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
 
 
 def bounds(box: BlackBox) -> tuple[int, int]:
-    """The smallest and the largest sum that operands of the dtypes can have."""
-    ends = [(int(np.iinfo(each.integer).min), int(np.iinfo(each.integer).max)) for each in box.operands]
+    """Return the smallest and the largest sum of operands of the dtypes."""
+    ends = [(int(np.iinfo(operand.integer).min), int(np.iinfo(operand.integer).max)) for operand in box.operands]
     corners = [x * y for x, y in product(*ends)] if len(ends) == 2 else list(ends[0])
     return box.n * min(corners), box.n * max(corners)
 
 
 def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Every rule that is tried, the plain ones first."""
+    """Yield every rule that is tried, the plain ones first."""
     low, high = bounds(box)
     ends = np.iinfo(out)
     reachable = low < int(ends.min) or high > int(ends.max)
@@ -123,14 +127,14 @@ def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
     low, high = low // box.n, high // box.n
     for group, inner, saturates in product((g for g in INNER_GROUPS if g <= box.n), INNER, (True, False)):
         narrow = np.iinfo(inner)
-        same = narrow.bits == ends.bits and not saturates  # as if nothing were cut before the end
+        same = narrow.bits == ends.bits and not saturates  # equal to a single cut at the end
         if narrow.bits <= ends.bits and not same and (low * group < int(narrow.min) or high * group > int(narrow.max)):
             for outer in (False, True) if reachable else (False,):
                 yield IntegerRule(out, group, outer, inner, saturates)
 
 
 def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Operands of a kind: a and b of a product, or rows (R, n) of each operand."""
+    """Return integer operands of a kind: a and b of a matrix product, or rows (R, n) of each operand."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     values = []
     for place, operand in enumerate(box.operands):
@@ -142,7 +146,7 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
-    """Lines (L, n) of integers of a dtype."""
+    """Return rows (L, n) of integers of a dtype."""
     low, high = int(ends.min), int(ends.max)
     if kind == "small":
         return np.asarray(rng.integers(max(low, -4), 5, shape))

@@ -1,7 +1,7 @@
-"""Runs a tree of any additions over many sums at once: nodes that cut their numbers, or round an exact sum once.
+"""Loops that run a tree of any additions over many sums at once: nodes cut their numbers, or round an exact sum once.
 
-All is in float64, which holds what the additions of formats up to float32 take. A sum that needs more, or meets the
-end of a format's range, is marked and left to the specification.
+They work in float64, which holds the operands of additions in formats up to float32. A sum that needs more bits, or
+reaches the end of a format's range, is marked and left to the specification.
 """
 
 from __future__ import annotations
@@ -15,44 +15,54 @@ from fpsim.runtime.compile import inner_loop, kernel, scalar
 
 f64, i64 = np.float64, np.int64
 
-SUMS_AT_ONCE = 256  # sums that go through the tree together
+SUMS_AT_ONCE = 256  # sums that are computed together
 NEAREST_EVEN, TOWARD_ZERO, NEAREST_AWAY, DOWN, UP = range(5)
 NOTHING = -(1 << 20)  # the exponent of a zero, which aligns nothing
-LOWEST = -900  # exponents that grids start from at the lowest, so that powers of two stay normal
+LOWEST = -900  # the lowest exponent of a grid, so that powers of two stay normal
 BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 
 @reloadable
 class Target(NamedTuple):
-    """The format that numbers are rounded to."""
+    """A format and the rounding to it."""
 
     mantissa_bits: int
     min_exponent: int
     most: float  # the largest number; a sum beyond it is marked
     rounding: int
-    least: float  # numbers up to this magnitude, but for zero, are marked; 0 where subnormals are kept
+    least: float  # numbers up to this magnitude, except zeros, are marked; 0 where subnormals are kept
 
 
 @reloadable
 class Cut(NamedTuple):
     """The cut of the numbers of a node before they are added."""
 
-    fraction_bits: int  # -1: not at all
+    fraction_bits: int  # -1 for no cut
     rounding: int
-    result_bits: int  # -1: those of the format
-    of_operands: bool  # whether products are aligned by the exponents of their operands, at least these
+    result_bits: int  # -1 for those of the format
+    of_operands: bool  # whether products are aligned by the exponents of their operands, at least least_a and least_b
     least_a: int
     least_b: int
 
 
 @reloadable
 class Addition(NamedTuple):
-    """An addition of a node, and what becomes of products before it."""
+    """The addition of a node, and the rounding of products before it."""
 
     to: Target
-    product: Target  # what products are rounded to first; mantissa_bits is 0 where they are not
+    product: Target  # the format of products; mantissa_bits is 0 where they are not rounded first
     cut: Cut
-    begins: bool  # whether products that are zero have no sign
+    begins: bool  # whether zero products have no sign
+
+
+@reloadable
+class NodeProgram(NamedTuple):
+    """A program of additions for the loop over nodes."""
+
+    code: Any  # the order in reverse Polish notation, as of `Order`: int64
+    rounded: Any  # for each term whether it is rounded to the format before it is added
+    depth: int  # the largest number of values on the stack
+    rule: Addition
 
 
 @scalar
@@ -63,13 +73,13 @@ def _exponent(x: Any) -> Any:
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """2**exponent, a normal float64."""
+    """Return 2**exponent, a normal float64."""
     return i64((i64(exponent) + BIAS) << FRACTION).view(f64)
 
 
 @inner_loop
 def _make_integers(line: Any, rounding: Any) -> None:
-    """Round to integers."""
+    """Round numbers to integers."""
     if rounding == NEAREST_EVEN:
         for r in range(line.size):
             line[r] = np.rint(line[r])
@@ -89,12 +99,12 @@ def _make_integers(line: Any, rounding: Any) -> None:
 
 @scalar
 def _away(x: Any) -> Any:
-    """The nearest integer, ties away from zero."""
+    """Return the nearest integer, ties away from zero."""
     return np.copysign(np.floor(abs(x) + 0.5), x)
 
 
 def _rounder(integer: Any) -> Any:
-    """A loop that rounds to a format in one pass: numbers become integers in units of their last bit."""
+    """Return a loop that rounds numbers to a format by a rounding to integers in units of their last bit."""
 
     @inner_loop
     def run(line: Any, unsure: Any, to: Any) -> None:
@@ -114,7 +124,7 @@ _round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
 
 @inner_loop
 def _round(line: Any, unsure: Any, to: Any) -> None:
-    """Round to a format."""
+    """Round numbers to a format, and mark those that the loop cannot decide."""
     if to.rounding == NEAREST_EVEN:
         _round_even(line, unsure, to)
     elif to.rounding == TOWARD_ZERO:
@@ -129,7 +139,7 @@ def _round(line: Any, unsure: Any, to: Any) -> None:
 
 @scalar
 def _made_odd(s: Any, lost: Any) -> Any:
-    """A sum whose last bit says whether something was lost."""
+    """Return a sum rounded to odd, given the part that it lost."""
     bits = f64(s).view(i64)
     outwards = i64(1) if (lost > 0) == (s > 0) else i64(-1)
     return i64(bits + outwards).view(f64) if (lost != 0) & (bits & i64(1) == 0) else s
@@ -137,7 +147,7 @@ def _made_odd(s: Any, lost: Any) -> Any:
 
 @inner_loop
 def _add_two(total: Any, line: Any) -> None:
-    """Add two lines, so that rounding the sum to a format once more rounds the exact one."""
+    """Add two rows with rounding to odd, so that a second rounding rounds the exact sum."""
     for r in range(total.size):
         x, y = total[r], line[r]
         s = x + y
@@ -147,9 +157,9 @@ def _add_two(total: Any, line: Any) -> None:
 
 @inner_loop
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
-    """Add lines of a stack into the first of them, so that rounding it to a format once more rounds their exact sum.
+    """Add rows of a stack to the first of them with rounding to odd, so that a second rounding rounds the exact sum.
 
-    What each addition loses is kept in `rest`; the sum is made odd where something remains (Boldo and Melquiond, 2008).
+    `rest` keeps the losses of the additions (Boldo and Melquiond, 2008).
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -174,7 +184,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Numbers in units of their grid as integers, added to a total or in its place."""
+    """Round numbers to integers in units of their grid, and add them to a total or replace it."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -188,14 +198,14 @@ def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
 
 @inner_loop
 def _raise(high: Any, line: Any) -> None:
-    """The larger one of two exponents."""
+    """Replace exponents by the larger ones of two rows."""
     for r in range(high.size):
         high[r] = max(high[r], line[r])
 
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """The units that numbers are cut to, and one over them."""
+    """Set `powers` to the inverse of the units to which numbers are cut, and `spare` to these units."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -203,13 +213,14 @@ def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
 
 @inner_loop
 def _scale(line: Any, powers: Any) -> None:
+    """Multiply numbers by powers."""
     for r in range(line.size):
         line[r] *= powers[r]
 
 
 @scalar
 def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, cut: Any) -> None:
-    """Add lines of a stack into the first of them, each cut below the largest exponent among them."""
+    """Add rows of a stack to the first of them, each number cut below the largest exponent among them."""
     size = powers.size
     total, high = stack[base, :size], exponents[base, :size]
     for i in range(base + 1, base + count):
@@ -223,7 +234,7 @@ def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spa
 
 @inner_loop
 def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
-    """Keep so many mantissa bits of each number."""
+    """Round each number to a number of mantissa bits."""
     for r in range(line.size):
         scale = max(_exponent(line[r]), i64(LOWEST)) - bits
         powers[r] = _power(scale)
@@ -235,7 +246,7 @@ def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Products; those that are zero may have no sign."""
+    """Multiply two rows; with `begins`, zero products have no sign."""
     for r in range(line.size):
         line[r] = x[r] * y[r]
     if begins:
@@ -245,14 +256,14 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 @inner_loop
 def _align(aligned: Any, line: Any) -> None:
-    """The exponents of numbers."""
+    """Set the exponents by which numbers are aligned to their own."""
     for r in range(line.size):
         aligned[r] = i64(NOTHING) if line[r] == 0 else _exponent(line[r])
 
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """The exponents of both operands together."""
+    """Set the exponents by which products are aligned to the sums of those of their operands."""
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b
@@ -260,13 +271,14 @@ def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> Non
 
 @inner_loop
 def _fill(line: Any, x: Any) -> None:
+    """Fill a row with one value."""
     for r in range(line.size):
         line[r] = x
 
 
 @inner_loop
 def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
-    """A term, or a product of two operands."""
+    """Put a term, or the product of two operands, on the stack."""
     if y.size == 0:
         line[:] = x
     else:
@@ -279,18 +291,19 @@ def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, round
     elif rule.cut.of_operands:
         _align_by_operands(aligned, line, x, y, rule.cut)
     else:
-        _align(aligned, line)  # what infinities and NaN come to is marked where the sum is rounded
+        _align(aligned, line)  # sums with infinities and NaN are marked where they are rounded
 
 
 @inner_loop
 def _positive(line: Any) -> None:
-    """Make zeros positive."""
+    """Replace negative zeros by positive ones."""
     for r in range(line.size):
         line[r] += 0.0
 
 
 @inner_loop
 def _mark_zeros(line: Any, unsure: Any) -> None:
+    """Mark sums that are zero."""
     for r in range(line.size):
         unsure[r] |= i64(line[r] == 0)
 
@@ -299,7 +312,7 @@ def _mark_zeros(line: Any, unsure: Any) -> None:
 def _add(
     stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, unsure: Any, rule: Any
 ) -> None:  # fmt: skip
-    """Add lines of a stack into the first of them; slices of rows, so that compilers see that they have no gaps."""
+    """Add rows of a stack to the first of them; slices show the compiler that rows have no gaps."""
     size, cut = powers.size, rule.cut
     total = stack[base, :size]
     if cut.fraction_bits < 0:
@@ -307,7 +320,7 @@ def _add(
             _add_two(total, stack[base + 1, :size])
         else:
             _add_exactly(stack, base, count, spare, unsure)
-        if rule.to.rounding == DOWN:  # which gives a sum that cancels to -0
+        if rule.to.rounding == DOWN:  # a sum that cancels is -0 then
             _mark_zeros(total, unsure)
         _round(total, unsure, rule.to)
         return
@@ -321,22 +334,19 @@ def _add(
 
 @kernel
 def node_rows(
-    out: Any, marked: Any, a: Any, b: Any, of_matrices: bool, code: Any, rounded: Any, depth: int, rule: Any,
-    first: int, stop: int,
+    out: Any, marked: Any, a: Any, b: Any, of_matrices: bool, program: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Sums of terms, or of products, by a program of additions, in pieces of SUMS_AT_ONCE columns of `out`.
+    """Compute sums of terms, or of products, by a program of additions, in pieces of SUMS_AT_ONCE columns of `out`.
 
     Args:
-      out: (M, N) float64, the sums; (1, R) where these are no matrices.
+      out: (M, N) float64 for the sums of a matrix product; else (1, R).
       marked: like out, int64: not 0 where the specification has to decide.
-      a, b: (M, n) and (n, N) float64 matrices; otherwise (n, R) terms and factors, no factors (0, R) of a plain sum.
-      of_matrices: which of them.
-      code: the order in reverse Polish notation, as of `Order`.
-      rounded: for each term whether it is rounded to the format before it is added.
-      depth: numbers that stand on the stack at once, at most.
-      rule: what an addition does.
-      first, stop: pieces; those of a row follow each other.
+      a, b: (M, n) and (n, N) float64 matrices; else (n, R) terms and factors, with (0, R) factors for a plain sum.
+      of_matrices: whether a and b are the operands of a matrix product.
+      program: a NodeProgram.
+      first, stop: range of pieces, row by row.
     """
+    code, rounded, depth, rule = program.code, program.rounded, program.depth, program.rule
     stack, exponents = np.empty((depth, SUMS_AT_ONCE)), np.empty((depth, SUMS_AT_ONCE), np.int64)
     spare, more, same = np.empty(SUMS_AT_ONCE), np.empty(SUMS_AT_ONCE), np.empty(SUMS_AT_ONCE)
     flags = np.empty(SUMS_AT_ONCE, np.int64)
@@ -348,18 +358,18 @@ def node_rows(
         powers, rest, unsure = spare[:size], more[:size], flags[:size]
         unsure[:] = 0
         top = 0
-        for each in code:
-            if each >= 0:
+        for step in code:
+            if step >= 0:
                 x = same[:size]
                 if of_matrices:
-                    _fill(x, a[row, each])
+                    _fill(x, a[row, step])
                 else:
-                    x[:] = a[each, start:end]
-                y = b[each, start:end] if b.shape[0] > 0 else x[:0]
-                _push(stack[top, :size], exponents[top, :size], x, y, unsure, rule, rounded[each])
+                    x[:] = a[step, start:end]
+                y = b[step, start:end] if b.shape[0] > 0 else x[:0]
+                _push(stack[top, :size], exponents[top, :size], x, y, unsure, rule, rounded[step])
                 top += 1
             else:
-                top += each + 1
-                _add(stack, exponents, top - 1, -each, powers, rest, unsure, rule)
+                top += step + 1
+                _add(stack, exponents, top - 1, -step, powers, rest, unsure, rule)
         out[row, start:end] = stack[0, :size]
         marked[row, start:end] = unsure

@@ -1,4 +1,4 @@
-"""Runs a tree of two-operand additions for every element of a product of matrices, which forms its products itself."""
+"""A loop that runs a tree of two-operand additions for every element of a matrix product."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fpsim.probe.kernels.tree_rows import AS_IT_IS, kept, narrowed
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.runtime.float_steps import fused
 
-HIGH, WIDE = 4, 128  # elements that go through the tree together: their sums stay in the nearest cache
-# A product begins a sum, joins one unrounded, or is added to one; a sum takes another one.
+HIGH, WIDE = 4, 128  # rows and columns that are computed together, whose sums stay in the first cache
+# Begin a sum with a product, add a product unrounded, add a rounded product, add another sum.
 PUSH, JOIN, TAKE, ADD = range(4)
 
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Products; those with a zero may have no sign."""
+    """Multiply a number by a row; with `begins`, products with a zero operand have no sign."""
     for r in range(line.size):
         line[r] = x * y[r]
     if begins:
@@ -27,34 +27,35 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 @inner_loop
 def _join(line: Any, x: Any, y: Any) -> None:
-    """Fused multiply-adds."""
+    """Add products to sums by fused multiply-adds."""
     for r in range(line.size):
         line[r] = fused(x, y[r], line[r])
 
 
 @inner_loop
 def _take(line: Any, x: Any, y: Any) -> None:
-    """Multiplications and additions."""
+    """Add rounded products to sums."""
     for r in range(line.size):
         line[r] = line[r] + x * y[r]
 
 
 @inner_loop
 def _add(line: Any, other: Any) -> None:
+    """Add a row of sums to another one."""
     for r in range(line.size):
         line[r] = line[r] + other[r]
 
 
 @inner_loop
 def _narrow(line: Any, mode: Any, flushes: Any) -> None:
-    """Round sums in float32 once more."""
+    """Round float32 sums to the format of `mode`, and flush their subnormals."""
     for r in range(line.size):
         line[r] = kept(narrowed(line[r], mode), flushes)
 
 
 @scalar
 def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
-    """Give sums their next products, by one of the loops."""
+    """Add the next products to sums by the loop of an action."""
     if action == PUSH:
         _multiply(line, x, y, begins)
     elif action == JOIN:
@@ -65,26 +66,26 @@ def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
 
 @kernel
 def tree_products(
-    out: Any, a: Any, b: Any, steps: Any, depth: int, mode: int, flushes: int, begins: bool, first: int, stop: int
+    out: Any, a: Any, b: Any, steps: Any, mode: int, flushes: int, begins: bool, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Fill tiles of HIGH rows and WIDE columns of `out`, those side by side first.
+    """Compute tiles of HIGH rows and WIDE columns of `out`, row of tiles by row.
 
     Args:
-      out: (M, N) float32 or float64, which sums are in.
+      out: (M, N) float32 or float64, the dtype of sums.
       a, b: (M, n) and (n, N) matrices of the same dtype.
-      steps: (S, 3) int64: what is done, to which sum, and with which term or sum.
-      depth: sums that are held at once.
-      mode, flushes: what becomes of each sum in float32, as of `tree_rows`; AS_IT_IS and 0 in float64.
-      begins: whether products with a zero have no sign.
-      first, stop: tiles.
+      steps: a ProductSteps.
+      mode, flushes: rounding and flushes of float32 sums, as of `tree_rows`; AS_IT_IS and 0 for float64.
+      begins: whether products with a zero operand have no sign.
+      first, stop: range of tiles.
     """
-    sums = np.empty((depth, HIGH, WIDE), out.dtype)
+    actions = steps.actions
+    sums = np.empty((steps.depth, HIGH, WIDE), out.dtype)
     side = (out.shape[1] + WIDE - 1) // WIDE
     for tile in range(first, stop):
         row, column = tile // side * HIGH, tile % side * WIDE
         rows, size = min(HIGH, out.shape[0] - row), min(WIDE, out.shape[1] - column)
-        for i in range(steps.shape[0]):
-            action, into, taken = steps[i]
+        for i in range(actions.shape[0]):
+            action, into, taken = actions[i]
             for q in range(rows):
                 line = sums[into, q, :size]
                 if action == ADD:

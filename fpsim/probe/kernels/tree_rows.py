@@ -1,4 +1,4 @@
-"""Runs a tree of two-operand additions over many sums at once: a line for every term, a column for every sum."""
+"""Loops that run a tree of two-operand additions over many sums at once: a row per term, a column per sum."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fpsim.runtime.float_steps import fused
 
 f32, u32 = np.float32, np.uint32
 
-SUMS_AT_ONCE = 64  # sums that go through the tree together, so that their running sums stay in the cache
-AS_IT_IS, TO_FP16, TO_BF16 = 0, 1, 2  # formats that sums in float32 are rounded to once more, which changes no sum
+SUMS_AT_ONCE = 64  # sums that are computed together, so that their running sums stay in the cache
+AS_IT_IS, TO_FP16, TO_BF16 = 0, 1, 2  # second rounding of a float32 sum, which gives the bits of a single rounding
 IN_DOUBLE = 3  # sums in float64
 SMALLEST_NORMAL = f32(2.0**-126)
 HALF_NORMAL = f32(2.0**-14)  # the smallest normal FP16
-HALF_SHIFT = f32(0.75)  # adding and taking it off rounds to multiples of 2^-24, FP16's subnormals
+HALF_SHIFT = f32(0.75)  # adding and subtracting it rounds to multiples of 2^-24, FP16's subnormals
 INFINITY = 0x7F800000
 
 
 @scalar
 def narrowed(x: Any, mode: Any) -> Any:
-    """A float32 rounded to nearest even to FP16 or BF16."""
+    """Return a float32 rounded to nearest even to FP16 or BF16, by mode."""
     if mode == AS_IT_IS or x != x:
         return x
     bits = f32(x).view(u32)
@@ -38,19 +38,20 @@ def narrowed(x: Any, mode: Any) -> Any:
 
 @scalar
 def kept(x: Any, flushes: Any) -> Any:
-    """A float32 whose subnormals may become zeros of their sign."""
+    """Return a float32, with a subnormal replaced by a zero of its sign if `flushes`."""
     return f32(np.copysign(f32(0), x)) if flushes and abs(x) < SMALLEST_NORMAL else x
 
 
 @kernel
 def tree_rows(
-    sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, mode: int, flushes: int, first: int, stop: int
+    sums: Any, a: Any, b: Any, steps: Any, mode: int, flushes: int, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Add lines of `sums`, (n, R) float32 or float64, number by number: line into[i] takes line taken[i].
+    """Add rows of `sums`, (n, R) float32 or float64: row taken[i] to row into[i], for each i.
 
-    Where term[i] >= 0, it takes the product of these lines of a and b instead, unrounded. The result of sum r is left
-    in the line of the last addition. mode and flushes are for float32; AS_IT_IS and 0 in float64.
+    If term[i] >= 0, the unrounded product of these rows of a and b is added instead. The results are left in the row of
+    the last addition. mode and flushes are for float32; they are AS_IT_IS and 0 for float64.
     """
+    into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):
         end = min(start + SUMS_AT_ONCE, stop)
         for i in range(into.size):
@@ -70,9 +71,10 @@ def tree_rows(
 
 @kernel
 def mixed_rows(
-    sums: Any, a: Any, b: Any, into: Any, taken: Any, term: Any, modes: Any, first: int, stop: int
+    sums: Any, a: Any, b: Any, steps: Any, modes: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """The same, where every addition has a format of its own: in float64 lines, which hold values of all of them."""
+    """Add rows as `tree_rows` does, in float64 rows, with a mode for each addition."""
+    into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):
         end = min(start + SUMS_AT_ONCE, stop)
         for i in range(into.size):

@@ -20,16 +20,16 @@ PROBES: dict[str, Callable[..., Model]] = {"sum": sum, "dot": dot, "matmul": mat
 
 
 class Sweep(Mapping[int, Model]):
-    """A model for each length; `fp.probe.sweep` makes it. It runs as a model does, by the one that has the length.
+    """A mapping from the number of terms to its model, which runs as a model does; `fp.probe.sweep` makes it.
 
     Attributes:
       kind: "sum", "dot" or "matmul".
-      models: by their terms, ascending.
+      models: the models by their number of terms, ascending.
     """
 
     def __init__(self, kind: str, models: Iterable[Model]) -> None:
         self.kind = kind
-        self.models = {model.n: model for model in sorted(models, key=lambda each: each.n)}
+        self.models = {model.n: model for model in sorted(models, key=lambda model: model.n)}
 
     def __getitem__(self, n: int) -> Model:
         if n not in self.models:
@@ -44,18 +44,18 @@ class Sweep(Mapping[int, Model]):
         return len(self.models)
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """The sums along the last axis, as `Model.sum`."""
+        """Return the sums along the last axis, as `Model.sum`."""
         return self._of(x, "x").sum(x)
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """The dot products along the last axis, as `Model.dot`."""
+        """Return the dot products along the last axis, as `Model.dot`."""
         return self._of(a, "a").dot(a, b)
 
     def matmul(
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """The product of two matrices, as `Model.matmul`."""
+        """Return the product of two matrices, as `Model.matmul`."""
         return self._of(a, "a").matmul(a, b, scale_a, scale_b)
 
     def _of(self, x: npt.ArrayLike, name: str) -> Model:
@@ -83,7 +83,7 @@ class Sweep(Mapping[int, Model]):
 
 
 def _described(model: Model) -> str:
-    """Return what is said of a model, without its length and its calls."""
+    """Return the description of a model without its length and its calls."""
     _, *rest = model.explain().split("\n")
     others = len(model.names) - 1 if model.arithmetic is None else 0
     more = f" and {plural(others, 'other name')}" if others > 0 else ""
@@ -91,20 +91,20 @@ def _described(model: Model) -> str:
 
 
 def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **options: Any) -> Sweep:
-    """Reveal how a function adds each of several numbers of terms, for its order may depend on it.
+    """Reveal how a function adds each of several numbers of terms, on which its order may depend.
 
     Args:
-      fn: of any length, as `fp.probe.sum`, `dot` or `matmul` calls it.
-      lengths: numbers of terms; of a product of matrices, its K.
+      fn: a function for any length, as `fp.probe.sum`, `dot` or `matmul` calls it.
+      lengths: numbers of terms; K of a matrix product.
       kind: "sum", "dot" or "matmul".
-      options: of `fp.probe.sum`, `dot` or `matmul`, such as dtype= or a=.
+      options: keywords of `fp.probe.sum`, `dot` or `matmul`, such as dtype= or a=.
 
     Returns:
       A Sweep: a mapping from the length to its Model, which sums operands of these lengths.
 
     Raises:
-      ValueError: no lengths, another kind; what the probe refuses.
-      TypeError: a length that is no integer; an option that the probe does not have.
+      ValueError: lengths is empty, the kind is another one, or the probe raises it.
+      TypeError: a length is not an integer, or the probe does not have an option.
 
     Example:
       >>> import numpy as np, fpsim as fp
@@ -115,9 +115,9 @@ def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **optio
       20.0
     """
     require_word("kind", kind, tuple(PROBES))
-    each = list(lengths)
-    if not each:
+    sizes = list(lengths)
+    if not sizes:
         raise ValueError("lengths must have one length at least, such as [300, 600]; got none.")
-    for n in each:
+    for n in sizes:
         require_integer("a length", n, 1)
-    return Sweep(kind, [PROBES[kind](fn, int(n), **options) for n in dict.fromkeys(each)])
+    return Sweep(kind, [PROBES[kind](fn, int(n), **options) for n in dict.fromkeys(sizes)])

@@ -1,4 +1,4 @@
-"""Shapes at which a product of matrices changes its arithmetic: a library has other kernels for small products."""
+"""Shapes at which a matrix product changes its arithmetic, since libraries have other kernels for small products."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.display.wording import plural
 from fpsim.errors import require_integer
-from fpsim.probe.black_box import BlackBox, Function, operand_of
-from fpsim.probe.draws import DrawFrame, differing, drawn
+from fpsim.probe.black_box import BlackBox, Function
+from fpsim.probe.draws import differing, drawn
+from fpsim.probe.operands import ProbedCall, operand_of
 
-TELLING = ("cancelling", "layers", "wide", "alike")  # of operands, which tell orders apart
-ELEMENTS = 48  # that are compared at least for two shapes
-SOME = (1, 2, 5, 16)  # rows, or columns, of the lines of shapes that are searched
+TELLING = ("cancelling", "layers", "wide", "alike")  # kinds of operands that tell orders apart
+ELEMENTS = 48  # the least number of elements that are compared for two shapes
+SOME = (1, 2, 5, 16)  # numbers of rows, or columns, for which the other size is varied
 Shape = tuple[int, int, int]  # M, N, K
 
-# What a threshold may be of, the likely ones first: words -> its value for a shape.
+# Measures that may have a threshold, the likely ones first: name -> value for a shape.
 MEASURES: dict[str, Callable[[Shape], int]] = {
     "M": lambda s: s[0], "N": lambda s: s[1], "M x N": lambda s: s[0] * s[1], "M x K": lambda s: s[0] * s[2],
     "N x K": lambda s: s[1] * s[2], "M x N x K": prod,
@@ -28,21 +29,21 @@ MEASURES: dict[str, Callable[[Shape], int]] = {
 
 
 class ShapeEdge(NamedTuple):
-    """Two neighbouring shapes of the same K whose common elements differ in bits."""
+    """Two neighbouring shapes of the same K, between which bits may change."""
 
     last: Shape
     first: Shape
 
 
 class ShapeThresholds:
-    """Shapes at which a product changes; `fp.probe.thresholds` finds them.
+    """Shapes at which a matrix product changes its arithmetic; `fp.probe.thresholds` finds them.
 
     Attributes:
-      edges: neighbouring shapes, with one row or column more, between which bits change.
-      measure: what there is a threshold of, such as "M x N x K"; None where nothing fits all edges, or there are none.
-      largest: its largest value before the change.
-      smallest: its smallest value after it; the threshold is below this.
-      single: which of "M" and "N" have another arithmetic at 1, whatever the other sizes.
+      edges: pairs of shapes that differ by one row or column, between which bits change.
+      measure: the measure that has a threshold, such as "M x N x K"; None if none fits all edges or there are no edges.
+      largest: the largest value of the measure before the change.
+      smallest: the smallest value of the measure after the change.
+      single: which of "M" and "N" have another arithmetic at 1, whatever the other sizes are.
       lengths: the K that were tried.
     """
 
@@ -62,7 +63,7 @@ class ShapeThresholds:
 
     @staticmethod
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
-        """Return what all edges cross at one value, that no two shapes with the same bits have on both sides."""
+        """Return a measure with a threshold that all edges cross and no pair of equal bits does; else None."""
         if not edges:
             return None
         for name, of in MEASURES.items():
@@ -73,7 +74,7 @@ class ShapeThresholds:
         return None
 
     def explain(self) -> str:
-        """Return what was found, in a few sentences."""
+        """Return the thresholds in a few sentences."""
         tried = f"K = {', '.join(map(str, self.lengths))}"
         if not self.edges:
             return f"No shape that was tried changes the bits ({tried})."
@@ -99,22 +100,22 @@ def thresholds(
     fn: Function, lengths: Iterable[int] = (8, 33, 128), *, a: Any = np.float32, b: Any = None, largest: int = 64,
     layout: str = "nn",
 ) -> ShapeThresholds:  # fmt: skip
-    """Find the shapes at which a product of matrices changes its order or arithmetic, without a model of either.
+    """Find the shapes at which a matrix product changes its order or arithmetic, without a model of either.
 
-    Elements that two shapes have in common must have the same bits where the same rows and columns are multiplied.
-    Along lines of shapes, M or N is doubled up to `largest`, and the place of a change is found exactly.
+    Two shapes with the same rows and columns in common are compared in the bits of their common elements. M or N is
+    doubled up to `largest` with the other sizes fixed, and a change is then located by bisection.
 
     Args:
       fn: fn(a, b) of (M, K) and (K, N) arrays, of any M and N.
-      lengths: the K that are tried. One K shows no difference between a threshold of N and one of N x K.
+      lengths: the K that are tried. A single K cannot tell a threshold of N from one of N x K.
       a, b, layout: as of `fp.probe.matmul`; floats.
-      largest: rows and columns that are tried at most.
+      largest: the largest number of rows and columns that is tried.
 
     Returns:
       A ShapeThresholds: `.edges`, and `.measure` such as "M x N x K" with `.largest` and `.smallest`.
 
     Raises:
-      ValueError, TypeError: as of `fp.probe.matmul`; no lengths.
+      ValueError, TypeError: as of `fp.probe.matmul`; lengths is empty.
 
     Source: docs/probe.md.
 
@@ -141,7 +142,7 @@ def thresholds(
 
 
 class _Boxes:
-    """Products of any shape of the same rows and columns."""
+    """Products of any shape, from the same rows and columns."""
 
     def __init__(self, fn: Function, operands: Any, largest: int, layout: str) -> None:
         self.fn, self.operands, self.largest, self.layout = fn, operands, largest, layout
@@ -149,7 +150,7 @@ class _Boxes:
         self._drawn: dict[tuple[int, str, int], tuple[Array, ...]] = {}
 
     def differ(self, one: Shape, two: Shape) -> bool:
-        """Return whether two products of the same K have other bits in the elements that both have."""
+        """Return whether two products of the same K differ in the bits of their common elements."""
         m, n = min(one[0], two[0]), min(one[1], two[1])
         compared = 0
         for seed in count():
@@ -163,19 +164,20 @@ class _Boxes:
         return False
 
     def _product(self, shape: Shape, kind: str, seed: int) -> Array:
+        """Return the product of a shape for drawn operands."""
         m, n, k = shape
         if shape not in self._boxes:
-            self._boxes[shape] = BlackBox(self.fn, "matmul", k, self.operands, (m, n), layout=self.layout)
+            self._boxes[shape] = BlackBox(self.fn, ProbedCall("matmul", k, self.operands, (m, n), layout=self.layout))
         key = k, kind, seed
         if key not in self._drawn:
-            frame = DrawFrame(k, (self.largest, self.largest), self.operands)
+            frame = ProbedCall("matmul", k, self.operands, (self.largest, self.largest))
             self._drawn[key] = drawn(kind, frame, seed + 1)
         a, b = self._drawn[key]
         return self._boxes[shape].whole(a[:m], b[:, :n])
 
 
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
-    """Neighbouring shapes of a line along M or N between which bits change; and those between which they do not."""
+    """Yield pairs of shapes along M or N, and whether bits change between them; changes are pairs of neighbours."""
 
     def shape(size: int) -> Shape:
         return (size, other, k) if axis == 0 else (other, size, k)

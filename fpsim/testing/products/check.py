@@ -11,6 +11,7 @@ import numpy as np
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.wording import plural
 from fpsim.probe.black_box import BlackBox
+from fpsim.probe.operands import ProbedCall
 from fpsim.probe.probing import model_of
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.trees.tree import Tree
@@ -244,7 +245,7 @@ def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: lis
     )
     for m, n, k in shapes[::-1][:PROBED]:
         try:
-            model = model_of(BlackBox(kernel.as_numpy, "matmul", k, operands, (m, n), longest=PROBING))
+            model = model_of(BlackBox(kernel.as_numpy, ProbedCall("matmul", k, operands, (m, n)), PROBING))
         except (ValueError, TypeError):
             continue
         if not model.found:

@@ -22,7 +22,7 @@ from fpsim.errors import shown
 from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import ProbedOperand
+from fpsim.probe.operands import ProbedOperand
 from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, operand_values

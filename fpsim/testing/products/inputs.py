@@ -14,9 +14,9 @@ from fpsim.errors import is_integer
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES as SCALE_FORMATS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import ProbedOperand
-from fpsim.probe.draws import DrawFrame, drawn
+from fpsim.probe.draws import drawn
 from fpsim.probe.model import Model
+from fpsim.probe.operands import ProbedCall, ProbedOperand
 from fpsim.probe.words import WORDS
 from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals
@@ -209,12 +209,12 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
-    frame = DrawFrame(k, (m, n), (a, b))
+    call = ProbedCall("matmul", k, (a, b), (m, n))
     if kind in OWN:
         x, y = OWN[kind](rng, promise, shape)
         x, y = _held(a, x), _held(b, y)
     else:
-        x, y = drawn(kind, frame, seed)
+        x, y = drawn(kind, call, seed)
     scale_a, scale_b = (_scales(promise, side, shape, kind, seed) for side in (0, 1))
     bias = None
     if promise.bias:

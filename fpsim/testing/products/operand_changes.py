@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import BF16, FP16, FP32
-from fpsim.probe.black_box import ProbedOperand
+from fpsim.probe.operands import ProbedOperand
 from fpsim.testing.products.changes import THROUGH, KernelChange, has_signed_zeros, rounded, with_last
 from fpsim.testing.products.promise import KernelInputs, Promise
 

@@ -17,8 +17,8 @@ from fpsim.formats.named import FP32, FP64, TF32
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import named_unit, units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.black_box import ProbedOperand, operand_of
 from fpsim.probe.model import Model
+from fpsim.probe.operands import ProbedOperand, operand_of
 from fpsim.products.backend import output_overflow
 from fpsim.products.cpu import Cpu
 from fpsim.products.epilogue import Finish, finished

@@ -1,0 +1,333 @@
+"""Programs: an order of additions with its arithmetic, which run over many sums at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.named import BF16, FP16, FP32, FP64, Format
+from fpsim.probe.kernels.node_rows import (
+    DOWN,
+    NEAREST_AWAY,
+    NEAREST_EVEN,
+    SUMS_AT_ONCE,
+    TOWARD_ZERO,
+    UP,
+    Addition,
+    Cut,
+    NodeProgram,
+    Target,
+    node_rows,
+)
+from fpsim.probe.kernels.tree_products import HIGH, WIDE, tree_products
+from fpsim.probe.kernels.tree_rows import (
+    AS_IT_IS,
+    IN_DOUBLE,
+    TO_BF16,
+    TO_FP16,
+    mixed_rows,
+    tree_rows,
+)
+from fpsim.probe.order import Order
+from fpsim.probe.programs.rules import AdditionRule, SumScale
+from fpsim.probe.programs.specification import CUTS, Specification, flushed, to_format
+from fpsim.probe.programs.steps import PairSteps, ProductSteps, pair_steps, product_steps
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+
+COST = 4  # elements of a cast that take the time of an addition of the loop
+FAST = {FP32: AS_IT_IS, FP16: TO_FP16, BF16: TO_BF16}
+NODE_COST = 30  # elements of a cast that take the time of a number of a node
+TERMS_AT_ONCE = 1 << 18  # terms that are held at a time, so that they stay in the cache
+MODES = {
+    "nearest_even": NEAREST_EVEN, "toward_zero": TOWARD_ZERO, "nearest_away": NEAREST_AWAY, "down": DOWN, "up": UP,
+}  # fmt: skip
+MOST_FRACTION_BITS = 40  # fraction bits of cut numbers that float64 adds exactly
+MOST_CUT = 1 << 10  # cut numbers that a node adds exactly in float64
+
+
+@dataclass(frozen=True)
+class Program:
+    """An order of additions with its arithmetic.
+
+    Args:
+      order: the order of the terms; terms that it does not have are left out of the sum.
+      rule: the rule of every addition.
+      exact: terms whose product is not rounded before it is added, as in a fused multiply-add.
+      out: the format of the result.
+      n: number of terms, those left out included.
+      formats: the format of each addition, in the order of the program; empty where all have the rule's. Terms and
+        products are rounded to the rule's then, unless they are exact.
+      scale: the factor of the sum or of its terms; None for a plain sum.
+    """
+
+    order: Order
+    rule: AdditionRule
+    out: Format
+    n: int
+    exact: frozenset[int] = frozenset()
+    formats: tuple[Format, ...] = ()
+    scale: SumScale | None = None
+
+    @cached_property
+    def is_fast(self) -> bool:
+        """Return whether the compiled loop of two-operand additions runs the program."""
+        rule = self.rule
+        plain = rule.rounding == "nearest_even" and rule.alignment == "exact" and rule.overflow == "nonfinite"
+        flushing = bool({"products", "sums", "starts"} & {*rule.flushes})
+        known = rule.fmt in FAST if not flushing else FAST.get(rule.fmt, TO_FP16) != TO_FP16
+        known = known or (rule.fmt == FP64 and not flushing)
+        return plain and known and self.order.widest <= 2 and self._steps is not None
+
+    @cached_property
+    def _steps(self) -> PairSteps | None:
+        """Return the order as two-operand additions; None if an addition takes two unrounded products."""
+        return pair_steps(self.order, self.exact)
+
+    @cached_property
+    def _chain_starts(self) -> list[tuple[int, bool]]:
+        """Return the first term of each chain, and whether an unrounded product is added to it."""
+        return [] if self._steps is None else self._steps.chain_starts
+
+    @cached_property
+    def _flushed_terms(self) -> list[int]:
+        """List the terms whose subnormals become zeros before the first addition of two numbers."""
+        rule, flushed = self.rule, set[int]()
+        if "products" in rule.flushes:
+            fused = {x for x, joins in self._chain_starts if joins}
+            flushed = set(range(self.n)) - self.exact - fused
+        if "starts" in rule.flushes:
+            flushed |= {x for x, _ in self._chain_starts}
+        return sorted(flushed)
+
+    @cached_property
+    def has_nodes(self) -> bool:
+        """Return whether the compiled loop over nodes runs the program, except for sums at the ends of the range."""
+        rule = self.rule
+        exponents = rule.fraction_bits or 0, rule.result_bits or 0
+        return (
+            not self.formats
+            and self.order.widest > 1
+            and rule.rounding in MODES
+            and FP32.holds(rule.fmt)
+            and rule.fmt.min_exponent >= FP32.min_exponent
+            and max(exponents) <= MOST_FRACTION_BITS
+            and (rule.fraction_bits is None or self.order.widest <= MOST_CUT)
+        )
+
+    def run(self, *values: Array) -> Array:
+        """Return the sums of rows (R, n) of one or two float64 operands as (R,) codes of the result's format."""
+        values = self._read(values)
+        rows = values[0].shape[0]
+        step = max(TERMS_AT_ONCE // max(self.n, 1), SUMS_AT_ONCE)
+        sums = np.zeros(rows)
+        for start in range(0, rows, step):
+            sums[start : start + step] = self._run([x[start : start + step].T for x in values])
+        return self._encoded(sums)
+
+    def run_product(self, a: Array, b: Array) -> Array:
+        """Return the product of (M, n) and (n, N) float64 matrices as (M, N) codes of the result's format."""
+        a, b = self._read((a, b))
+        if not self.is_fast and self.has_nodes:
+            return self._encoded(self._by_loop(a, b, of_matrices=True))
+        if self.is_fast and not self.formats and self.rule.product is None and self._flushes_alike:
+            return self._encoded(self._by_products(a, b))
+        (m, n), columns = a.shape, b.shape[1]
+        sums = np.zeros((m, columns))
+        across = max(min(TERMS_AT_ONCE // max(n, 1), columns), 1)
+        down = max(TERMS_AT_ONCE // max(n * across, 1), 1)
+        dtype = self._dtype
+        a, b = np.ascontiguousarray(a.T, dtype), np.ascontiguousarray(b, dtype)
+        tiles = [(i, j) for i in range(0, m, down) for j in range(0, columns, across)]
+
+        def work(first: int, stop: int) -> None:
+            for i, j in tiles[first:stop]:
+                some, others = a[:, i : i + down], b[:, j : j + across]
+                lines = [np.repeat(some, others.shape[1], axis=1), np.tile(others, (1, some.shape[1]))]
+                sums[i : i + down, j : j + across] = self._run(lines).reshape(some.shape[1], -1)
+
+        over_spans(len(tiles), work, 1, weight=TERMS_AT_ONCE)
+        return self._encoded(sums)
+
+    def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the operands with flushed inputs and the factor of the terms applied."""
+        least = self.rule.least_inputs
+        values = tuple(map(flushed, values, least)) if least else values
+        if self.scale is None or self.scale.how != "terms":
+            return values
+        return (to_format(values[0] * self.scale.by, self.scale.fmt), *values[1:])
+
+    @cached_property
+    def _flushes_alike(self) -> bool:
+        """Return whether the compiled matrix product has the right flushes, which are of all its numbers or of none."""
+        flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
+        held = {x for x, _ in self._chain_starts} | (set(range(self.n)) - self.exact)
+        return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
+
+    def _encoded(self, sums: Array) -> Array:
+        """Return sums as codes of the result's format, after the factor and the flushes of results."""
+        if self.rule.zeros == "added":
+            sums = sums + 0.0
+        if self.scale is not None and self.scale.how != "terms":
+            with np.errstate(all="ignore"):
+                held = to_format(sums, self.scale.fmt)
+                scaled = held * self.scale.by if self.scale.how == "times" else held / self.scale.by
+                sums = to_format(scaled, self.scale.fmt)
+        codes = encode(sums, self.out)
+        if "results" not in self.rule.flushes:
+            return codes
+        values = decode(codes, self.out, np.float64)
+        return np.where(np.abs(values) < self.out.smallest_normal, encode(np.copysign(0.0, values), self.out), codes)
+
+    @property
+    def _dtype(self) -> Any:
+        """Return the dtype in which lines are held."""
+        return np.float32 if self.is_fast and self.rule.fmt != FP64 and not self.formats else np.float64
+
+    def _run(self, lines: list[Array]) -> Array:
+        """Return the sums of lines (n, R) as floats that hold them."""
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            if self.is_fast:
+                return self._by_lines(lines)
+            if self.has_nodes:
+                sums: Array = self._by_loop(*lines)[0]
+                return sums
+            return self._by_nodes([x.T for x in lines])
+
+    # ---- the compiled loops
+
+    def _by_lines(self, lines: list[Array]) -> Array:
+        """Return the sums of lines (n, R) by the loop of two-operand additions."""
+        dtype = self._dtype
+        lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
+        flushes = "sums" in self.rule.flushes
+        sums = self._rounded(self._product(lines) if len(lines) == 2 else lines[0].copy())
+        if self.rule.zeros == "begin" and len(lines) == 1:
+            sums[[x for x, _ in self._chain_starts]] += 0
+        if self._flushed_terms:
+            sums[self._flushed_terms] = flushed(sums[self._flushed_terms], self.rule.fmt.smallest_normal)
+        a, b = lines if len(lines) == 2 else (np.zeros((1, 0), dtype),) * 2
+        steps = self._steps
+        assert steps is not None
+        mode = FAST.get(self.rule.fmt, AS_IT_IS)
+        modes = np.array([FAST.get(fmt, IN_DOUBLE) for fmt in self.formats], np.int64)
+
+        def work(first: int, stop: int) -> None:
+            with ieee_arithmetic(), np.errstate(all="ignore"):
+                if self.formats:
+                    mixed_rows(sums, a, b, steps, modes, first, stop)
+                else:
+                    tree_rows(sums, a, b, steps, mode, int(flushes), first, stop)
+
+        over_spans(sums.shape[1], work, 64, weight=self.n / COST)
+        return np.asarray(sums[steps.result])
+
+    def _by_products(self, a: Array, b: Array) -> Array:
+        """Return a matrix product by the loop that multiplies and adds."""
+        rule, dtype = self.rule, self._dtype
+        a, b = np.ascontiguousarray(a, dtype), np.ascontiguousarray(b, dtype)
+        out = np.zeros((a.shape[0], b.shape[1]), dtype)
+        steps = self._product_steps
+        begins, flushes = rule.zeros == "begin", int("sums" in rule.flushes)
+        mode = FAST.get(rule.fmt, AS_IT_IS)
+
+        def work(first: int, stop: int) -> None:
+            with ieee_arithmetic(), np.errstate(all="ignore"):
+                tree_products(out, a, b, steps, mode, flushes, begins, first, stop)
+
+        tiles = -(-out.shape[0] // HIGH) * -(-out.shape[1] // WIDE)
+        over_spans(tiles, work, 1, weight=self.n * HIGH * WIDE / COST)
+        return out
+
+    @cached_property
+    def _product_steps(self) -> ProductSteps:
+        """Return the order as steps of `tree_products`."""
+        plain = "sums" not in self.rule.flushes and self.rule.zeros != "begin"
+        return product_steps(self.order, self.exact, plain and FAST.get(self.rule.fmt, AS_IT_IS) == AS_IT_IS)
+
+    def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
+        """Return the sums of lines (n, R) as one row, or a matrix product, by the loop over nodes."""
+        a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
+        sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
+        unsure = np.zeros(sums.shape, np.int64)
+        whole = of_matrices and self.rule.product is None and _holds_products(a, b, self.rule.fmt)
+        rounded = np.array([not whole and k not in self.exact for k in range(self.n)])
+        program = NodeProgram(
+            np.array(self.order.program, np.int64), rounded, self._depth, self._addition(len(operands))
+        )
+
+        def work(first: int, stop: int) -> None:
+            with ieee_arithmetic(), np.errstate(all="ignore"):
+                node_rows(sums, unsure, a, b, of_matrices, program, first, stop)
+
+        pieces = sums.shape[0] * -(-sums.shape[1] // SUMS_AT_ONCE)
+        over_spans(pieces, work, 1, weight=self.n * SUMS_AT_ONCE * NODE_COST)
+        rows, columns = np.nonzero(unsure)
+        for start in range(0, rows.size, max(TERMS_AT_ONCE // self.n, 1)):
+            i, j = (x[start : start + max(TERMS_AT_ONCE // self.n, 1)] for x in (rows, columns))
+            values = [a[i], b[:, j].T] if of_matrices else [x[:, j].T for x in operands]
+            with ieee_arithmetic(), np.errstate(all="ignore"):
+                sums[i, j] = self._by_nodes(values)
+        return sums
+
+    def _addition(self, operands: int) -> Addition:
+        """Return the rule in the form that the loop over nodes takes."""
+        rule = self.rule
+        least = rule.operand_exponents if operands == 2 else None
+        cut = Cut(
+            -1 if rule.fraction_bits is None else rule.fraction_bits, MODES[CUTS.get(rule.alignment, "toward_zero")],
+            -1 if rule.result_bits is None else rule.result_bits, least is not None, *(least or (0, 0)),
+        )  # fmt: skip
+        product = (
+            _target(rule.product, AdditionRule(rule.product)) if rule.product else Target(0, 0, 0.0, NEAREST_EVEN, 0.0)
+        )
+        return Addition(_target(rule.fmt, rule), product, cut, rule.zeros == "begin")
+
+    @cached_property
+    def _depth(self) -> int:
+        """Return the largest number of values on the stack."""
+        depths = np.cumsum([1 if step >= 0 else step + 1 for step in self.order.program])
+        return int(depths.max())
+
+    def _by_nodes(self, values: Sequence[Array]) -> Array:
+        """Return the sums of rows (R, n) of the operands by the specification."""
+        how = Specification(self.order, self.rule, self.exact, frozenset(self._flushed_terms))
+        return how.sums(self._product(values) if len(values) == 2 else values[0], values)
+
+    def _product(self, values: Sequence[Array]) -> Array:
+        """Return products, rounded to the format of products if they have one."""
+        products: Array = values[0] * values[1]
+        if self.rule.zeros == "begin":
+            products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)
+        fmt = self.rule.product
+        return products if fmt is None else decode(encode(products, fmt), fmt, products.dtype.type)
+
+    def _rounded(self, products: Array) -> Array:
+        """Return float32 or float64 values rounded to the format of the sums."""
+        fmt = self.rule.fmt
+        if fmt == FP64 or products.dtype == fmt.dtype:
+            return products
+        return decode(encode(products, fmt), fmt, products.dtype.type)
+
+
+def _target(fmt: Format, rule: AdditionRule) -> Target:
+    """Return a format and the rounding to it in the form that the loop over nodes takes."""
+    least = fmt.smallest_normal if rule.flushes else 0.0
+    return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)
+
+
+def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
+    """Return whether all products of two float64 arrays are zeros or normal numbers of a format."""
+    sizes = [np.abs(x[x != 0]) for x in (a, b)]
+    if not all(x.size and np.isfinite(x).all() for x in sizes):
+        return False
+    least, most = (float(of(sizes[0])) * float(of(sizes[1])) for of in (np.min, np.max))
+    spare = [np.bitwise_or.reduce(x.view(np.int64)) for x in sizes]  # the union of the bits of all values
+    bits = sum(53 - min((int(x) & -int(x)).bit_length() - 1, 52) for x in spare)
+    return fmt.smallest_normal < least and most <= fmt.max and bits <= fmt.precision

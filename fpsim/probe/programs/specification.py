@@ -1,0 +1,132 @@
+"""The specification of a program of additions: sums computed node by node with exact arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arithmetic.functions import add
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.named import FP64, Format
+from fpsim.probe.order import Order
+from fpsim.probe.programs.rules import AdditionRule
+from fpsim.products.reduce import sum as sum_of
+from fpsim.sums.accumulators import Exact
+
+# How numbers are cut, as a rounding to integers in units of their last bit.
+CUTS = {"truncate": "toward_zero", "floor": "down", "nearest": "nearest_even"}
+
+
+class Specification(NamedTuple):
+    """An order with its rule, which decides the bits that the compiled loops must have.
+
+    Attributes:
+      order: the order of additions.
+      rule: the rule of every addition.
+      exact: terms whose product is not rounded before it is added.
+      flushed_terms: terms whose subnormals become zeros before the first addition.
+    """
+
+    order: Order
+    rule: AdditionRule
+    exact: frozenset[int]
+    flushed_terms: frozenset[int]
+
+    def sums(self, numbers: Array, values: Sequence[Array]) -> Array:
+        """Return the sum of each row as float64.
+
+        Args:
+          numbers: (R, n) float64: the terms, or their products before they are rounded.
+          values: one or two (R, n) arrays: the operands.
+        """
+        if self.rule.fraction_bits is not None:
+            return self._by_cuts(numbers, self._exponents(values, numbers))
+        stack: list[Array] = []
+        for step in self.order.program:
+            if step < 0:
+                stack[step:] = [self._exact(np.stack(stack[step:], axis=-1))]
+            else:
+                term = numbers[:, step]
+                if step not in self.exact:
+                    term = np.where(np.isinf(term), term, self._once(term))
+                stack.append(flushed(term, self.rule.fmt.smallest_normal) if step in self.flushed_terms else term)
+        return stack[0] if self.order.widest > 1 else self._once(stack[0])
+
+    def _by_cuts(self, terms: Array, exponents: Array) -> Array:
+        """Return the sums of terms (R, n) that are cut by their exponents before they are added."""
+        stack: list[tuple[Array, Array]] = []
+        for step in self.order.program:
+            if step < 0:
+                numbers, of_numbers = (np.stack(x, axis=-1) for x in zip(*stack[step:], strict=True))  # (R, c)
+                total = self._fused(numbers, of_numbers)
+                stack[step:] = [(total, np.frexp(total)[1] - 1)]
+            else:
+                stack.append((terms[:, step], exponents[:, step]))
+        return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
+
+    def _exponents(self, values: Sequence[Array], products: Array) -> Array:
+        """Return the exponents by which terms are aligned."""
+        least = self.rule.operand_exponents
+        if least is None or len(values) < 2:
+            return np.asarray(np.frexp(products)[1] - 1)
+        of_a, of_b = (np.maximum(np.frexp(x)[1] - 1, low) for x, low in zip(values, least, strict=True))
+        return np.asarray(of_a + of_b)
+
+    def _once(self, x: Array) -> Array:
+        """Return values rounded to the format of the sums."""
+        rule = self.rule
+        codes = encode(x, rule.fmt, rounding=rule.rounding, overflow=rule.overflow)
+        return decode(codes, rule.fmt, np.float64)
+
+    def _summed(self, x: Array) -> Array:
+        """Return sums rounded to their format, with subnormals flushed if the rule says so."""
+        rounded = self._once(x)
+        return flushed(rounded, self.rule.fmt.smallest_normal) if "sums" in self.rule.flushes else rounded
+
+    def _exact(self, numbers: Array) -> Array:
+        """Return the exact sum of each row, rounded once."""
+        rule = self.rule
+        held = decode(encode(numbers, rule.fmt), rule.fmt, np.float64)
+        if numbers.shape[-1] == 2 and np.array_equal(held, numbers, equal_nan=True) and rule.fmt != FP64:
+            codes = encode(numbers, rule.fmt)
+            total = add(codes[:, 0], codes[:, 1], fmt=rule.fmt, rounding=rule.rounding, overflow=rule.overflow)
+            sums = decode(np.asarray(total), rule.fmt, np.float64)
+        else:
+            how = Exact(rule.fmt, rounding=rule.rounding, overflow=rule.overflow)
+            total = np.asarray(sum_of(numbers, accumulate=how, axis=-1))
+            sums = total.astype(np.float64) if rule.fmt.dtype is not None else decode(total, rule.fmt, np.float64)
+        return flushed(sums, rule.fmt.smallest_normal) if "sums" in rule.flushes else sums
+
+    def _fused(self, numbers: Array, exponents: Array) -> Array:
+        """Return the sum of each row, whose numbers are cut before they are added."""
+        rule = self.rule
+        assert rule.fraction_bits is not None
+        exponents = np.where(numbers == 0, -(1 << 20), exponents)
+        grid = np.maximum(exponents.max(axis=-1, keepdims=True), -900) - rule.fraction_bits
+        units = _integers(np.ldexp(numbers, -grid), CUTS[rule.alignment])
+        total = np.ldexp(units.sum(axis=-1), grid[:, 0])
+        if rule.result_bits is not None:
+            scale = np.frexp(total)[1] - 1 - rule.result_bits
+            total = np.ldexp(_integers(np.ldexp(total, -scale), rule.rounding), scale)
+        return self._summed(total) + 0.0
+
+
+def _integers(x: Array, rounding: str) -> Array:
+    """Return floats rounded to integers."""
+    if rounding == "nearest_away":
+        return np.copysign(np.floor(np.abs(x) + 0.5), x)
+    by = {"nearest_even": np.rint, "toward_zero": np.trunc, "down": np.floor, "up": np.ceil}
+    return np.asarray(by[rounding](x))
+
+
+def to_format(x: Array, fmt: Format) -> Array:
+    """Return floats rounded to nearest even to a format, as float64."""
+    return np.asarray(x, np.float64) if fmt == FP64 else decode(encode(np.asarray(x, np.float64), fmt), fmt, np.float64)
+
+
+def flushed(x: Array, least: float) -> Array:
+    """Return floats with those below a magnitude replaced by zeros of their sign."""
+    return np.where(np.abs(x) < least, np.copysign(x.dtype.type(0), x), x)
