@@ -1,4 +1,4 @@
-"""The app of `fpsim`, and how a function becomes one of its commands."""
+"""The app of `fpsim`, and the decorator that registers its commands."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 
 
 def _print_version(wanted: bool) -> None:
+    """Print the version and end, if it is wanted."""
     if wanted:
         typer.echo(f"fpsim {fpsim.__version__}")
         raise typer.Exit
@@ -33,17 +34,17 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Low-precision floating point, emulated bit for bit."""
+    """Emulate low-precision floating point bit for bit."""
 
 
 def command(
     to: typer.Typer = app, *, resumes: bool = False, **settings: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command of `fpsim` or of a group of commands.
+    """Return a decorator that registers a command of `fpsim` or of a group of commands.
 
     Args:
-      to: the group.
-      resumes: whether the same call goes on where an interrupted one stopped.
+      to: the app or the group.
+      resumes: whether the same call continues where an interrupted one stopped.
       settings: further arguments of typer's `command`.
     """
     said = "Interrupted. The same call resumes where this one stopped." if resumes else "Interrupted."
@@ -53,7 +54,7 @@ def command(
         def run(*arguments: Any, **keywords: Any) -> None:
             try:
                 function(*arguments, **keywords)
-            except KeyboardInterrupt:  # typer would make it exit code 1
+            except KeyboardInterrupt:  # typer would exit with code 1
                 typer.echo(f"fpsim: {said}", err=True)
                 raise typer.Exit(INTERRUPTED) from None
 

@@ -1,4 +1,4 @@
-"""The commands that hold other code to the exact arithmetic: `fpsim check` and `fpsim conformance`."""
+"""The commands that compare other code with the exact arithmetic: `fpsim check` and `fpsim conformance`."""
 
 from __future__ import annotations
 
@@ -19,29 +19,41 @@ from fpsim.exact_json import to_json
 
 
 def check(
-    function: Annotated[str, typer.Argument(help="MODULE:FUNCTION, of a module that Python finds from here.")],
-    format: Annotated[str, typer.Option("--format", "-f", help="The format that it rounds to, such as e4m3.")],
-    rounding: Annotated[str, typer.Option("--rounding", "-r", help="How it should round.")] = "nearest_even",
+    function: Annotated[
+        str, typer.Argument(help="MODULE:FUNCTION, such as my_casts:to_e4m3; the module may be a file in this folder.")
+    ],
+    format: Annotated[str, typer.Option("--format", "-f", help="The format to which it rounds, such as e4m3.")],
+    rounding: Annotated[
+        str,
+        typer.Option("--rounding", "-r", help="Its rounding mode, such as nearest_even, toward_zero or stochastic."),
+    ] = "nearest_even",
     overflow: Annotated[
-        str | None, typer.Option(help="What should become of values beyond the range.", show_default="nonfinite")
+        str | None,
+        typer.Option(
+            help="Its treatment of values beyond the range: nonfinite, saturate or saturate_finite.",
+            show_default="nonfinite",
+        ),
     ] = None,
-    subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
-    scaling: Annotated[str | None, typer.Option(help="A name of fp.scalings, such as MX, if it scales tiles.")] = None,
+    subnormals: Annotated[str, typer.Option(help="Its treatment of subnormals: keep, or flush to zero.")] = "keep",
+    scaling: Annotated[
+        str | None,
+        typer.Option(help="The scaling of its tiles, a name of fp.scalings such as MX; leave out without scales."),
+    ] = None,
     source: Annotated[
         str | None,
-        typer.Option(help="dtype of its inputs.", show_default="float32, and float64 where it takes it"),
+        typer.Option(help="The dtype of its inputs.", show_default="float32, and float64 where it takes it"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of stochastic rounding.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Check that a function rounds to a format, bit for bit, and say what it does otherwise; 1 if it does not."""
+    """Check that a function rounds to a format bit for bit, and list what it does wrong. The exit code is 1 then."""
     fn = function_at(function)
     words: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
     if source is not None:
         words["source"] = source
     if scaling is not None:
         words["scaling"] = scaling_named(scaling)
-    with contextlib.redirect_stdout(sys.stderr):  # what the function prints is no part of the report
+    with contextlib.redirect_stdout(sys.stderr):  # text that the function prints is not part of the report
         report = fpsim.testing.check_quantizer(fn, format, **words, raises=False)
     if as_json:
         typer.echo(json.dumps(_fields(report), indent=1))
@@ -52,11 +64,13 @@ def check(
         raise typer.Exit(1)
 
 
-conformance = typer.Typer(no_args_is_help=True, help="Portable test vectors for any implementation.")
+conformance = typer.Typer(
+    no_args_is_help=True, help="Write portable test vectors for other implementations, or check their results."
+)
 
 
 @command(conformance)
-def make(path: Annotated[Path, typer.Argument(help="File to write, .txt or .npz.")]) -> None:
+def make(path: Annotated[Path, typer.Argument(help="The file to write, .txt or .npz.")]) -> None:
     """Write test vectors: casts, arithmetic, instructions, products and scaled tiles."""
     fpsim.testing.conformance.make(path)
     typer.echo(f"{shown(str(path))}: {path.stat().st_size:,} bytes")
@@ -64,16 +78,18 @@ def make(path: Annotated[Path, typer.Argument(help="File to write, .txt or .npz.
 
 @command(conformance, name="check")
 def check_vectors(
-    path: Annotated[Path, typer.Argument(help="File of vectors, .txt or .npz.")],
+    path: Annotated[Path, typer.Argument(help="The file of vectors, .txt or .npz.")],
     run: Annotated[
-        str | None, typer.Option("--run", help="Program that reads lines of inputs and writes lines of outputs.")
+        str | None,
+        typer.Option("--run", help="A program to check, which reads lines of inputs and writes lines of outputs."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="Only this kind, such as cast or cast:E5M2; repeat.")
+        list[str] | None,
+        typer.Option("--only", help="Check only this kind, such as cast or cast:E5M2; repeat for several."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that the program may take.")] = 600.0,
+    timeout: Annotated[float, typer.Option(help="Time limit of the program, in seconds.")] = 600.0,
 ) -> None:
-    """Compute the vectors of a file again, and compare what another program gives for them; 1 where some differ."""
+    """Recompute the vectors of a file, and check another program with --run. The exit code is 1 if some differ."""
     report = fpsim.testing.conformance.check(path, run, only=only, timeout=timeout)
     for line in str(report).splitlines():
         typer.echo(_shown_line(line))
@@ -82,13 +98,13 @@ def check_vectors(
 
 
 def _shown_line(line: str) -> str:
-    """Untrusted text for a terminal, its indent kept."""
+    """Return untrusted text made safe for a terminal, with its indent."""
     text = line.lstrip(" ")
     return " " * (len(line) - len(text)) + shown(text)
 
 
 def _fields(report: Any) -> dict[str, Any]:
-    """A report as JSON has it: formats and scalings as their names."""
+    """Return a report as values for JSON, with formats and scalings as their names."""
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     fields |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
     covered = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(report.covered).items()}
@@ -98,5 +114,5 @@ def _fields(report: Any) -> dict[str, Any]:
         for word, value in report.asked.items()
     }
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    found: dict[str, Any] = to_json(plain)
-    return found
+    values: dict[str, Any] = to_json(plain)
+    return values

@@ -1,4 +1,4 @@
-"""`fpsim claims`: the claims of the literature, each with figures and a verdict."""
+"""`fpsim claims`: claims of the literature, with measured values and verdicts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from fpsim.display.progress import bar
 from fpsim.display.wording import plural
 from fpsim.files import write_whole
 
-DIFFERENT = 1  # exit code where an experiment failed or a figure is not the expected one
+DIFFERENT = 1  # exit code if an experiment failed or a value is not the expected one
 STYLES = {"right": "green", "wrong": "red", "differs here": "bold red", "failed": "bold red"}
 
 
 def claims(
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="Name or number of a claim, such as ring-bf16 or 69; repeatable.")
+        list[str] | None,
+        typer.Option("--only", help="Name or number of a claim, such as ring-bf16 or 69; repeat for several."),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder that keeps finished rows, claims.json and claims.md.")
+        Path, typer.Option("--out", "-o", help="Folder for finished rows, claims.json and claims.md.")
     ] = Path("out/claims"),
-    workers: Annotated[int | None, typer.Option(help="Processes.", show_default="one for each core")] = None,
-    page: Annotated[Path | None, typer.Option(help="A further file for the page in Markdown.")] = None,
-    listing: Annotated[bool, typer.Option("--list", help="List names and numbers, and run nothing.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Number of processes.", show_default="one for each core")] = None,
+    page: Annotated[Path | None, typer.Option(help="One more file for the page in Markdown.")] = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the names and numbers of the claims, without experiments.")
+    ] = False,
 ) -> None:
-    """Settle claims about low precision by experiment. A stopped call resumes when repeated."""
+    """Settle claims about low precision by experiments. Repeat a stopped call to resume it."""
     from fpsim.analysis.systems.claims.claims import claims as run_claims
 
     if listing:
@@ -67,7 +70,7 @@ def _print_names(console: Console) -> None:
 
 
 def _print_report(console: Console, report: Any) -> None:
-    """Print the verdict and the figures of every row, and how many rows have each verdict."""
+    """Print the verdict and the values of every row, and the number of rows with each verdict."""
     table = _table("number", "name", "verdict", "figures")
     for row in report:
         text = row.text if row.text and row.verdict not in ("differs here", "failed") else row.reason
@@ -78,7 +81,7 @@ def _print_report(console: Console, report: Any) -> None:
 
 
 def _table(*names: str) -> Table:
-    """Return an empty table whose last column folds."""
+    """Return an empty table whose last column wraps."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names[:-1]:
         table.add_column(name, no_wrap=name == "number", overflow="fold")

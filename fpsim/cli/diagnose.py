@@ -1,4 +1,4 @@
-"""`fpsim diagnose`: which layers of a model can use few bits."""
+"""`fpsim diagnose`: find the layers of a model that can use few bits."""
 
 from __future__ import annotations
 
@@ -17,81 +17,95 @@ from fpsim.cli.terminal import refuse_bad_folder, shown
 from fpsim.display.optional import require
 from fpsim.display.progress import bar
 
-NEEDED = ("torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib")  # by the work, and by what it writes
+NEEDED = (
+    "torch",
+    "cattrs",
+    "tomli_w",
+    "pandas",
+    "jinja2",
+    "matplotlib",
+)  # by the measurement, and by the files that it writes
 
 
 def diagnose(
     function: Annotated[
         str,
         typer.Argument(
-            help="MODULE:FUNCTION, which takes nothing and returns (model, batches, loss), or (model, batches) to "
+            help="MODULE:FUNCTION without arguments, which returns (model, batches, loss), or (model, batches) to "
             "judge outputs alone."
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for report.html, the table, the plan and what was measured.")
+        Path, typer.Option("--out", "-o", help="Folder for report.html, the table, the plan and the measurements.")
     ] = Path("out/diagnose"),
     recipes: Annotated[
         str | None,
         typer.Option(
-            "--recipes", help="Names of recipes: a,b,c.", show_default="BF16 and the FP8 recipes that the chip has"
+            "--recipes",
+            help="Recipes to compare, separated by commas, such as BF16,MXFP8.",
+            show_default="BF16 and the FP8 recipes that the chip has",
         ),
     ] = None,
     hardware: Annotated[
-        str, typer.Option("--on", help="The hardware that adds, such as H100 or 'H100 cuBLAS'.")
+        str,
+        typer.Option(
+            "--on", help="The chip that multiplies, such as H100, hopper or sm_90, also with a library: 'H100 cuBLAS'."
+        ),
     ] = "H100",
-    bits: Annotated[float | None, typer.Option(help="Bits a value that the plan takes at most.")] = None,
-    limit: Annotated[float, typer.Option(help="Relative error from which a product does not fit.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Seed of the draws of the model.")] = 0,
+    bits: Annotated[float | None, typer.Option(help="The most bits per value that the plan may use.")] = None,
+    limit: Annotated[float, typer.Option(help="The relative error above which a product does not fit.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the model's random numbers.")] = 0,
 ) -> None:
-    """Say which layers of a model can use few bits, which cannot and why. A call that was stopped goes on."""
+    """Find the layers of a model that can use few bits, and why others cannot. Repeat a stopped call to resume it."""
     refuse_bad_folder(out)
     require(NEEDED, "diagnose")
     model, batches, loss = _diagnosed(function)
     words = None if recipes is None else [word for word in recipes.split(",") if word]
     with bar(lines=True) as progress:
-        found = fpsim.analysis.diagnose(
+        diagnosis = fpsim.analysis.diagnose(
             model, batches, loss, recipes=words, on=hardware, bits=bits, limit=limit, seed=seed, out=out,
             progress=progress,
         )  # fmt: skip
-        files = found.save(out)
-    _print_diagnosis(Console(), found, files)
+        files = diagnosis.save(out)
+    _print_diagnosis(Console(), diagnosis, files)
 
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
-    """Return the model, the batches and the loss, or None, that the function of a path gives."""
+    """Return the model, the batches and the loss (or None) from the function at a path."""
     make = function_at(path, such_as="my_model:setup")
     try:
-        found = make()
-    except Exception as reason:  # whatever the user's own code raises
+        returned = make()
+    except Exception as reason:  # any error of the user's own code
         raise ValueError(
             f"function must return (model, batches, loss); {path!r} raises {type(reason).__name__}: {reason}"
         ) from reason
-    if not isinstance(found, tuple) or len(found) not in (2, 3):
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise ValueError(
             "function must return (model, batches, loss), or (model, batches) to judge outputs alone; got "
-            f"{path!r}, which returns {type(found).__name__}"
-            + (f" of {len(found)}." if isinstance(found, tuple) else ".")
+            f"{path!r}, which returns {type(returned).__name__}"
+            + (f" of {len(returned)}." if isinstance(returned, tuple) else ".")
         )
-    model, batches, loss = (*found, None)[:3]
+    model, batches, loss = (*returned, None)[:3]
     return model, batches, loss
 
 
-def _print_diagnosis(console: Console, found: Any, files: list[Path]) -> None:
-    """The answer, and a row a layer."""
-    for i, line in enumerate(found.sentences):
+def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> None:
+    """Print the answer, and a row for each layer."""
+    for i, line in enumerate(diagnosis.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    heads = found.heads[1:-1]
+    heads = diagnosis.heads[1:-1]
     table.add_column("layer", overflow="fold")
     for head in heads:
         table.add_column(head, no_wrap=True)
-    widths = [max(map(len, column)) for column in zip(heads, *(cells for _, *cells, _ in found.rows()), strict=True)]
-    room = max(console.width - sum(width + 2 for width in widths) - 4, 20)  # columns that are left to names
-    for name, *cells, why in found.rows():
+    widths = [
+        max(map(len, column)) for column in zip(heads, *(cells for _, *cells, _ in diagnosis.rows()), strict=True)
+    ]
+    room = max(console.width - sum(width + 2 for width in widths) - 4, 20)  # columns that are left for names
+    for name, *cells, why in diagnosis.rows():
         table.add_row(Text(shown(name, room), style="yellow" if why else ""), *map(Text, cells))
     console.print(table)
-    for line in found.notes:
+    for line in diagnosis.notes:
         console.print(Text(shown(line), style="dim"))
     page, *others = files
     console.print(Text(f"{shown(str(page))}: the report", style="bold"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`fpsim formats` and `fpsim explain`: the formats, and how one value is rounded."""
+"""`fpsim formats` and `fpsim explain`: the formats, and the rounding of one value."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ TABLE_BITS = 6  # formats up to this width have few enough values to list
 
 
 def formats(
-    name: Annotated[str | None, typer.Argument(help="A format, such as e4m3; none: list the built-in ones.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A format to describe, such as e4m3; leave out to list all.")
+    ] = None,
 ) -> None:
-    """List the formats, or describe one."""
+    """List the number formats, or describe one."""
     from fpsim.display.wording import power_of_two
 
     console = Console()
     if name is not None:
-        _print_format(console, fpsim.format(name))
+        _print_format(fpsim.format(name))
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("format", no_wrap=True)
@@ -46,7 +48,8 @@ def formats(
     )
 
 
-def _print_format(console: Console, fmt: fpsim.Format) -> None:
+def _print_format(fmt: fpsim.Format) -> None:
+    """Print the facts of a format, and its values if they are few."""
     typer.echo(repr(fmt))
     if fmt.bits <= TABLE_BITS:
         values = sorted({value for value in fmt.table().tolist() if value >= 0})
@@ -54,14 +57,19 @@ def _print_format(console: Console, fmt: fpsim.Format) -> None:
 
 
 def explain(
-    value: Annotated[str, typer.Argument(help="A number: 0.3, -1e-4, inf, nan, 0x1.8p3.")],
+    value: Annotated[str, typer.Argument(help="A number, such as 0.3, -1e-4, inf, nan or 0x1.8p3.")],
     format: Annotated[str, typer.Argument(help="A format, such as e4m3.")],
-    rounding: Annotated[str, typer.Option("--rounding", "-r", help="How it is rounded.")] = "nearest_even",
-    overflow: Annotated[str, typer.Option(help="What becomes of values beyond the range.")] = "nonfinite",
-    subnormals: Annotated[str, typer.Option(help="keep or flush.")] = "keep",
-    seed: Annotated[int | None, typer.Option(help="Key of stochastic rounding.")] = None,
+    rounding: Annotated[
+        str,
+        typer.Option("--rounding", "-r", help="The rounding mode, such as nearest_even, toward_zero or stochastic."),
+    ] = "nearest_even",
+    overflow: Annotated[
+        str, typer.Option(help="The result for values beyond the range: nonfinite, saturate or saturate_finite.")
+    ] = "nonfinite",
+    subnormals: Annotated[str, typer.Option(help="The treatment of subnormals: keep, or flush to zero.")] = "keep",
+    seed: Annotated[int | None, typer.Option(help="Seed of stochastic rounding.")] = None,
 ) -> None:
-    """Explain how one value is rounded: its neighbours, what is dropped, the result and the reason."""
+    """Explain how one value is rounded: its neighbours, the dropped bits, the result and the reason."""
     typer.echo(
         str(
             fpsim.explain(
@@ -72,6 +80,11 @@ def explain(
 
 
 def _number(text: str) -> float:
+    """Return the number that a text is.
+
+    Raises:
+      ValueError: it is not a number, or beyond the range of float64.
+    """
     try:
         value = float.fromhex(text) if "0x" in text.lower() else float(text)
     except OverflowError:

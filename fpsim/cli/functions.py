@@ -1,4 +1,4 @@
-"""The function that a text MODULE:FUNCTION names."""
+"""Functions found by a path MODULE:FUNCTION."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 
 def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -> Callable[..., Any]:
-    """The function of a path MODULE:FUNCTION, whose module may lie in the working folder.
+    """Return the function at a path MODULE:FUNCTION, whose module may be in the working folder.
 
     Args:
       path: such as "numpy:sum"; FUNCTION may be dotted.
-      name: what messages call it.
-      such_as: the path that they give as an example.
+      name: the argument's name, for error messages.
+      such_as: an example of a path, for error messages.
 
     Raises:
-      ValueError: no such module or function, a module that fails as it is imported, or something that cannot be called.
+      ValueError: there is no such module or function, its import raises an error, or it is not callable.
 
     Example:
       >>> from fpsim.cli.functions import function_at
@@ -32,9 +32,9 @@ def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in function.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError) as reason:
         raise ValueError(f"{wanted}; got {path!r}: {reason}.") from None
     except Exception as reason:
@@ -42,6 +42,6 @@ def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -
         raise ValueError(
             f"{wanted}; got {path!r}, and importing it raised {type(reason).__name__}: {said}."
         ) from reason
-    if not callable(found):
-        raise ValueError(f"{wanted}; got {path!r}, which is {type(found).__name__}.")
-    return found  # type: ignore[no-any-return]
+    if not callable(target):
+        raise ValueError(f"{wanted}; got {path!r}, which is {type(target).__name__}.")
+    return target  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""`fpsim export` and `fpsim verify`: checkpoints and their layouts."""
+"""`fpsim export` and `fpsim verify`: quantised checkpoints and their layouts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fpsim.cli.terminal import shown
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="The model: a file, an index of shards, or a folder.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The model to export: a file, an index of shards, or a folder.")],
     layout: Annotated[
-        str, typer.Option("--layout", "-l", help="Such as deepseek_fp8, modelopt:nvfp4, gptq or gguf:Q8_0.")
+        str, typer.Option("--layout", "-l", help="The layout, such as deepseek_fp8, modelopt:nvfp4, gptq or gguf:Q8_0.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder, or a .safetensors or .gguf file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder, .safetensors or .gguf file to write.")],
     keep: Annotated[
         list[str] | None,
-        typer.Option(help="Pattern of layers that stay as they are; repeat for several.", show_default="lm_head"),
+        typer.Option(help="Pattern of layers to leave unquantised; repeat for several.", show_default="lm_head"),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Inputs that share a scale in INT4, GPTQ and AWQ.", show_default="128")
+        int | None, typer.Option(help="Number of inputs that share a scale in INT4, GPTQ and AWQ.", show_default="128")
     ] = None,
-    bits: Annotated[int, typer.Option(help="Bits of GPTQ's codes: 4 or 8.")] = 4,
+    bits: Annotated[int, typer.Option(help="Bits of a GPTQ code: 4 or 8.")] = 4,
     symmetric: Annotated[bool, typer.Option(help="Whether GPTQ's zero points are the middle code.")] = True,
 ) -> None:
-    """Write a model as a quantised checkpoint of a library's layout, and say what its weights lose."""
+    """Write a model as a quantised checkpoint in a library's layout, and report the error of its weights."""
     from fpsim.torch.exporting import export as run_export
 
     kept = ("lm_head",) if keep is None else keep
@@ -44,13 +44,13 @@ def export(
 
 
 def verify(
-    checkpoint: Annotated[Path, typer.Argument(help="A file, an index of shards, or a folder.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint: a file, an index of shards, or a folder.")],
     reference: Annotated[
-        Path | None, typer.Option("--reference", "-r", help="The unquantised model, to compare values with.")
+        Path | None, typer.Option("--reference", "-r", help="The unquantised model, whose values are compared.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every statement as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as JSON.")] = False,
 ) -> None:
-    """Tell the layout of a quantised checkpoint, and what contradicts it; 1 if something does."""
+    """Identify the layout of a quantised checkpoint, and list its errors. The exit code is 1 if there are any."""
     import json
 
     from fpsim.analysis.tensors.tensor import TensorFileError

@@ -1,4 +1,4 @@
-"""The command line: runs a command, and turns what goes wrong into one line and an exit code."""
+"""The command line: runs a command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INSTALL = f"The command line needs typer and rich, which are not installed: {ins
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `fpsim` with the arguments of the process, or with these; ends in SystemExit."""
+    """Run `fpsim` with the given arguments or those of the process, and raise SystemExit."""
     try:
         try:
             from fpsim.cli.commands import app
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(args=arguments, prog_name="fpsim")
     except KeyboardInterrupt:
         _end("Interrupted.", INTERRUPTED)
-    except BrokenPipeError:  # the reader of a pipe went away, as `head` does
+    except BrokenPipeError:  # the reader of a pipe has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, TypeError, ImportError, OSError) as problem:
@@ -31,5 +31,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _end(line: str, code: int) -> None:
+    """Print one line of an error and end with an exit code."""
     print(f"fpsim: {line}", file=sys.stderr)
     raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""`fpsim probe`: a function in, how it adds out."""
+"""`fpsim probe`: reveal how a function adds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ PROBES = ("sum", "dot", "matmul")
 
 
 def probe(
-    function: Annotated[str, typer.Argument(help="MODULE:FUNCTION, of a module that Python finds from here.")],
-    terms: Annotated[int, typer.Option("--terms", "-n", help="Terms of a sum.")] = 256,
-    kind: Annotated[str, typer.Option(help="sum: fn(x); dot, matmul: fn(a, b).")] = "sum",
-    a: Annotated[str, typer.Option("--a", help="What x or a holds, such as float32 or e4m3.")] = "float32",
-    b: Annotated[str | None, typer.Option("--b", help="What b holds.", show_default="the same as a")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the model, .json.")] = None,
+    function: Annotated[
+        str, typer.Argument(help="MODULE:FUNCTION, such as numpy:sum; the module may be a file in this folder.")
+    ],
+    terms: Annotated[int, typer.Option("--terms", "-n", help="Number of terms of a sum.")] = 256,
+    kind: Annotated[str, typer.Option(help="The kind of function: sum for fn(x), dot or matmul for fn(a, b).")] = "sum",
+    a: Annotated[str, typer.Option("--a", help="The format of x or a, such as float32 or e4m3.")] = "float32",
+    b: Annotated[str | None, typer.Option("--b", help="The format of b.", show_default="the same as a")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .json file to which the model is saved.")] = None,
 ) -> None:
-    """Reveal how a function adds: in which order, what is rounded, which unit or schedule it equals; 1 if none fits."""
+    """Reveal how a function adds: its order, its rounding, its unit or schedule. The exit code is 1 if nothing fits."""
     if kind not in PROBES:
         raise unknown("kind", kind, PROBES)
     fn = function_at(function)

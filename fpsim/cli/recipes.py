@@ -1,4 +1,4 @@
-"""`fpsim recipes`: the recipes that `fpsim train` takes."""
+"""`fpsim recipes`: the recipes of `fpsim train`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rich.text import Text
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(help="A recipe or TOML file to print as TOML; none: list the built-in recipes.")
+        str | None,
+        typer.Argument(help="A recipe or TOML file to print as TOML; leave out to list the built-in recipes."),
     ] = None,
 ) -> None:
-    """List the recipes of training, or print one as TOML, to be changed and passed to `fpsim train`."""
+    """List the recipes of training, or print one as TOML, which you can change and pass to `fpsim train`."""
     from fpsim.recipes.look_up import find as find_recipe
     from fpsim.recipes.training import TRAINING
 
@@ -33,7 +34,7 @@ def recipes(
     console.print(table)
     console.print(
         Text(
-            "Operands: formats of inputs and weights of linear layers, and of gradients where another one.\n"
+            "Operands: formats of the inputs, weights and gradients of linear layers; equal ones are listed once.\n"
             "`fpsim train BF16 DEEPSEEK_V3` compares two recipes. `fpsim recipes NVFP4 > mine.toml` writes one to a "
             "file: change its name and fields, then `fpsim train BF16 mine.toml`.",
             style="dim",
@@ -42,6 +43,6 @@ def recipes(
 
 
 def _operands(linear: Any) -> str:
-    """Return the formats of a linear layer's operands in short."""
+    """Return the formats of a linear layer's operands, separated by slashes."""
     names = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
     return "/".join(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""`fpsim study`: tensors in, a recommendation for each out."""
+"""`fpsim study`: recommend a format for each tensor."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from fpsim.cli.exit_codes import BAD_INPUT
 from fpsim.cli.terminal import figure, refuse_bad_folder, scaling_named, shown
 from fpsim.display.progress import bar
 
-HARDEST = 12  # tensors in the terminal; report.html has them all
-BESIDE = 58  # columns that a tensor's name leaves to its figures
+HARDEST = 12  # tensors that the terminal shows; report.html has them all
+BESIDE = 58  # columns of a row after the tensor's name
 
 
 def study(
     tensors: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files (.npy .npz .safetensors .pt .onnx .gguf ...) or folders; none: a small transformer is trained."
+            help="Files (.npy .npz .safetensors .pt .onnx .gguf ...) or folders; leave out to study a small "
+            "transformer, which is trained first."
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html and the tables.")] = Path(
@@ -32,32 +33,39 @@ def study(
     ),
     formats: Annotated[
         list[str] | None,
-        typer.Option("--format", "-f", help="Format; repeat for several.", show_default="those of the 14 candidates"),
+        typer.Option(
+            "--format", "-f", help="A format to compare; repeat for several.", show_default="those of the 14 candidates"
+        ),
     ] = None,
     scalings: Annotated[
         list[str] | None,
-        typer.Option("--scaling", help="none, amax or a name of fp.scalings, such as MX; repeat for several."),
+        typer.Option(
+            "--scaling",
+            help="A scaling to compare: none, amax or a name of fp.scalings, such as MX; repeat for several.",
+        ),
     ] = None,
     roundings: Annotated[
         list[str] | None,
         typer.Option(
             "--rounding",
             "-r",
-            help="Rounding mode; repeat for several.",
+            help="A rounding mode to compare; repeat for several.",
             show_default="nearest_even toward_zero stochastic",
         ),
     ] = None,
-    min_sqnr: Annotated[float, typer.Option(help="dB that a recommendation has at least.")] = 25.0,
-    max_lost: Annotated[float, typer.Option(help="Share of the energy that may become zero.")] = 1e-3,
+    min_sqnr: Annotated[float, typer.Option(help="The least SQNR of a recommended format, in dB.")] = 25.0,
+    max_lost: Annotated[
+        float, typer.Option(help="The largest share of a tensor's energy that may become zero.")
+    ] = 1e-3,
     budget_bits: Annotated[
-        float | None, typer.Option(help="Bits per value that a recommendation takes at most, scales included.")
+        float | None, typer.Option(help="The most bits per value of a recommended format, scales included.")
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Address of a dask scheduler, whose workers study the files.")
+        str | None, typer.Option(help="Address of a dask scheduler, whose workers read the files.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the training and of stochastic rounding.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of training and of stochastic rounding.")] = 0,
 ) -> None:
-    """Measure how tensors survive in low-precision formats, and recommend one for each."""
+    """Measure the errors of tensors in low-precision formats, and recommend a format for each."""
     from fpsim.analysis.studies.study import ROUNDINGS
     from fpsim.analysis.studies.study import study as run_study
     from fpsim.analysis.studies.summaries import folded
@@ -100,7 +108,7 @@ def study(
 
 
 def _client(scheduler: str | None) -> Any:
-    """A client of a dask scheduler, for a `with` block; None without an address."""
+    """Return a client of a dask scheduler for a `with` block, which gives None without an address."""
     from fpsim.display.optional import load
 
     if scheduler is None:
@@ -109,7 +117,7 @@ def _client(scheduler: str | None) -> Any:
 
 
 def _print_study(console: Console, report: Any) -> None:
-    """The answer, the recommendations with equal ones folded, and the tensors that are hardest to store."""
+    """Print the answer, the recommendations for groups of tensors, and the tensors with the largest deficit."""
     from fpsim.analysis.studies.candidates import short_name
     from fpsim.analysis.studies.summaries import hardest, specials
     from fpsim.display.wording import decibels, percent, plural
@@ -141,6 +149,7 @@ def _print_study(console: Console, report: Any) -> None:
 
 
 def _study_table(first: str, second: str, *numbers: str) -> Table:
+    """Return an empty table with two columns of text and columns of numbers."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(first, overflow="fold")
     table.add_column(second, overflow="fold")
@@ -150,4 +159,5 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 
 
 def _style(met: bool, kept: bool) -> str:
+    """Return the style of a choice: whether it meets the requirements, or keeps the tensor as it is."""
     return "green" if met else "yellow" if kept else "dim"

@@ -1,4 +1,4 @@
-"""Helpers shared by commands: text and figures for a terminal, names of scalings, folders for results."""
+"""Helpers shared by commands: text and numbers for a terminal, names of scalings, folders for results."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fpsim.errors import unknown
 
 
 def shown(text: str, width: int = 10_000) -> str:
-    """Untrusted text for a terminal."""
+    """Return untrusted text made safe for a terminal, cut to a width."""
     return short(text, width)
 
 
 def figure(words: Callable[[float], str], value: float) -> str:
-    """A figure in words; a dash where there is none."""
+    """Return a number in words; a dash for NaN."""
     return "–" if math.isnan(value) else words(value)
 
 
 def refuse_bad_folder(out: Path) -> None:
-    """Find out before the work that its result cannot be kept."""
+    """Raise a ValueError, before any work, if results cannot be written to a folder."""
     there = next(folder for folder in (out, *out.resolve().parents) if folder.exists())
     if not there.is_dir():
         raise ValueError(f"--out must be a folder; got {out}, where {there} is a file. Choose another.")
@@ -33,7 +33,11 @@ def refuse_bad_folder(out: Path) -> None:
 
 
 def scaling_named(word: str) -> Any:
-    """A scaling by its word: none, amax, or the name of a recipe in any case."""
+    """Return a scaling by its name: none, amax, or a name of fp.scalings in any case.
+
+    Raises:
+      ValueError: there is no such scaling.
+    """
     if word.lower() in ("none", "amax"):
         return None if word.lower() == "none" else "amax"
     names = [name for name in dir(fpsim.scalings) if name.isupper()]

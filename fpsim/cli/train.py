@@ -1,4 +1,4 @@
-"""`fpsim train`: recipes in, which of them differ out."""
+"""`fpsim train`: train by several recipes, and compare them."""
 
 from __future__ import annotations
 
@@ -19,38 +19,46 @@ from fpsim.cli.terminal import figure, refuse_bad_folder, shown
 from fpsim.display.progress import bar
 from fpsim.display.wording import plural
 
-# Columns left out where they hold nothing, and from the last one on where a terminal is too narrow.
+# Columns that are left out if they are empty, and from the last one on in a narrow terminal.
 OPTIONAL = ("gradient error", "stopped runs", "skipped steps", "seconds a run")
 
 
 def train(
     recipes: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of recipes, which `fpsim recipes` lists, such as DEEPSEEK_V3, or TOML files."),
+        typer.Argument(
+            help="Recipes to compare: names that `fpsim recipes` lists, such as DEEPSEEK_V3, or TOML files."
+        ),
     ] = None,
-    more: Annotated[str | None, typer.Option("--recipes", help="Further recipes in one word: a,b,c.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each recipe; 3 or more tell recipes apart.")] = 3,
+    more: Annotated[
+        str | None, typer.Option("--recipes", help="Further recipes, separated by commas, such as BF16,MXFP8.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(help="Number of runs of each recipe; it takes 3 or more to tell recipes apart.")
+    ] = 3,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report.html, the tables and the runs.")] = Path(
         "out/train"
     ),
-    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 250,
-    model: Annotated[str, typer.Option(help="transformer or perceptron.")] = "transformer",
-    text: Annotated[Path | None, typer.Option(help="A file of text; none: Python's help topics.")] = None,
-    backend: Annotated[str, typer.Option(help="emulated, float32, gpu or hardware.")] = "emulated",
+    steps: Annotated[int, typer.Option(help="Number of optimizer steps of a run.")] = 250,
+    model: Annotated[str, typer.Option(help="The model to train: transformer or perceptron.")] = "transformer",
+    text: Annotated[
+        Path | None, typer.Option(help="A text file to train on; without it, the help topics of Python.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="What multiplies: emulated, float32, gpu or hardware.")] = "emulated",
     batch: Annotated[
         int | None,
-        typer.Option(help="Sequences of a micro-batch.", show_default="8, or 128 vectors of the perceptron"),
+        typer.Option(help="Number of sequences in a micro-batch.", show_default="8, or 128 vectors of the perceptron"),
     ] = None,
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 1,
+    micro_batches: Annotated[int, typer.Option(help="Number of micro-batches in a step.")] = 1,
     accumulate: Annotated[int | None, typer.Option(hidden=True, help="The old name of --micro-batches.")] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
-            help="Recipe that the others are compared with.", show_default="BF16, else FP32, else the first recipe"
+            help="The recipe with which the others are compared.", show_default="BF16, else FP32, else the first recipe"
         ),
     ] = None,
 ) -> None:
-    """Train a small model by several recipes, and say which of them differ. A stopped call resumes when repeated."""
+    """Train a small model by several recipes, and say which ones differ. Repeat a stopped call to resume it."""
     from fpsim.recipes.look_up import find as find_recipe
     from fpsim.train import Ranks, compare
 
@@ -69,17 +77,17 @@ def train(
         chosen = [find_recipe(word) for word in words]
         warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
         with bar(lines=True, quiet=ranks.rank > 0) as progress:
-            found = compare(
+            comparison = compare(
                 chosen, seeds=seeds, out=out, steps=steps, model=model, text=text, backend=backend, batch=batch,
                 micro_batches=micro_batches, baseline=baseline, ranks=ranks, progress=progress,
             )  # fmt: skip
     if ranks.rank == 0:
-        _print_comparison(Console(), found, out)
+        _print_comparison(Console(), comparison, out)
 
 
 @contextlib.contextmanager
 def _silent(rank: int) -> Iterator[None]:
-    """End this process without a word where rank 0 says what was refused, or rank 1 that rank 0 has ended."""
+    """End this process silently if rank 0 reports an error, or rank 1 the end of rank 0."""
     try:
         yield
     except ConnectionError as lost:
@@ -92,17 +100,17 @@ def _silent(rank: int) -> Iterator[None]:
         raise
 
 
-def _print_comparison(console: Console, found: Any, out: Path) -> None:
+def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
     """Print a row for each recipe, and the answer."""
     from fpsim.display.wording import percent
 
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
-    rows = found.rows()
+    rows = comparison.rows()
     columns: dict[str, list[str | Text]] = {
         "recipe": [shown(row["recipe"]) for row in rows],
         "final loss": [figure("{:.3f}".format, row["final_loss"]) for row in rows],
         "above baseline": [
-            Text(_above(found, row), style=colors[row["verdict"]]) for row in rows
+            Text(_above(comparison, row), style=colors[row["verdict"]]) for row in rows
         ],
         "gradient error": [figure("{:.1e}".format, row["gradient_error"]) for row in rows],
         "lost updates": [percent(row["lost_updates"]) for row in rows],
@@ -110,28 +118,28 @@ def _print_comparison(console: Console, found: Any, out: Path) -> None:
         "stopped runs": [str(row["stopped"]) for row in rows],
         "seconds a run": [f"{row['seconds']:.1f}" for row in rows],
     }  # fmt: skip
-    dropped = [name for name in OPTIONAL if {str(cell) for cell in columns[name]} <= {"0", "–"}]  # they say nothing
+    dropped = [name for name in OPTIONAL if {str(cell) for cell in columns[name]} <= {"0", "–"}]  # empty ones
     table, unbounded = _table(columns, dropped), console.options.update(max_width=1000)
     for name in reversed(OPTIONAL):
         if console.measure(table, options=unbounded).maximum > console.width and name not in dropped:
             dropped.append(name)
             table = _table(columns, dropped)
     console.print(table)
-    console.print(Text(shown(found.answer), style="bold"))
+    console.print(Text(shown(comparison.answer), style="bold"))
     console.print(Text(f"{shown(str(out / 'report.html'))}: the report"), soft_wrap=True)
 
 
-def _above(found: Any, row: dict[str, Any]) -> str:
-    """Return how much higher than the baseline's the loss of a recipe is, or the word that stands in its place."""
+def _above(comparison: Any, row: dict[str, Any]) -> str:
+    """Return the loss of a recipe minus that of the baseline as text, or "baseline" or "diverged"."""
     from fpsim.train.comparisons.answer import signed
 
     if row["verdict"] == "diverged":
         return "diverged"
-    return "baseline" if row["recipe"] == found.baseline else signed(found.difference(row["recipe"]))
+    return "baseline" if row["recipe"] == comparison.baseline else signed(comparison.difference(row["recipe"]))
 
 
 def _table(columns: dict[str, list[str | Text]], dropped: list[str]) -> Table:
-    """Return a table of the columns that were not dropped, with the words of each head below each other."""
+    """Return a table of the columns that were not dropped, with heads of two words on two lines."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     kept = {name: cells for name, cells in columns.items() if name not in dropped}
     for name in kept:

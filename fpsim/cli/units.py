@@ -1,4 +1,4 @@
-"""`fpsim units` and `fpsim validate`: the matrix units, and the GPU of this machine beside them."""
+"""`fpsim units` and `fpsim validate`: the matrix units, and their comparison with the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from rich.text import Text
 import fpsim
 from fpsim.matrix_units.matrix_unit import Rule
 
-WIDE = 100  # columns of a terminal that has room for instructions beside the other columns
+WIDE = 100  # columns of a terminal from which on instructions are shown
 UNIT_WORDS = (
     "terms: products that a step adds. bits: fraction bits kept where they are aligned. result: RZ rounds toward zero "
     "(RZ13: to 13 mantissa bits), RNE to nearest even; RZ+RNE: steps toward zero, their sum to nearest even. hardware: "
-    "compared with real chips; simulated: from a simulator; inferred: neither. The rules: docs/matrix-units.md."
+    "compared with real chips; simulated: from a simulator; inferred: neither. Rules: docs/matrix-units.md."
 )
 
 
 def units(
-    arch: Annotated[
+    chip: Annotated[
         str | None,
         typer.Argument(
-            help="A chip such as H100, A100, 'RTX 4090' or MI300X, or its architecture (volta, turing, ampere, ada, "
-            "hopper, blackwell, cdna1, cdna2, cdna3); none: all of them."
+            help="A chip such as H100, 'RTX 4090' or MI300X, its architecture (volta, turing, ampere, ada, hopper, "
+            "blackwell, cdna1, cdna2, cdna3), target (sm_90) or compute capability (9.0); leave out to list all units."
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="A row for every pair of operands.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Print a row for every pair of operands.")] = False,
 ) -> None:
-    """List the matrix units: how the instructions of GPUs multiply, align, add and round."""
-    found = fpsim.units(arch or None)
-    sources = list(dict.fromkeys(unit.source for unit in found))
-    rows = [[unit] for unit in found] if every else _alike(found)
+    """List the matrix units: how the matrix instructions of GPUs multiply, align, add and round."""
+    listed = fpsim.units(chip or None)
+    sources = list(dict.fromkeys(unit.source for unit in listed))
+    rows = [[unit] for unit in listed] if every else _alike(listed)
     console = Console()
     wide = console.width >= WIDE
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -61,27 +61,27 @@ def units(
     for i, source in enumerate(sources):
         console.print(Text(f"[{i + 1}] {source}", style="dim"))
     console.print(Text(UNIT_WORDS, style="dim"))
-    if len(rows) < len(found):
+    if len(rows) < len(listed):
         console.print(
             Text(
-                "<a>, <b>: the elements below the name, two different ones for <a>x<b>; --all lists every unit.",
+                "<a> and <b> stand for the elements below the name, which differ in <a>x<b>; --all lists every unit.",
                 style="dim",
             )
         )
 
 
-def _alike(found: tuple[fpsim.MatrixUnit, ...]) -> list[list[fpsim.MatrixUnit]]:
-    """Units that differ in their operands alone, together; equal and mixed operands apart."""
+def _alike(units: tuple[fpsim.MatrixUnit, ...]) -> list[list[fpsim.MatrixUnit]]:
+    """Group units that differ in their operands alone, with equal and mixed operands in separate groups."""
     classes: dict[tuple[object, ...], list[fpsim.MatrixUnit]] = {}
-    arches = list(dict.fromkeys(unit.arch for unit in found))
-    for unit in sorted(found, key=lambda unit: arches.index(unit.arch)):
+    arches = list(dict.fromkeys(unit.arch for unit in units))
+    for unit in sorted(units, key=lambda unit: arches.index(unit.arch)):
         key = (_named(unit, ""), unit.rule, unit.terms, unit.instruction, unit.evidence, unit.a == unit.b)
         classes.setdefault(key, []).append(unit)
     return list(classes.values())
 
 
 def _named(unit: fpsim.MatrixUnit, operands: str) -> str:
-    """A unit's name with other words for its operands, where these take several elements."""
+    """Return a unit's name with `operands` in place of its operands, if these have 8 bits or fewer."""
     mixed = f"_{unit.a.name}x{unit.b.name}_{unit.d.name}"
     same = f"_{unit.a.name}_{unit.d.name}"
     if unit.a.fmt.bits > 8 or not unit.name.endswith((mixed, same)):
@@ -90,7 +90,7 @@ def _named(unit: fpsim.MatrixUnit, operands: str) -> str:
 
 
 def _names(row: list[fpsim.MatrixUnit], below: list[str]) -> Group:
-    """The name of units that differ in their operands alone, over what they take and lines below that."""
+    """Return the name of a group of units above their elements and further lines."""
     first, name = row[0], row[0].name
     if len(row) > 1:
         name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")
@@ -99,7 +99,7 @@ def _names(row: list[fpsim.MatrixUnit], below: list[str]) -> Group:
 
 
 def _rounding(unit: fpsim.MatrixUnit) -> str:
-    """How a unit rounds its result, in short."""
+    """Return the rounding of a unit's result as an abbreviation."""
     if unit.rounding == "nearest_even":
         return "RNE"
     if unit.rule is Rule.TWO_PASSES:
@@ -111,10 +111,12 @@ def validate(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for validation.json and validation.txt.")] = Path(
         "out/validation"
     ),
-    minutes: Annotated[float, typer.Option(help="For all parts together.")] = 7,
-    part: Annotated[list[str] | None, typer.Option("--part", "-p", help="Only this part; may be repeated.")] = None,
+    minutes: Annotated[float, typer.Option(help="Time limit of all parts together, in minutes.")] = 7,
+    part: Annotated[
+        list[str] | None, typer.Option("--part", "-p", help="Compare only this part; repeat for several.")
+    ] = None,
 ) -> None:
-    """Compare the emulator with the GPU of this machine, bit by bit; ends with 1 where something differs."""
+    """Compare the emulator with the GPU of this machine bit by bit. The exit code is 1 if something differs."""
     from fpsim.gpu.experiments.validate import main
 
     raise typer.Exit(main(["--out", str(out), "--minutes", str(minutes), *(["--parts", *part] if part else [])]))
