@@ -1,1 +1,1 @@
-"""Operations on codes on the GPU."""
+"""Arithmetic on codes on the GPU."""

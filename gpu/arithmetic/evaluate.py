@@ -1,4 +1,4 @@
-"""From a call to results on the GPU: checks it, queues the kernels, and collects the flags."""
+"""Arithmetic calls on the GPU: validates the arguments, queues the kernels, and collects the flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fpsim.gpu.device.launch import fetched, launch, zeroed
 
 
 def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
-    """The result of an operation, with flags where they are wanted: as the function of this name on the CPU."""
+    """Return the result of an operation, with flags if they are wanted, as the CPU's function of this name does."""
     chosen, integer = complete(name, keywords), None
     if name == "from_int":
         inputs, integer = integers(values[0])
@@ -39,13 +39,13 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
     if not flags:
         compute(operation, inputs, words, no_flags())
         return result
-    each, raised = result_like(inputs.owner, inputs.shape, np.dtype(np.uint8))
+    flags_of_elements, raised = result_like(inputs.owner, inputs.shape, np.dtype(np.uint8))
     compute(operation, inputs, words, raised)
-    return (result, _union(raised, inputs)) if flags == "any" else (result, each)
+    return (result, _union(raised, inputs)) if flags == "any" else (result, flags_of_elements)
 
 
 def _union(raised: Any, inputs: GpuOperands) -> Flags:
-    """The flags that any element raised."""
-    found = zeroed(1, np.uint32)
-    launch(union_kernel(), inputs.like, inputs.size, raised, found, each=64)
-    return Flags(int(fetched(found)[0]))
+    """Return the union of the flags of all elements."""
+    union = zeroed(1, np.uint32)
+    launch(union_kernel(), inputs.like, inputs.size, raised, union, each=64)
+    return Flags(int(fetched(union)[0]))

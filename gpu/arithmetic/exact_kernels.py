@@ -1,4 +1,4 @@
-"""GPU kernels of arithmetic over the integer core: every format, mode, policy and flag, one element at a time."""
+"""GPU kernels of arithmetic with the integer core: all formats, modes, policies and flags, element by element."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ STOCHASTIC = int(Rounding.STOCHASTIC)
 
 @cache
 def rounding_kernel(name: str, mode: int) -> Any:
-    """The kernel `(a, b, c, steps of a, b, c, codes, flags, layouts of a, b, c, of the result, rules, k0, k1)`."""
+    """Return the kernel of an operation that rounds.
+
+    Its arguments: a, b, c, steps of a, b, c, codes, flags, layouts of a, b, c, of the result, rules, k0, k1.
+    """
     is_unary, is_binary = name in UNARY, name in BINARY
     unary: Any = UNARY.get(name)
     binary: Any = BINARY.get(name)
@@ -44,17 +47,17 @@ def rounding_kernel(name: str, mode: int) -> Any:
                 exact, raised = binary(x, unpack(u64(b[i * sb]), fb), mode)
             else:
                 exact, raised = exact_arithmetic.fma(x, unpack(u64(b[i * sb]), fb), unpack(u64(c[i * sc]), fc), mode)
-            code, found = pack(exact, raised, word, f, mode, rules)
+            code, raised_flags = pack(exact, raised, word, f, mode, rules)
             codes[i] = code
             if flags.size > 0:
-                flags[i] = found
+                flags[i] = raised_flags
 
     return gpu_kernel(compute)
 
 
 @cache
 def comparison_kernel(name: str) -> Any:
-    """The kernel `(a, b, steps of a, b, results, flags, layouts of a, b)`."""
+    """Return the kernel `(a, b, steps of a, b, results, flags, layouts of a, b)` of a comparison."""
     compare, quiet = COMPARISONS[name], name == "equal"
 
     def compute(a: Any, b: Any, sa: Any, sb: Any, results: Any, flags: Any, la: Any, lb: Any) -> None:
@@ -72,23 +75,23 @@ def comparison_kernel(name: str) -> Any:
 
 @cache
 def neighbour_kernel(downward: int) -> Any:
-    """The kernel `(a, codes, flags, layout of a, and as a result)`."""
+    """Return the kernel `(a, codes, flags, layout of a, layout of the result)` of next_up or next_down."""
 
     def compute(a: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
             x = u64(a[i])
-            code, found = neighbour(x, unpack(x, fa), u64(downward), fa, f)
+            code, raised_flags = neighbour(x, unpack(x, fa), u64(downward), fa, f)
             codes[i] = code
             if flags.size > 0:
-                flags[i] = found
+                flags[i] = raised_flags
 
     return gpu_kernel(compute)
 
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """The kernel `(a, results, layout of a, and as a result)` of negative, absolute or classify."""
+    """Return the kernel `(a, results, layout of a, layout of the result)` of negative, absolute or classify."""
 
     def negate(a: Any, codes: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
@@ -112,7 +115,10 @@ def sign_kernel(name: str) -> Any:
 
 @cache
 def from_integer_kernel(mode: int) -> Any:
-    """The kernel `(integers as words, codes, flags, sign bit or 0, layout of the result, rules, k0, k1)`."""
+    """Return the kernel of from_int.
+
+    Its arguments: integers as words, codes, flags, sign bit or 0, layout of the result, rules, k0, k1.
+    """
 
     def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, k0: Any, k1: Any) -> None:
         f = encode_fields(out)
@@ -120,21 +126,24 @@ def from_integer_kernel(mode: int) -> Any:
             word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
             integer = u64(n[i])
             below_zero = u64(u64(integer & sign) != u64(0))
-            # in two's complement, the magnitude of what is negative is what is missing to twice the sign bit
+            # in two's complement, the magnitude of a negative number is twice the sign bit minus the word
             magnitude = u64(u64(sign + sign) - integer) if below_zero != u64(0) else integer
-            code, found = pack(exact_arithmetic.from_integer(below_zero, magnitude), NO_FLAG, word, f, mode, rules)
+            code, raised_flags = pack(
+                exact_arithmetic.from_integer(below_zero, magnitude), NO_FLAG, word, f, mode, rules
+            )
             codes[i] = code
             if flags.size > 0:
-                flags[i] = found
+                flags[i] = raised_flags
 
     return gpu_kernel(compute)
 
 
 @cache
 def to_integer_kernel(mode: int) -> Any:
-    """The kernel `(a, integers as words, flags, layout of a, lowest and highest magnitude, both masks, k0, k1)`.
+    """Return the kernel of to_int.
 
-    The masks are those of the random bits and of the bits of an integer.
+    Its arguments: a, integers as words, flags, layout of a, lowest and highest magnitude, mask of the random bits, mask
+    of the bits of an integer, k0, k1.
     """
 
     def compute(
@@ -144,23 +153,23 @@ def to_integer_kernel(mode: int) -> Any:
         for i in range(cuda.grid(1), n.size, cuda.gridsize(1)):
             word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
             x = unpack(u64(a[i]), fa)
-            integer, found = exact_arithmetic.to_integer(x, lowest, highest, word, random_mask, mode)
+            integer, raised_flags = exact_arithmetic.to_integer(x, lowest, highest, word, random_mask, mode)
             n[i] = u64(integer & mask)
             if flags.size > 0:
-                flags[i] = found
+                flags[i] = raised_flags
 
     return gpu_kernel(compute)
 
 
 @cache
 def union_kernel() -> Any:
-    """The kernel `(flags, union)`: or-s all flags into union[0], of 32 bits."""
+    """Return the kernel `(flags, union)`, which or-s all flags into the 32-bit union[0]."""
 
     def unite(flags: Any, union: Any) -> None:
-        found = np.uint32(0)
+        word = np.uint32(0)
         for i in range(cuda.grid(1), flags.size, cuda.gridsize(1)):
-            found = np.uint32(found | np.uint32(flags[i]))
-        if found != np.uint32(0):
-            cuda.atomic.or_(union, 0, found)
+            word = np.uint32(word | np.uint32(flags[i]))
+        if word != np.uint32(0):
+            cuda.atomic.or_(union, 0, word)
 
     return gpu_kernel(unite)

@@ -1,4 +1,4 @@
-"""Arithmetic on the GPU: every operation with the bits and flags of the functions on the CPU, made from these."""
+"""Arithmetic functions on the GPU, made from those of the CPU, with the same bits and flags."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Parameters = ParamSpec("Parameters")
 Parameter = inspect.Parameter
 
 ABOUT = """\
-    On the GPU, with the bits and flags of `fpsim.{name}`: operands are torch CUDA tensors, or arrays of cupy,
-    numba or another library with `__cuda_array_interface__`. One of several may be a number of the CPU.
+    This is `fpsim.{name}` on the GPU, with the same bits and flags. Operands are torch CUDA tensors, or arrays of
+    cupy, numba or another library with `__cuda_array_interface__`. Of several operands, all but one may be numbers.
 
 """
 ENDING = """    Returns:
-      Array of the kind of the first operand on the GPU, with the shape and dtype that `fpsim.{name}` gives it; uint8
-      for truth values, and codes where the library lacks a format's dtype. The work is queued on the current stream
-      of torch or cupy.
+      Array of the library of the first operand on the GPU, with the shape and dtype of `fpsim.{name}`; uint8 for truth
+      values, and codes where the library lacks a format's dtype. The work is queued on the current stream of torch or
+      cupy.
 
     Raises:
-      GpuError: no GPU, or no room on it.
-      ValueError, TypeError: as `fpsim.{name}`, and TypeError for operands that do not lie on the GPU.
+      GpuError: there is no GPU, or no room on it.
+      ValueError, TypeError: as `fpsim.{name}`, and TypeError for operands that are not on the GPU.
 
     Source: docs/arithmetic.md, docs/gpu.md.
 
@@ -37,11 +37,11 @@ ENDING = """    Returns:
       ...     codes = torch.tensor([0x38, 0x7E], dtype=torch.uint8).cuda()
       ...     result = fp.gpu.{call}
 """
-TARGETS = {"to": '"e5m2"', "fmt": '"e4m3"'}  # what examples convert to
+TARGETS = {"to": '"e5m2"', "fmt": '"e4m3"'}  # the targets of conversions in examples
 
 
 def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
-    """The same operation on arrays of the GPU, with the signature and the description of the CPU's function."""
+    """Return the GPU's version of a function of the CPU, with its signature and description."""
     name, signature = function.__name__, inspect.signature(function)
     called = OPERATIONS[name]
     shown = [
@@ -70,7 +70,7 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
 
 
 def _described(name: str, text: str) -> str:
-    """The docstring of an operation: what the CPU's says of its arguments, and what is different here."""
+    """Return the docstring of an operation: the CPU's summary and arguments, with the results and errors of the GPU."""
     summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
     arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
     call = f"{name}({', '.join(_example(OPERATIONS[name]))})"
@@ -78,7 +78,7 @@ def _described(name: str, text: str) -> str:
 
 
 def _example(called: ArrayOperation) -> Iterator[str]:
-    """The arguments of a call with an array of codes."""
+    """Yield the arguments of a call with an array of codes."""
     yield from ["codes"] * len(called.operands)
     if called.target in TARGETS:
         yield TARGETS[called.target]

@@ -1,4 +1,4 @@
-"""Validates operands on the GPU: arrays with their formats, broadcast, and the array that takes the result."""
+"""Operands of arithmetic on the GPU: validated arrays with their formats, broadcast, and arrays for results."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from fpsim.gpu.device.launch import uploaded
 
 
 class GpuOperands(NamedTuple):
-    """Operands on the GPU: their words, and how far apart their elements are (0: one for all)."""
+    """Operands on the GPU: their words, and the distance of their elements (0 for a single element)."""
 
     words: tuple[Any, ...]
     steps: tuple[int, ...]
     formats: tuple[Format, ...]
     shape: tuple[int, ...]
-    owner: GpuArray  # the first that came from the GPU
+    owner: GpuArray  # the first operand that is on the GPU
     typed: bool
 
     @property
     def size(self) -> int:
-        """Elements of the result."""
+        """Return the number of elements of the result."""
         return math.prod(self.shape)
 
     @property
     def like(self) -> Any:
-        """The array whose kind and stream the result has."""
+        """Return the array whose library and stream the result has."""
         return self.owner.like
 
 
 def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
-    """Check the operands of an operation: arrays on the GPU, and beside them numbers.
+    """Return the validated operands of an operation: arrays on the GPU, and numbers with them.
 
     Raises:
-      ValueError: codes without a format, outside it, or shapes that do not broadcast.
-      TypeError: no array on the GPU, or not of the format.
+      ValueError: codes without a format, codes outside it, or shapes that do not broadcast.
+      TypeError: no operand is on the GPU, or one has another format.
     """
     wanted = fmt if isinstance(fmt, (tuple, list)) else (fmt,) * len(values)
     if len(wanted) != len(values):
         raise ValueError(f"fmt must name one format, or {len(values)} for {name}; got {len(wanted)}: {fmt!r}.")
     numbers = [_is_number(value) for value in values]
     if all(numbers):
-        numbers[0] = False  # which is refused: nothing lies on the GPU
+        numbers[0] = False  # which raises a TypeError, since no operand is on the GPU
     arrays = [
         _number(value, want, label) if number else gpu_array(value, label)
         for value, want, label, number in zip(values, wanted, NAMES, numbers, strict=False)
@@ -61,7 +61,7 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
     shape = broadcast_shape(name, [x.shape for x in arrays])
     libraries = {library_of(x.like) for x, number in zip(arrays, numbers, strict=True) if not number}
     if len(libraries) > 1:
-        cuda.synchronize()  # what a library still computes on a stream of its own
+        cuda.synchronize()  # wait for the other library's stream
     owner = arrays[numbers.index(False)]
     spread = [x if x.size == 1 else broadcast(x, shape) for x in arrays]
     single = math.prod(shape) == 1
@@ -72,10 +72,10 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
 
 
 def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
-    """Integers on the GPU, which have no format, and the 64-bit dtype of their kind.
+    """Return integers on the GPU as an operand without a format, and their signed or unsigned 64-bit dtype.
 
     Raises:
-      TypeError: no array of integers on the GPU.
+      TypeError: n is not an array of integers on the GPU.
     """
     source = gpu_array(n, "n")
     if source.fmt is not None:
@@ -85,27 +85,31 @@ def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is one number of the CPU: of Python, or an array of NumPy without axes."""
+    """Return whether a value is a number on the CPU: a Python or NumPy number, or a NumPy array without axes."""
     if isinstance(value, (int, float, np.generic)):
         return True
     return isinstance(value, np.ndarray) and value.ndim == 0
 
 
 def _number(value: Any, wanted: Any, label: str) -> GpuArray:
-    """A number of the CPU as an array of one element, by the rules of fpsim's own functions."""
+    """Return a number on the CPU as an operand of one element, by the rules of the CPU's functions."""
     code, fmt, typed = read_operand(value, None if wanted is None else find_format(wanted), label)
     words = uploaded(np.asarray(code).reshape(1).view(fmt.storage))
     return GpuArray(words, (), fmt if typed else None, value)
 
 
 def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
-    """The format of an operand."""
-    found = None if wanted is None else find_format(wanted)
-    if x.fmt is None and found is None:
-        raise ValueError(f"{label} holds integers, and no format says what they mean; pass fmt, as in fmt='e4m3'.")
-    if x.fmt is not None and found not in (None, x.fmt):
+    """Return the format of an operand.
+
+    Raises:
+      ValueError: it has no format, another one than wanted, or codes outside it.
+    """
+    wanted_fmt = None if wanted is None else find_format(wanted)
+    if x.fmt is None and wanted_fmt is None:
+        raise ValueError(f"{label} holds integers without a format; pass fmt, as in fmt='e4m3'.")
+    if x.fmt is not None and wanted_fmt not in (None, x.fmt):
         raise ValueError(f"{label} holds {x.fmt}; got fmt={wanted!r} for it. Leave fmt out, or convert first.")
-    fmt = x.fmt or found
+    fmt = x.fmt or wanted_fmt
     assert fmt is not None
     if x.words.dtype.itemsize != fmt.storage.itemsize:
         raise ValueError(f"{label} must hold codes of {fmt} as {fmt.storage}; got {x.words.dtype}.")
@@ -114,7 +118,7 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
-    """(array to return, its words, operands that may be read while they are written) for a result in a format."""
+    """Return the result array for a format, its words, and operands that do not overlap it."""
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
     typed = inputs.typed if taken not in (dtype.name, fmt.storage.name) else taken == dtype.name
@@ -122,7 +126,7 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 
 
 def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
-    """The same for a result of a dtype."""
+    """Return the result array for a dtype, its words, and operands that do not overlap it."""
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:
         return result, words, inputs
@@ -130,21 +134,21 @@ def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any,
 
 
 def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Format]:
-    """(codes on the GPU, their format).
+    """Return codes on the GPU with their format.
 
     Raises:
-      ValueError: codes without a format, or out of range.
-      TypeError: no array on the GPU, or one of another format than is wanted.
+      ValueError: the codes have no format, or are outside it.
+      TypeError: x is not on the GPU, or has another format than wanted.
     """
     array = gpu_array(x, name)
     if array.fmt is not None and wanted not in (None, array.fmt):
         raise TypeError(
-            f"{name} is an array of {x.dtype}, which stores {array.fmt}; codes of {wanted} were wanted. Round it to "
+            f"{name} is an array of {x.dtype}, which stores {array.fmt}; but codes of {wanted} are needed. Round it to "
             f"{wanted} first with fpsim.gpu.encode."
         )
     return array, format_of_codes(array, wanted, name)
 
 
 def result_dtype(fmt: Format) -> np.dtype[Any]:
-    """The dtype of a format, or of its codes where it has none."""
+    """Return the dtype of a format, or that of its codes if it has none."""
     return DTYPES.get(fmt, fmt.storage)

@@ -1,8 +1,7 @@
-"""GPU kernels of arithmetic that is short: results that are looked up, and those that float32 gives.
+"""GPU kernels of short arithmetic: results from a table, or from float32.
 
-Threads take groups of neighbouring elements (`groups`), as those of the casts do. A table of all pairs of codes of up
-to 8 bits lies in shared memory, where random places cost about four turns of 32 threads; from the caches each place
-would cost a turn of its own.
+Threads take groups of neighbouring elements (`groups`), as the kernels of casts do. A table of all pairs of codes of up
+to 8 bits is in shared memory, where 32 random reads take about four cycles; from the caches each would take one.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from fpsim.runtime.compile import scalar
 
 u32, u64 = np.uint32, np.uint64
 
-ENTRIES = {8: types.uint8, 16: types.uint16}  # of a table, as the simulator wants them named
-PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes
+ENTRIES = {8: types.uint8, 16: types.uint16}  # types of a table's entries, as the simulator names them
+PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """The grouping of operands of some width."""
+    """Return the grouping of operands and results of given widths."""
     return grouping(bits, target_bits, elements=PAIRS_AT_ONCE if max(bits, target_bits) == 8 else 8)
 
 
 @cache
 def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
-    """The scalar function `(a, b, c, table) -> entry` for one or two codes of some bits, in words of word_bits."""
+    """Return the scalar function `(a, b, c, table) -> entry` for one or two codes in words of word_bits."""
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
-    fills = all(each == word_bits for each in bits)  # else an array of a dtype of few bits may hold others above them
+    fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code
 
     @scalar
     def look_up(a: Any, b: Any, c: Any, table: Any) -> Any:
@@ -44,10 +43,13 @@ def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
 
 @cache
 def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int, shared_words: int) -> Any:
-    """The kernel `(a, b, c, results, all four as groups, steps of a, b, c, table as 32-bit words, as entries)`.
+    """Return the kernel `(a, b, c, results, all four as groups, steps of a, b, c, table as 32-bit words, as entries)`.
 
-    function: `(a, b, c, table) -> result`; operands: how many of a, b and c are read; shared_words: how many 32-bit
-    words of the table are copied to shared memory first, 0 to read it where it is.
+    Args:
+      function: the scalar function `(a, b, c, table) -> result`.
+      bits, target_bits: width of the operands and of the results.
+      operands: how many of a, b and c are read.
+      shared_words: 32-bit words of the table that are copied to shared memory first; 0 to read it from global memory.
     """
     length, depth = elements_at_once(bits, target_bits)
     mask = u64((1 << bits) - 1)
@@ -93,13 +95,13 @@ def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int
                             if has_c:
                                 held_c[j] = u64(held_c[j] | u64(u64(c[u64(i * sc)]) << u64(k * bits)))
             for j in range(depth):
-                found = u64(0)
+                filled = u64(0)
                 for k in range(length):
                     x = u32(u64(held_a[j] >> u64(k * bits)) & mask)
                     y = u32(u64(held_b[j] >> u64(k * bits)) & mask)
                     z = u32(u64(held_c[j] >> u64(k * bits)) & mask)
-                    found = u64(found | u64(u64(function(x, y, z, table)) << u64(k * target_bits)))
-                held_a[j] = found
+                    filled = u64(filled | u64(u64(function(x, y, z, table)) << u64(k * target_bits)))
+                held_a[j] = filled
             if all_whole:
                 for j in range(depth):
                     wide_results[u64(first + u64(u64(j) * block))] = group(held_a[j])

@@ -1,4 +1,4 @@
-"""How an operation is computed on the GPU: by the integer core, by a table made with it, or by float32."""
+"""Routes of an operation on the GPU: by the integer core, by a table made with it, or by float32."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from fpsim.gpu.device.launch import launch, launch_shared, scratch, uploaded
 
 u64 = np.uint64
 
-TABLE_BITS = 16  # of all operands together
+TABLE_BITS = 16  # bits of all operands together up to which results come from a table
 SIGNS = ("negative", "absolute", "classify")  # operations on a single code
-# Operations that no table and no float32 arithmetic has: the integer core does all of them.
+# Operations that always run on the integer core.
 CORE_ONLY = (*SIGNS, "next_up", "next_down", "from_int", "to_int")
 NO_WORDS = np.zeros(1, np.uint32)
 
 
 def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Fill in the results of an operation that rounds or compares, and the flags if there is room for them."""
+    """Compute the results of an operation, and its flags if the array of flags is not empty."""
     if inputs.size == 0:
         return
     if flags.size == 0 and not operation.is_stochastic and operation.name not in CORE_ONLY:
@@ -56,7 +56,7 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """The same by the integer core."""
+    """Compute the results and flags of an operation by the integer core."""
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
     layouts = [uploaded(unpack_layout(operand, operation.input_subnormals)) for operand in inputs.formats]
     if name in COMPARISONS:
@@ -91,23 +91,23 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
-    """Launch a kernel over the operands that there are."""
+    """Launch a kernel over the operands."""
     launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
 
 def no_flags() -> Any:
-    """An empty array in the place of flags."""
+    """Return an empty array, which stands for no flags."""
     return scratch(0, np.uint8)
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Words and steps of three operands: the first in the place of those that are missing."""
+    """Return the words and steps of three operands; the first one stands for missing ones."""
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
 
 def _is_short(operation: Operation) -> bool:
-    """Whether float32 gives the results (`float_arithmetic`)."""
+    """Return whether float32 arithmetic gives the results (`float_arithmetic`)."""
     fmt = operation.result.fmt
     rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
     ieee = rounds_as_ieee and operation.input_subnormals == "keep"
@@ -118,10 +118,10 @@ def _is_short(operation: Operation) -> bool:
 
 
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
-    """Launch a loop over groups; table: the words of one that it reads, or None."""
+    """Launch a loop over groups of elements, with the words of a table or None."""
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)
-    # an operand of one element becomes a group of equal ones, which every thread reads
+    # an operand of one element becomes one group of equal elements, which every thread reads
     same = tuple(
         broadcast(inputs.owner._replace(words=x, shape=(1,)), (groups.length,)).words if step == 0 else x
         for x, step in zip(inputs.words, inputs.steps, strict=True)
@@ -149,6 +149,7 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
+    """Compute results by a look-up in a table of all results."""
     if operation.result.seed is not None:  # the operation is deterministic
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
@@ -158,7 +159,7 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _table(operation: Operation, dtype: str, device: int) -> Any:
-    """The results of every combination of codes, by the integer core on the GPU itself."""
+    """Return the results of every combination of codes, computed by the integer core on the GPU."""
     index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
     sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))
     words = tuple(uploaded(source.astype(fmt.storage)) for source, fmt in zip(sources, operation.formats, strict=True))

@@ -1,1 +1,1 @@
-"""Arrays, memory, launches and errors on the GPU."""
+"""The GPU as a device: arrays, memory, launches and errors."""

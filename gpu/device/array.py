@@ -1,4 +1,4 @@
-"""Arrays on the GPU as words: reads those of torch, cupy and numba, and makes results of the same library."""
+"""Arrays on the GPU as words: reads those of torch, cupy and numba, and allocates results of the same library."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from fpsim.gpu.device.gpu_array import WORDS, GpuArray
 
 
 def gpu_array(x: Any, name: str) -> GpuArray:
-    """An array on the GPU: where it lies if its memory is one run in C order, else copied there into such a run.
+    """Return an array on the GPU as words, copied on the GPU if its memory is not contiguous in C order.
 
     Raises:
       GpuError: there is no GPU, or no room on it for the copy.
-      TypeError: not an array on the GPU, or of a dtype without a meaning here.
+      TypeError: x is not an array on the GPU, or its dtype is neither a float nor an integer.
     """
     require_device()
     if is_torch(x):
@@ -42,12 +42,12 @@ def gpu_array(x: Any, name: str) -> GpuArray:
 
     if has_cuda_interface(x):
         _refuse_other_device(x, name)
-        # an array of cupy is used on the stream that cupy works on; numba waits for the streams of other libraries
+        # cupy's arrays are used on cupy's current stream; numba waits for the streams of other libraries
         array = x if is_numba(x) else cuda.as_cuda_array(x, sync=not is_cupy(x))
         fmt = format_of(np.dtype(array.dtype))
         if fmt is None and np.dtype(array.dtype).kind not in "iu":
             raise TypeError(f"{name} must hold floats or codes; got {array.dtype} on the GPU.")
-        return GpuArray(_flat(array, x, name).view(_word(array.dtype)), tuple(array.shape), fmt, x)
+        return GpuArray(_flat(array, x, name).view(WORDS[np.dtype(array.dtype).itemsize]), tuple(array.shape), fmt, x)
     if exports_gpu_memory(x):
         return _through_dlpack(x, name)
     remedy = f"Take fpsim's own function for arrays on the CPU, or numba.cuda.to_device({name})."
@@ -59,12 +59,8 @@ def gpu_array(x: Any, name: str) -> GpuArray:
     )
 
 
-def _word(dtype: Any) -> Any:
-    return np.dtype(WORDS[np.dtype(dtype).itemsize])
-
-
 def _flat(array: Any, like: Any, name: str) -> Any:
-    """An array as one axis, copied on the GPU where its memory is not one run in C order."""
+    """Return an array as one axis, copied on the GPU if its memory is not contiguous in C order."""
     if array.is_c_contiguous():
         return array.reshape(math.prod(array.shape))
     from fpsim.gpu.device.copies import gathered
@@ -76,21 +72,22 @@ def _flat(array: Any, like: Any, name: str) -> Any:
 
 
 def _refuse_other_device(x: Any, name: str) -> None:
-    """A TypeError for an array on another GPU than the one that numba works on."""
-    found = getattr(x.device, "id", None) if is_cupy(x) else None
-    if found is not None and found != device_number():
-        raise TypeError(_on_other_device(name, str(found)))
+    """Raise a TypeError if an array is on another GPU than numba's current one."""
+    device = getattr(x.device, "id", None) if is_cupy(x) else None
+    if device is not None and device != device_number():
+        raise TypeError(_on_other_device(name, str(device)))
 
 
-def _on_other_device(name: str, found: str) -> str:
+def _on_other_device(name: str, device: str) -> str:
+    """Return the error sentence for an array on another GPU."""
     return (
-        f"{name} must lie on the GPU that numba works on, {device_number()}; got one on {found}. Work under "
-        f"numba.cuda.gpus[{found.rpartition(':')[2]}], or move it."
+        f"{name} must be on numba's current GPU, {device_number()}; got one on {device}. Work under "
+        f"numba.cuda.gpus[{device.rpartition(':')[2]}], or move it."
     )
 
 
 def _through_dlpack(x: Any, name: str) -> GpuArray:
-    """An array that speaks DLPack alone, read by torch or cupy, which order its stream before theirs."""
+    """Return an array that has DLPack alone, read by torch or cupy, which synchronise the streams."""
     for library in ("torch", "cupy"):
         if library in sys.modules or importlib.util.find_spec(library):
             with one_sentence(f"reading {name} by DLPack"):
@@ -102,18 +99,18 @@ def _through_dlpack(x: Any, name: str) -> GpuArray:
 
 
 def _torch_array(x: Any, name: str) -> GpuArray:
-    """A torch tensor; autograd sees nothing of what happens here."""
+    """Return a torch tensor as words, detached from autograd."""
     from numba import cuda
 
     torch = sys.modules["torch"]
     if not x.is_cuda:
         raise TypeError(
-            f"{name} must lie on the GPU; got a torch tensor on {x.device}. Move it with {name}.cuda(), or call "
+            f"{name} must be on the GPU; got a torch tensor on {x.device}. Move it with {name}.cuda(), or call "
             "fpsim's own function, which takes it as it is."
         )
     if x.device.index != torch.cuda.current_device():
         raise TypeError(
-            f"{name} must lie on the current device, cuda:{torch.cuda.current_device()}; got {x.device}. "
+            f"{name} must be on the current device, cuda:{torch.cuda.current_device()}; got {x.device}. "
             f"Use torch.cuda.device({x.device.index})."
         )
     if x.device.index != device_number():
@@ -128,15 +125,22 @@ def _torch_array(x: Any, name: str) -> GpuArray:
 
 
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
-    """(result of the kind of what came in, its words); dtype: of NumPy or ml_dtypes.
+    """Return a result of the library of an array, or `out`, and its words.
+
+    Args:
+      source: the array whose library and device the result has.
+      shape, dtype: of the result; the dtype is one of NumPy or ml_dtypes.
+      out: an array to fill, or None.
 
     Raises:
-      TypeError, ValueError: an `out` of another kind, shape or dtype.
+      TypeError, ValueError: `out` has another library, shape or dtype, or is not contiguous.
     """
     if out is not None:
         taken = gpu_array(out, "out")
         if not _is_one_run(out):
-            raise ValueError("out must be one run of memory in C order on the GPU; got gaps or another order.")
+            raise ValueError(
+                "out must be contiguous in C order on the GPU; got gaps or another order. Pass a new array."
+            )
         kept = kept_dtype(dtype, source.like)
         fits = taken.shape == shape and dtype_name(out) == kept.name
         if not fits or library_of(out) != library_of(source.like):
@@ -151,19 +155,19 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
 
 
 def _is_one_run(x: Any) -> bool:
-    """Whether an array's memory is one run in C order."""
+    """Return whether an array's memory is contiguous in C order."""
     if is_torch(x):
         return bool(x.is_contiguous())
     return bool(x.is_c_contiguous() if is_numba(x) else x.flags.c_contiguous)
 
 
 def dtype_name(x: Any) -> str:
-    """The name of an array's dtype, as NumPy and ml_dtypes have it."""
+    """Return the name of an array's dtype, as NumPy and ml_dtypes have it."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
-    """Makes arrays of the kind of another one, on the same device."""
+    """Return a function that allocates arrays of the library of another array, on its device."""
     if is_torch(like):
         torch = sys.modules["torch"]
 
@@ -180,6 +184,6 @@ def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
 
 
 def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
-    """The dtype itself where the library of an array knows it, else that of its codes."""
+    """Return the dtype itself if the library of an array has it, else that of its codes."""
     known = hasattr(sys.modules["torch"], dtype.name) if is_torch(like) else dtype.num <= np.dtype(np.float16).num
     return dtype if known else np.dtype(WORDS[dtype.itemsize])

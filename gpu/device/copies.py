@@ -1,4 +1,4 @@
-"""Copies on the GPU: arrays with gaps, in another order, or broadcast become one run of words in C order."""
+"""Copies on the GPU: arrays with gaps, in another order, or broadcast, as contiguous words in C order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 
 @cache
 def gather_kernel() -> Any:
-    """The kernel `(source, target, place of the first element, lengths of the axes, and their steps in elements)`."""
+    """Return the kernel `(source, target, place of the first element, lengths of axes, their steps in elements)`."""
 
     def gather(source: Any, target: Any, origin: Any, lengths: Any, steps: Any) -> None:
         for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):
@@ -32,7 +32,7 @@ def gather_kernel() -> Any:
 
 
 class _Memory:
-    """A run of words on the GPU in the form that numba wraps as an array."""
+    """Contiguous words on the GPU in the form that numba wraps as an array."""
 
     def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
         self.owner = owner
@@ -42,25 +42,25 @@ class _Memory:
 
 
 def address_of(words: Any) -> int:
-    """Where an array of numba begins."""
+    """Return the address of a numba array."""
     return int(words.ctypes.data if is_simulated() else words.__cuda_array_interface__["data"][0])
 
 
 def share(x: Any, y: Any) -> bool:
-    """Whether two runs of memory overlap."""
+    """Return whether the memory of two arrays overlaps."""
     start, other = address_of(x), address_of(y)
     size, length = (array.size * array.dtype.itemsize for array in (x, y))
     return bool(size and length and start < other + length and other < start + size)
 
 
 def refuse_overlap(out: Any, *operands: Any, noun: str = "the input") -> None:
-    """A ValueError where a result would overwrite what is still to be read."""
+    """Raise a ValueError if a result shares memory with an array that is read."""
     if any(share(out, x) for x in operands):
         raise ValueError(f"out must not share memory with {noun}; got overlapping arrays. Pass a separate array.")
 
 
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
-    """All the words from a byte before an array's first element on."""
+    """Return `size` words that begin `low` bytes after an array's first element."""
     address = address_of(array) + low
     if is_simulated():
         held: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)
@@ -69,7 +69,7 @@ def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
 
 
 def gathered(array: Any, like: Any) -> Any:
-    """The elements of an array of numba with any strides, in C order, as flat words of its own dtype."""
+    """Return the elements of a numba array with any strides as a flat array in C order."""
     shape, dtype = tuple(array.shape), np.dtype(array.dtype)
     size = math.prod(shape)
     words = np.dtype(WORDS[dtype.itemsize])
@@ -85,7 +85,7 @@ def gathered(array: Any, like: Any) -> Any:
 
 
 def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
-    """An array at its full shape, as NumPy broadcasts it."""
+    """Return an array broadcast to a shape, as NumPy does."""
     if x.shape == shape:
         return x
     padded = (1,) * (len(shape) - len(x.shape)) + x.shape
@@ -100,11 +100,12 @@ def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
 
 
 def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps: tuple[int, ...], like: Any) -> None:
+    """Launch the gather kernel."""
     lengths, strides = (uploaded(np.array(axis or (1,), np.int64)) for axis in (shape, steps))
     launch(gather_kernel(), like, target.size, source, target, np.int64(origin), lengths, strides)
 
 
 def apart(x: Any, out: Any, like: Any) -> Any:
-    """Flat words, copied if they share memory with a result in another way than element by element."""
+    """Return flat words, copied if they overlap a result without being the same elements."""
     same = address_of(x) == address_of(out) and x.size == out.size and x.dtype.itemsize == out.dtype.itemsize
     return x if same or not share(x, out) else gathered(x, like)

@@ -1,4 +1,4 @@
-"""The GPU of this process: whether there is one, and the error where there is none that can do the work."""
+"""The GPU of this process: its detection, its capability, and the error without a suitable GPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FP8_CAPABILITY = capability_of("ada")  # the first tensor cores that multiply FP
 
 
 class GpuError(RuntimeError):
-    """No GPU, one that is too old, or one that has no room left."""
+    """The error for a missing GPU, one that is too old, or one without free memory."""
 
 
 def available() -> bool:
-    """Whether this process finds a GPU that numba can compile for.
+    """Return whether this process has a GPU for which numba can compile.
 
     Example:
       >>> import fpsim as fp
@@ -26,7 +26,7 @@ def available() -> bool:
 
 
 def _missing() -> str:
-    """Why there is no GPU to work on, "" where there is one."""
+    """Return the reason why there is no usable GPU, "" if there is one."""
     from numba import cuda
 
     if not is_simulated():
@@ -36,10 +36,11 @@ def _missing() -> str:
         if not cuda.is_available():
             return "found no CUDA device"
         return "" if is_simulated() else _trial()
-    except Exception as reason:  # numba-cuda without CUDA's own libraries: the types of its errors differ by version
+    except Exception as reason:  # numba-cuda without CUDA's libraries raises errors whose types differ by version
         said = str(reason).strip().splitlines() or [type(reason).__name__]
         return (
-            f"numba-cuda does not find what it needs ({said[0].rstrip('.')}; pip install 'numba-cuda[cu13]' brings it)"
+            f"numba-cuda does not find its libraries ({said[0].rstrip('.')}; pip install 'numba-cuda[cu13]' brings "
+            "them)"
         )
 
 
@@ -48,7 +49,7 @@ OLD_DRIVER = "UNSUPPORTED_PTX_VERSION"  # CUDA's error for code of a compiler th
 
 @cache
 def _trial() -> str:
-    """What keeps a small kernel from running, "" where it runs: a driver can be older than numba-cuda's compiler."""
+    """Return the reason why a first kernel does not run, "" if it does; the driver can be older than the compiler."""
     try:
         _run_nothing()
     except Exception as reason:
@@ -62,6 +63,7 @@ def _trial() -> str:
 
 
 def _run_nothing() -> None:
+    """Run an empty kernel."""
     from numba import cuda
 
     cuda.jit(lambda: None)[1, 1]()
@@ -70,7 +72,7 @@ def _run_nothing() -> None:
 
 @cache  # success is cached, an error is not
 def require_device() -> None:
-    """A GpuError unless there is a GPU.
+    """Raise a GpuError if there is no usable GPU.
 
     Example:
       >>> from fpsim.gpu.device.device import available, require_device
@@ -86,18 +88,18 @@ def require_device() -> None:
 
 
 def require_capability(needed: tuple[int, int], noun: str) -> None:
-    """A GpuError unless the GPU has a compute capability."""
+    """Raise a GpuError if the GPU has a lower compute capability than needed; `noun` names the work."""
     require_device()
-    found = capability()
-    if found < needed:
+    has = capability()
+    if has < needed:
         raise GpuError(
             f"{noun} needs a GPU of compute capability {needed[0]}.{needed[1]} or later; this one has "
-            f"{found[0]}.{found[1]}. The emulated functions of fpsim.gpu work on it."
+            f"{has[0]}.{has[1]}. The emulated functions of fpsim.gpu work on it."
         )
 
 
 def capability() -> tuple[int, int]:
-    """The compute capability of the GPU."""
+    """Return the compute capability of the GPU."""
     from numba import cuda
 
     major, minor = cuda.get_current_device().compute_capability
@@ -105,14 +107,14 @@ def capability() -> tuple[int, int]:
 
 
 def device_number() -> int:
-    """The number of the GPU that numba works on."""
+    """Return the number of numba's current GPU."""
     from numba import cuda
 
     return 0 if is_simulated() else int(cuda.get_current_device().id)
 
 
 def is_simulated() -> bool:
-    """Whether numba simulates the GPU (NUMBA_ENABLE_CUDASIM=1), one Python thread per CUDA thread."""
+    """Return whether numba simulates the GPU (NUMBA_ENABLE_CUDASIM=1), one Python thread per CUDA thread."""
     from numba import config
 
     return bool(config.ENABLE_CUDASIM)

@@ -1,4 +1,4 @@
-"""Errors of CUDA, torch or cupy as one GpuError, which leaves the process usable."""
+"""Errors of CUDA, torch or cupy turned into a GpuError, after which the process stays usable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from fpsim.gpu.device.device import GpuError
 
 NO_ROOM = 2  # CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation (CUDA driver and runtime API)
-# Besides those that have CUDA in their name: of torch, cupy, and numba's compiler and linker.
+# Further error types without CUDA in their name, of torch, cupy, and numba's compiler and linker.
 TYPES = (
     "OutOfMemoryError", "AcceleratorError", "NvvmError", "NvvmSupportError", "NVRTCError", "LinkerError",
     "DynamicLibNotFoundError",
@@ -17,7 +17,7 @@ TYPES = (
 
 @contextmanager
 def one_sentence(noun: str) -> Iterator[None]:
-    """Turn errors of the GPU into GpuErrors; noun: of what failed, such as "a result of 4 MiB"."""
+    """Turn errors of the GPU into GpuErrors; `noun` is the failed work, such as "a result of 4 MiB"."""
     try:
         yield
     except Exception as reason:
@@ -27,7 +27,7 @@ def one_sentence(noun: str) -> Iterator[None]:
 
 
 def is_of_gpu(reason: Exception) -> bool:
-    """Whether an error comes from the GPU or its libraries."""
+    """Return whether an error comes from the GPU or its libraries."""
     names = [kind.__name__ for kind in type(reason).__mro__]
     if any("cuda" in name.lower() or name in TYPES for name in names):
         return True
@@ -35,17 +35,18 @@ def is_of_gpu(reason: Exception) -> bool:
 
 
 def is_no_room(reason: Exception) -> bool:
-    """Whether an error says that the GPU's memory is full."""
+    """Return whether an error means that the GPU's memory is full."""
     code = getattr(reason, "code", getattr(reason, "status", None))
     text = str(reason).lower()
     return code == NO_ROOM or "out_of_memory" in text or "out of memory" in text or "memoryallocation" in text
 
 
 def _sentence(reason: Exception, noun: str) -> str:
+    """Return the sentence of a GpuError."""
     if is_no_room(reason):
         return (
-            f"the GPU has no room for {noun}. Delete arrays that are not needed any more (torch.cuda.empty_cache() "
-            "returns what torch holds back), or work on pieces."
+            f"the GPU has no room for {noun}. Delete arrays that you no longer need (torch.cuda.empty_cache() "
+            "frees the memory that torch caches), or work on pieces."
         )
     lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
     said = lines[0].rstrip(".") if lines else type(reason).__name__
@@ -53,7 +54,7 @@ def _sentence(reason: Exception, noun: str) -> str:
 
 
 def size_in_words(count: float) -> str:
-    """A number of bytes for a sentence."""
+    """Return a number of bytes in words, such as "4.0 MiB"."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""An array on the GPU as kernels take it."""
+"""Arrays on the GPU in the form that kernels take."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class GpuArray(NamedTuple):
-    """An array on the GPU."""
+    """An array on the GPU as flat words with its shape, format and source."""
 
     words: Any  # flat and contiguous, of unsigned integers
     shape: tuple[int, ...]
     fmt: Format | None  # of its dtype; None for integers
-    like: Any  # what came in
+    like: Any  # the array of the caller
 
     @property
     def matrix(self) -> Any:
-        """The words with the axes that the array has, of which there is at least one."""
+        """Return the words in the shape of the array, or as one axis if it has no axes."""
         return self.words.reshape(*self.shape) if self.shape else self.words
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)

@@ -1,7 +1,7 @@
 """Groups: neighbouring elements that a GPU thread loads and stores as one word of up to 64 bits.
 
-A kernel takes every array twice, as it is and as groups; where an array's memory does not begin at a whole group, it
-gets no groups, and the same kernel loads and stores element by element.
+A kernel takes every array twice, as elements and as groups. If an array's memory is not aligned to whole groups, there
+are no groups, and the same kernel loads and stores element by element.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from numba import cuda
 from fpsim.gpu.device.copies import address_of
 from fpsim.gpu.device.device import device_number
 
-GROUP_BITS = 64  # of the widest array in a group
+GROUP_BITS = 64  # bits of a group of the widest array
 WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 class Grouping(NamedTuple):
-    """How many elements a group has, and how many groups a thread loads before it computes."""
+    """The number of elements of a group, and of groups that a thread loads before it computes."""
 
     length: int
     depth: int
 
     @property
     def each(self) -> int:
-        """Elements that a thread takes at once."""
+        """Return the number of elements that a thread takes at once."""
         return self.length * self.depth
 
 
 def grouping(*bits: int, elements: int = 8) -> Grouping:
-    """Groups for arrays of words of some widths; elements: that a thread takes at once, or more to fill a group.
+    """Return the grouping for arrays of words of given widths; a thread takes `elements` at once, or a whole group.
 
-    Eight elements of a float32 are 32 bytes per thread on the way, of which a GPU needs about 20 in each to keep its
-    memory busy: 4.8 TB/s times 700 ns, over 132 multiprocessors of 1024 threads (H200 data sheet).
+    Eight float32 elements are 32 bytes in flight per thread; a GPU needs about 20 bytes per thread to keep its memory
+    busy: 4.8 TB/s times 700 ns, over 132 multiprocessors of 1024 threads (H200 data sheet).
     """
     count = GROUP_BITS // max(bits)
     return Grouping(count, max(elements // count, 1))
@@ -43,11 +43,12 @@ def grouping(*bits: int, elements: int = 8) -> Grouping:
 
 @cache
 def _no_groups(bits: int, device: int) -> Any:
+    """Return an empty array of words of a width."""
     return cuda.device_array(0, WORDS[bits])
 
 
 def as_groups(arrays: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Flat arrays of one size as whole groups; what is left over is not in them, and all are empty if one cannot be."""
+    """Return flat arrays of one size as whole groups without a rest; all are empty if one is not aligned."""
     whole = arrays[0].size // count
     bits = [8 * array.dtype.itemsize * count for array in arrays]
     if whole and all(address_of(array) % (width // 8) == 0 for array, width in zip(arrays, bits, strict=True)):

@@ -1,4 +1,4 @@
-"""Kernels on the GPU: how they are compiled and launched."""
+"""Kernels on the GPU: compilation, launches, and memory for intermediate results."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from fpsim.gpu.device.device import GpuError, device_number, is_simulated
 from fpsim.gpu.device.failures import one_sentence, size_in_words
 from fpsim.gpu.device.streams import stream_of
 
-THREADS = 256  # of a block
-MOST_BLOCKS = 1 << 14  # each thread takes as many elements as are left for it
-SIMULATED = (2, 4)  # blocks and threads, for every simulated one is a Python thread
+THREADS = 256  # threads of a block
+MOST_BLOCKS = 1 << 14  # blocks of a launch; threads of larger arrays take several elements
+SIMULATED = (2, 4)  # blocks and threads in the simulator, where every thread is a Python thread
 
-SHARING = 512  # threads of a block that fills shared memory: three with 64 KiB each fit into a multiprocessor
-STATIC_BYTES = 48 << 10  # of shared memory that every kernel may have; for more it has to ask (CUDA guide, 16.8.3)
+SHARING = 512  # threads of a block with a table in shared memory: three blocks of 64 KiB fit into a multiprocessor
+STATIC_BYTES = 48 << 10  # shared memory of every kernel; more must be requested (CUDA guide, 16.8.3)
 WARNS = "CUDA_LOW_OCCUPANCY_WARNINGS"
 
 _REFUSED: set[tuple[int, int]] = set()
-_ALLOWED: set[tuple[Any, ...]] = set()  # kernels and types of arguments that may have their shared memory
+_ALLOWED: set[tuple[Any, ...]] = set()  # kernels and types of arguments whose request for shared memory was granted
 
 Words = npt.NDArray[Any]
 
 
 def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, each: int = 1) -> None:
-    """Run a kernel over `size` elements on the stream of an array's owner; each: elements that a thread takes at once.
+    """Run a kernel over `size` elements on the stream of an array's library; a thread takes `each` elements at once.
 
     Raises:
       GpuError: the GPU has no room, or the launch failed.
@@ -45,7 +45,7 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, ea
 
 
 def _configured(kernel: Any, *configuration: Any) -> Any:
-    """A kernel with its grid, without numba's warning that few blocks leave a GPU idle: the array has no more to do."""
+    """Return a kernel with its grid, without numba's warning about few blocks."""
     config = getattr(sys.modules.get(type(kernel).__module__), "config", None)
     wanted = getattr(config, WARNS, None)
     if not wanted:
@@ -58,7 +58,7 @@ def _configured(kernel: Any, *configuration: Any) -> Any:
 
 
 def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel in so many blocks of so many threads, on the stream of an array's owner.
+    """Run a kernel in a number of blocks of a number of threads, on the stream of an array's library.
 
     Raises:
       GpuError: the GPU has no room, or the launch failed.
@@ -72,7 +72,7 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
 def launch_shared(
     kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
 ) -> bool:
-    """Run a kernel with some bytes of dynamic shared memory in every block; whether the GPU has so much.
+    """Run a kernel with dynamic shared memory in every block, and return whether the GPU has that much.
 
     Every block fills the memory first, so there are only as many blocks as the multiprocessors hold at once.
     """
@@ -100,12 +100,17 @@ def launch_shared(
 
 
 def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
-    """Ask for more shared memory than every kernel has; numba has no public way to."""
+    """Request more shared memory than every kernel has, and return whether it was granted; numba has no public way."""
     try:
         from numba.cuda.cudadrv import driver
 
-        # arrays of one kernel differ in their dtypes alone; asking once saves a fifth of a call's time on the CPU
-        request = (kernel, shared, device_number(), *(getattr(each, "dtype", type(each)) for each in arguments))
+        # arrays of one kernel differ in their dtypes alone; a single request saves a fifth of a call's time on the CPU
+        request = (
+            kernel,
+            shared,
+            device_number(),
+            *(getattr(argument, "dtype", type(argument)) for argument in arguments),
+        )
         if request in _ALLOWED:
             return True
         compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
@@ -119,13 +124,14 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
 
 
 def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:
-    """Compile a kernel for the GPU, for at most so many registers a thread; nothing is reordered."""
+    """Compile a kernel for the GPU without fast math, with at most a number of registers per thread."""
     limits = {} if registers is None or is_simulated() else {"max_registers": registers}
     return cuda.jit(function, fastmath=False, **limits)
 
 
 @lru_cache(maxsize=1024)
 def _uploaded(data: bytes, dtype: str, device: int) -> Any:
+    """Return bytes as an array of a dtype on the GPU."""
     with one_sentence("a layout"):
         sent = cuda.to_device(np.frombuffer(data, dtype).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy
@@ -133,12 +139,12 @@ def _uploaded(data: bytes, dtype: str, device: int) -> Any:
 
 
 def uploaded(layout: Words) -> Any:
-    """A layout on the GPU; the same one is sent once."""
+    """Return a layout on the GPU; equal layouts are copied once."""
     return _uploaded(layout.tobytes(), layout.dtype.str, device_number())
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-    """Words on the GPU for an intermediate result, with any content."""
+    """Return uninitialised words on the GPU for an intermediate result."""
     refuse_capture()  # memory can't be taken while a graph is recorded
     size = shape if isinstance(shape, int) else math.prod(shape)
     with one_sentence(f"an intermediate array of {size_in_words(size * np.dtype(dtype).itemsize)}"):
@@ -146,7 +152,7 @@ def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
 
 
 def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
-    """Zeros on the GPU, which every stream sees."""
+    """Return zeros on the GPU, visible to every stream."""
     refuse_capture()
     with one_sentence("an intermediate array"):
         sent = cuda.to_device(np.zeros(size, dtype))
@@ -155,7 +161,7 @@ def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
 
 
 def refuse_capture() -> None:
-    """Refuse to wait for the GPU, or to take memory, while torch records a CUDA graph, which would spoil the graph.
+    """Raise a GpuError while torch records a CUDA graph, which cannot record waits and allocations.
 
     Raises:
       GpuError: a CUDA graph is being recorded.
@@ -163,14 +169,14 @@ def refuse_capture() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and not is_simulated() and torch.cuda.is_current_stream_capturing():
         raise GpuError(
-            "this call waits for the GPU or takes memory, which a CUDA graph can't record; call it outside the graph."
+            "this call waits for the GPU or allocates memory, which a CUDA graph can't record; call it elsewhere."
         )
 
 
 def fetched(array: Any) -> Words:
-    """Words of the GPU on the CPU, once everything before is done, on every stream."""
+    """Return words of the GPU on the CPU, after the work of every stream is done."""
     refuse_capture()
     with one_sentence("a copy to the CPU"):
         cuda.synchronize()
-        found: Words = array.copy_to_host()
-        return found
+        words: Words = array.copy_to_host()
+        return words

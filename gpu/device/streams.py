@@ -1,4 +1,4 @@
-"""The stream that the library of an array on the GPU queues its work on."""
+"""The stream on which the library of a GPU array queues its work."""
 
 from __future__ import annotations
 

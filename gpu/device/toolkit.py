@@ -1,4 +1,4 @@
-"""CUDA's toolkit on this machine: where numba-cuda finds its compiler, libnvvm, that no Python package brought."""
+"""CUDA's toolkit on this machine: shows numba-cuda the compiler library, libnvvm, of an installed toolkit."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-PACKAGES = ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")  # that bring libnvvm; numba-cuda finds it there by itself
-VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # where it looks next
-PLACES = ("nvvm/lib64", "lib64", "lib")  # of the library, in the toolkits of NVIDIA and of Linux distributions
+PACKAGES = ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12")  # with libnvvm, which numba-cuda finds by itself
+VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # where numba-cuda looks next
+PLACES = ("nvvm/lib64", "lib64", "lib")  # folders of the library in toolkits of NVIDIA and of Linux distributions
 LIBRARY = "libnvvm.so*"
 USUAL = Path("/usr/local/cuda")
 
 
 @cache
 def point_to_toolkit() -> None:
-    """Let numba-cuda find libnvvm where nvcc is installed but neither a Python package nor a variable says so.
+    """Let numba-cuda find libnvvm if nvcc is installed, but neither a Python package nor a variable points to it.
 
-    Toolkits do not tell Linux's loader of libnvvm, and numba-cuda then says that there is none. Nothing happens where a
-    package or a variable is there, other than that a library which lies in another place than NVIDIA's is loaded.
+    Toolkits do not register libnvvm with Linux's loader, and numba-cuda then reports that there is none. With a package
+    nothing is changed; with a variable, a library in another folder than NVIDIA's is loaded.
 
     Example:
       >>> from fpsim.gpu.device.toolkit import point_to_toolkit
@@ -38,20 +38,19 @@ def point_to_toolkit() -> None:
         return
     if not named:
         os.environ[VARIABLES[0]] = str(root)
-    libraries = [found for place in PLACES for found in sorted((root / place).glob(LIBRARY))]
+    libraries = [library for place in PLACES for library in sorted((root / place).glob(LIBRARY))]
     if libraries and PLACES[0] not in str(libraries[0]):
         try:
-            ctypes.CDLL(str(libraries[0]))  # what is loaded already is what numba-cuda takes
+            ctypes.CDLL(str(libraries[0]))  # numba-cuda takes a library that is loaded already
         except OSError:
-            return  # numba-cuda says what it misses
+            return  # numba-cuda reports the missing library
 
 
 @cache
 def lend_row_stack() -> None:
-    """Let numba-cuda 0.30 load beside NumPy 2.5: it registers `numpy.row_stack`, which that NumPy has no longer.
+    """Let numba-cuda 0.30 load with NumPy 2.5, which no longer has the `numpy.row_stack` that numba-cuda registers.
 
-    NumPy has the name, another one for `vstack`, only until numba-cuda's module is loaded. Nothing happens with a NumPy
-    that has it.
+    NumPy has the name, an alias of `vstack`, only while numba-cuda's module is loaded. Older NumPys have it anyway.
 
     Example:
       >>> from fpsim.gpu.device.toolkit import lend_row_stack
@@ -63,12 +62,13 @@ def lend_row_stack() -> None:
     try:
         importlib.import_module("numba.cuda.np.arrayobj")
     except ImportError:
-        return  # a numba-cuda of other modules, which says what it misses
+        return  # a numba-cuda with other modules, which reports errors itself
     finally:
         del vars(np)["row_stack"]
 
 
 def _is_installed(package: str) -> bool:
+    """Return whether a Python package is installed."""
     try:
         version(package)
     except PackageNotFoundError:
@@ -77,7 +77,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _found() -> Path | None:
-    """The toolkit that nvcc belongs to, or the one in the usual place; None without its compiler's library."""
+    """Return the toolkit of nvcc, or the one in the usual folder; None if neither has the compiler's library."""
     nvcc = shutil.which("nvcc")
     roots = [*([Path(nvcc).resolve().parent.parent] if nvcc else []), USUAL]
     return next((root for root in roots if (root / "nvvm" / "libdevice").is_dir()), None)

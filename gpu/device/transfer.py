@@ -1,4 +1,4 @@
-"""Copies between the CPU and the GPU, on the stream of an array's owner."""
+"""Copies between the CPU and the GPU, on the stream of an array's library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fpsim.gpu.device.streams import stream_of
 
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
-    """An array of the GPU in the memory of the CPU, once all that is queued before is done."""
+    """Return a GPU array as a NumPy array, after the work that was queued before."""
     array = gpu_array(x, name)
     stream = stream_of(array.like)
     words: npt.NDArray[Any] = array.words.copy_to_host(stream=stream)
@@ -25,7 +25,7 @@ def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
 
 
 def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:
-    """Fill words of the GPU with the elements of an array."""
+    """Copy the elements of a NumPy array into words of the GPU."""
     if source.size:
         flat = np.ascontiguousarray(source).reshape(-1).view(f"u{source.dtype.itemsize}")
         words.copy_to_device(flat, stream=stream_of(like))
@@ -38,7 +38,7 @@ def cleared(like: Any, words: Any) -> None:
 
 @cache
 def fill_kernel() -> Any:
-    """The kernel `(out, word)`."""
+    """Return the kernel `(out, word)`, which fills an array with a word."""
 
     def fill(out: Any, word: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):

@@ -1,7 +1,7 @@
-"""Areas: the parts of an array of tiles that a block of GPU threads works on at once.
+"""Areas: the parts of an array of tiles on which a block of GPU threads works at once.
 
-An area is a few tiles side by side, or a part of one tile. Neighbouring threads take neighbouring columns, of one tile
-or of several, so that what a warp reads lies together in memory.
+An area is a few neighbouring tiles, or a part of one tile. Neighbouring threads take neighbouring columns, of one tile
+or of several, so that a warp reads contiguous memory.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from fpsim.scaling.tiling import Tiling
 i64, u64 = np.int64, np.uint64
 BATCH = 4  # elements that a thread reads at once
 
-PER_THREAD = 8  # elements of a narrow tile: so many loads are under way at once
+PER_THREAD = 8  # elements of a narrow tile per thread, whose loads overlap
 NARROW = 8  # threads that share even the narrowest row, so that they read whole sectors of memory
-SEGMENT = 32  # columns that make up whole transactions of memory
-TILE_PART = 1 << 14  # elements of the part of a tile that a block works on, where several share it
-LARGEST_AREA = 1 << 16  # elements that stay in the cache between two readings by one block
+SEGMENT = 32  # columns of whole memory transactions
+TILE_PART = 1 << 14  # elements of a block's part of a tile, if several blocks share it
+LARGEST_AREA = 1 << 16  # elements that stay in the cache between two reads by one block
 
 
 class Areas(NamedTuple):
-    """An array as batch x rows x columns, its tiles, and how the threads of a block share an area of them."""
+    """An array as batch x rows x columns, its tiles, and the arrangement of a block's threads in an area."""
 
     rows: Any
     columns: Any
     tile_rows: Any
     tile_columns: Any
     bands: Any  # rows of tiles
-    tiles: Any  # of a band
-    part_rows: Any  # of the part of a tile that a block works on
+    tiles: Any  # tiles of a band
+    part_rows: Any  # rows of a block's part of a tile
     part_columns: Any
-    row_parts: Any  # of a tile
+    row_parts: Any  # parts of a tile along its rows
     column_parts: Any
-    across: Any  # tiles side by side in an area
+    across: Any  # neighbouring tiles of an area
     threads_x: Any  # threads along the columns of a tile
     threads_y: Any  # and along its rows
     shift_x: Any  # log2 of threads_x
     shift_y: Any  # log2 of threads_y
     shift_across: Any  # log2 of across
-    groups: Any  # areas beside each other
-    count: Any  # areas in all
+    groups: Any  # areas of a band
+    count: Any  # all areas
 
     @property
     def stays_in_cache(self) -> bool:
-        """Whether a block that reads an area twice finds it in the cache the second time."""
+        """Return whether an area stays in the cache between two reads by a block."""
         return bool(self.part_rows * self.part_columns * self.across <= LARGEST_AREA)
 
     @property
     def layout(self) -> npt.NDArray[Any]:
-        """As kernels take them."""
+        """Return the fields as an int64 array, which kernels take."""
         return np.array(self, np.int64)
 
 
@@ -65,26 +65,26 @@ area_fields = fields_of(Areas)
 
 
 class TilePart(NamedTuple):
-    """The part of a tile that a thread helps with; its own elements lie threads_y rows and threads_x columns apart."""
+    """A block's part of a tile, of which a thread takes elements threads_y rows and threads_x columns apart."""
 
     tile: Any  # flat index in the scales
-    is_tile: Any  # whether there is one: an area may reach beyond the last tile, and a block beyond the area
-    top: Any  # rows of all batches
+    is_tile: Any  # False for threads beyond the last tile or beyond the area
+    top: Any  # first row, counted over all batches
     bottom: Any
     left: Any
     right: Any
-    row: Any  # where the thread starts
+    row: Any  # first row of the thread
     column: Any
 
 
 @scalar
 def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
-    """The part of a thread of a block."""
+    """Return the part of a tile that a thread of a block works on."""
     thread_x = i64(thread & i64(g.threads_x - 1))
     place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
     above, beside = i64(0), i64(area)
-    if g.groups < g.count:  # divisions take as long as the rest, and most arrays need none
+    if g.groups < g.count:  # divisions take as much time as the rest, and most arrays need none
         above = i64(area // g.groups)
         beside = i64(area - i64(above * g.groups))
     row_part, column_part = i64(0), i64(0)
@@ -115,20 +115,20 @@ def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
 
 
 class Walk(NamedTuple):
-    """The order in which a thread takes its elements, row by row."""
+    """The order of a thread's elements, row by row."""
 
-    count: Any  # of elements
+    count: Any  # number of elements
     first: Any  # flat index of the first one
-    column: Any  # and its column
+    column: Any  # its column
     right: Any
-    threads_x: Any  # from one to the next
-    span: Any  # columns back at the end of a row ...
-    jump: Any  # ... and elements on to the next
+    threads_x: Any  # columns from one element to the next
+    span: Any  # columns to go back at the end of a row
+    jump: Any  # elements to go forward at the end of a row
 
 
 @scalar
 def walk_of(part: TilePart, g: Areas) -> Walk:
-    """The order of a thread in its part; threads_x and threads_y are powers of two, so that nothing is divided."""
+    """Return the order of a thread's elements in its part; powers of two make divisions shifts."""
     wide = i64(i64(i64(part.right - part.column) + i64(g.threads_x - 1)) >> g.shift_x)
     high = i64(i64(i64(part.bottom - part.row) + i64(g.threads_y - 1)) >> g.shift_y)
     wide, high = wide if wide > 0 else i64(0), high if high > 0 else i64(0)
@@ -141,7 +141,7 @@ def walk_of(part: TilePart, g: Areas) -> Walk:
 
 @scalar
 def step_of(i: Any, column: Any, w: Walk) -> Any:
-    """(flat index, column) of the next element of a thread."""
+    """Return the flat index and column of the next element of a thread."""
     i, column = i64(i + w.threads_x), i64(column + w.threads_x)
     if column >= w.right:
         i, column = i64(i + w.jump), i64(column - w.span)
@@ -150,9 +150,9 @@ def step_of(i: Any, column: Any, w: Walk) -> Any:
 
 @scalar
 def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
-    """(four flat indices from i on, then index and column of the next one); the first again beyond the last.
+    """Return four flat indices from i on, and the index and column of the next one; i again beyond the last.
 
-    Four loads are under way at once, where one would wait for the other.
+    The four loads overlap.
     """
     i1, column = step_of(i, column, w)
     i2, column = step_of(i1, column, w)
@@ -162,17 +162,17 @@ def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
 
 
 def block_threads() -> int:
-    """Threads of a block."""
+    """Return the number of threads of a block."""
     return launch.SIMULATED[1] if is_simulated() else launch.THREADS
 
 
 def _power(x: int, most: int) -> int:
-    """The largest power of two that is at most x and at most another one; 1 for less."""
+    """Return the largest power of two up to x and up to `most`, at least 1."""
     return 1 << min(max(x, 1).bit_length() - 1, most.bit_length() - 1)
 
 
 def merged(tiling: Tiling) -> Tiling:
-    """The same tiles with as many as possible side by side: rows of whole tiles lie end to end in memory."""
+    """Return the same tiles in one row if they are contiguous in memory, else as they are."""
     if tiling.tile_rows == 1 and tiling.columns and tiling.columns % tiling.tile_columns == 0:
         return tiling._replace(batch=1, rows=1, columns=tiling.batch * tiling.rows * tiling.columns)
     return tiling
@@ -180,7 +180,7 @@ def merged(tiling: Tiling) -> Tiling:
 
 @lru_cache(maxsize=4096)
 def areas_of(tiling: Tiling, threads: int, *, cut: bool) -> Areas:
-    """How blocks of so many threads (a power of two) share an array; cut: several blocks may share a tile."""
+    """Return the areas of an array for blocks of `threads`, a power of two; with `cut`, blocks may share a tile."""
     tiling = merged(tiling)
     batch, bands, tiles = tiling.tiles
     high, wide = min(tiling.tile_rows, max(tiling.rows, 1)), min(tiling.tile_columns, max(tiling.columns, 1))

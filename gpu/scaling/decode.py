@@ -1,4 +1,4 @@
-"""From codes and scales on the GPU to values, and matrices the other way around."""
+"""Decoding on the GPU from codes and scales to values, and transposed matrices."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import launch, uploaded
-from fpsim.gpu.scaling import tile_kernels as kernels
+from fpsim.gpu.scaling import value_kernels as kernels
 from fpsim.gpu.scaling.areas import areas_of, block_threads
 from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.tiling import tiling
 
-NOTHING = np.zeros(1, np.uint8)  # stands for an array that a kernel does not use
+NOTHING = np.zeros(1, np.uint8)  # in place of an array that a kernel does not use
 
 
 def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width: int) -> None:
-    """Fill in the words of the values, float32 or float64."""
+    """Decode scaled codes into the words of float32 or float64 values.
+
+    Raises:
+      ValueError: float64 does not hold the format's values as normal numbers, or the values overlap the codes.
+    """
     tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt
     areas = areas_of(tiles, block_threads(), cut=True)
     scales = gpu_array(scaled.scales, "scales").words
@@ -49,7 +53,7 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
 
 
 def transposed(array: Any) -> Any:
-    """A matrix of the GPU the other way around."""
+    """Return the transpose of a matrix on the GPU."""
     source = gpu_array(array, "array")
     rows, columns = source.shape
     result, words = result_like(source, (columns, rows), np.dtype(dtype_name(array)))

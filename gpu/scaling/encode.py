@@ -1,4 +1,4 @@
-"""From an array on the GPU to codes and scales, and to the values that these stand for: which kernels run."""
+"""Encoding on the GPU from arrays to codes and scales, or to their values: the choice of kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ u32, u64 = np.uint32, np.uint64
 
 
 def refuse_logarithms(fmt: LogFMT) -> NoReturn:
-    """A ValueError for LogFMT."""
+    """Raise a ValueError, since LogFMT is not on the GPU."""
     raise ValueError(
         f"{fmt} is not on the GPU, whose log2 and exp2 differ from the CPU's in their last bit. Use the functions of "
         "fpsim itself."
@@ -45,7 +45,7 @@ def refuse_logarithms(fmt: LogFMT) -> NoReturn:
 
 
 class GpuTileJob(NamedTuple):
-    """An array on the GPU that is encoded to codes of a format, or rounded to its values."""
+    """An array on the GPU to encode, or to round to a format's values, with its scaling and plan."""
 
     source: GpuArray
     element: Any
@@ -57,31 +57,31 @@ class GpuTileJob(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits of the float that the arithmetic is done in."""
+        """Return the bits of the float in which the arithmetic is done."""
         return self.plan.width
 
     @property
     def affine(self) -> bool:
-        """Whether elements are integers with a zero point."""
+        """Return whether elements are integers with a zero point."""
         return not self.scaling.symmetric
 
     def encoder(self) -> EncodePlan:
-        """How scaled floats become codes."""
+        """Return the plan by which scaled floats become codes."""
         if self.affine:
             return encode_plan(OFFSETS, self.width, self.options.rounding, "saturate", "keep", self.options.random_bits)
         return element_plan(self.options, self.width, integer=isinstance(self.element, IntegerFormat))
 
     def decoder(self) -> Any:
-        """Layout that turns codes back into values."""
+        """Return the layout that turns codes back into values; zeros if none is needed."""
         plan = decode_plan(self.options.fmt, self.width) if self.back else None
         return _no_layout(self) if plan is None else plan.layout
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-        """(array of the source's kind, its words)."""
+        """Return a new array of the source's library, and its words."""
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
-        """How blocks share the array; whole: as one tile."""
+        """Return the areas of blocks, for the array's tiles or for the whole array as one tile."""
         tiles = self.tiling
         if whole:
             size = self.source.size
@@ -90,7 +90,7 @@ class GpuTileJob(NamedTuple):
 
 
 def _no_layout(job: GpuTileJob) -> Any:
-    """Zeros in the place of a layout, where no codes are decoded."""
+    """Return zeros in place of a layout, if no codes are decoded."""
     return np.zeros(len(DecodeLayout._fields), u32 if job.width == 32 else u64)
 
 
@@ -106,6 +106,11 @@ class GpuTargets(NamedTuple):
 
 
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
+    """Return the validated job of an encoding, or with `back` of a rounding to values.
+
+    Raises:
+      ValueError, TypeError: as of `encode_scaled`.
+    """
     scaling = scaling_of(scaling)
     element: Element = checked_element(fmt, scaling)
     if isinstance(element, LogFMT):
@@ -128,11 +133,11 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
     return GpuTileJob(source, element, scaling, options, tiling(source.shape, scaling.block), plan, back)
 
 
-# ---- what is filled
+# ---- arrays to fill
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Words to fill where only values are wanted: the rest is dropped afterwards."""
+    """Return the words to fill if only values are wanted; the others are temporary."""
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
     if job.plan.code_dtype is not None and not scales_known:
@@ -144,18 +149,18 @@ def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
     )
 
 
-# ---- how it runs
+# ---- launches
 
 
 @under_ieee  # plans are made with floats of the CPU
 def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
-    """Queue the kernels that fill everything."""
+    """Queue the kernels that fill all arrays of a job."""
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
     words, of_source, widened = source.words, _no_layout(job), source.fmt.bits != job.width
     if widened:
         narrow = decode_plan(source.fmt, job.width)
-        if narrow is None:  # values that are looked up first
+        if narrow is None:  # values are looked up first
             words = gpu_array(decode(like, source.fmt, np.float32 if job.width == 32 else np.float64), "x").words
             widened = False
         else:
@@ -213,16 +218,19 @@ def _run_short_tiles(
     job: GpuTileJob, fill: GpuTargets, e: tile_kernels.ElementKernels, encoder: EncodePlan, words: Any,
     more: tuple[Any, Any, Any],
 ) -> bool:  # fmt: skip
-    """Queue the kernel of short tiles end to end; whether it takes them. more: layout of the source, and the rest."""
+    """Queue the kernel of short contiguous tiles, and return whether it takes the job.
+
+    `more` has the layout of the source, those of the elements with the seed, and the arguments of `settler`.
+    """
     of_source, layouts, settling = more
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:
         return False
     bits = tuple(8 * array.dtype.itemsize for array in (words, fill.out))
     source, out = (
-        as_groups((array,), GROUP_BITS // each)[0] for array, each in zip((words, fill.out), bits, strict=True)
+        as_groups((array,), GROUP_BITS // width)[0] for array, width in zip((words, fill.out), bits, strict=True)
     )
-    if not source.size or not out.size:  # memory that does not begin at a whole word
+    if not source.size or not out.size:  # memory that is not aligned to whole words
         return False
     freezes = is_named(job.options.fmt) or isinstance(job.element, IntegerFormat)
     how = ShortTiles(e, job.plan.choices, tile_threads, bits[0], bits[1], encoder.frozen if freezes else None)
@@ -234,14 +242,14 @@ def _run_short_tiles(
 
 
 def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None:
-    """A block of threads for each area."""
+    """Launch a kernel with a block of threads for each area."""
     launch(kernel, job.source.like, int(areas.count) * block_threads(), *arguments)
 
 
 def _find_tops(
     job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, areas: Areas, tops: Any, lows: Any, specials: Any
 ) -> None:
-    """Largest magnitudes of tiles."""
+    """Compute the largest magnitudes and the specials of tiles."""
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
     kernel = tile_kernels.tops_kernel(job.width, widened, job.affine)
@@ -249,7 +257,7 @@ def _find_tops(
 
 
 def _scale_arguments(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
-    """What kernels that settle scales take last, the scale of the whole array in it."""
+    """Return the last arguments of kernels that compute scales, after the kernel of the scale of the whole array."""
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")
     numbers = uploaded(plan.numbers(TensorScale()))

@@ -1,6 +1,6 @@
-"""CUDA kernels of scales: what follows from the amax of tiles, with the scalar core of the CPU's loops.
+"""CUDA kernels of scales, from the amax of tiles, with the scalar core of the CPU's loops.
 
-One thread settles the scale of a tile.
+One thread computes the scale of a tile.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ NAN_BITS = u32(0x7FC00000)
 
 
 def word_of(width: int) -> Any:
-    """The words of a float's width."""
+    """Return the unsigned type of a float's width."""
     return u32 if width == 32 else u64
 
 
 @cache
 def settler(s: ScaleChoices) -> Any:
-    """The function `(top, specials, numbers, exact, rules, layout, table)`: (scale bits, code, factor, events)."""
+    """Return a function of top, specials and the plan that gives (scale bits, code, factor, events) of a tile.
+
+    Its arguments: top, specials, numbers, exact, rules, layout, table.
+    """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
     choices = choice_words(s)
 
@@ -60,7 +63,7 @@ def settler(s: ScaleChoices) -> Any:
 
 @cache
 def settle_kernel(s: ScaleChoices) -> Any:
-    """The kernel `(tops, specials, scales, codes, factors, counts, ...)`, one thread per tile."""
+    """Return the kernel `(tops, specials, scales, codes, factors, counts, ...)` with one thread per tile."""
     word: Any = word_of(s.width)
     settle = settler(s)
     is_single = s.is_single
@@ -84,9 +87,10 @@ def settle_kernel(s: ScaleChoices) -> Any:
 
 @cache
 def given_kernel(width: int, applied: int) -> Any:
-    """The kernel `(tops, specials, scales, factors, counts, nan_tile)`: what goes with given scales.
+    """Return the kernel `(tops, specials, scales, factors, counts, nan_tile)` of factors and counts for given scales.
 
-    tops are 0 where a tile's finite elements are. A scale becomes NaN where nan_tile is not 0 and the tile has a NaN.
+    tops are 0 for tiles whose finite elements are zeros. A scale becomes NaN if nan_tile is not 0 and the tile has a
+    NaN.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -112,14 +116,14 @@ def given_kernel(width: int, applied: int) -> Any:
 
 @cache
 def spread_kernel(width: int) -> Any:
-    """The kernel `(tops, lows)`: tops become the spread from the lowest to the highest element, lows signed numbers."""
+    """Return the kernel `(tops, lows)` that replaces tops by highest - lowest element, and lows by signed numbers."""
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     sign_bit, largest = word(1 << (width - 1)), real(np.finfo(real).max)
 
     def find_spreads(tops: Any, lows: Any) -> None:
         for j in range(cuda.grid(1), tops.size, cuda.gridsize(1)):
-            # the difference of two numbers that come from memory: nothing to be contracted
+            # both numbers come from memory, so that there is no product to contract
             spread = real(word(tops[j]).view(real) + word(lows[j]).view(real))
             tops[j] = real(spread if spread < largest else largest).view(word)
             lows[j] = word(lows[j] | sign_bit) if lows[j] != word(0) else word(0)
@@ -129,7 +133,10 @@ def spread_kernel(width: int) -> Any:
 
 @cache
 def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
-    """The kernel `(lows, factors, zero points, lowest, highest, layout)`: z = lowest - round(low / scale), clamped."""
+    """Return the kernel `(lows, factors, zero points, lowest, highest, layout)` of zero points.
+
+    A zero point is lowest - round(low / scale), clamped to lowest .. highest.
+    """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
     to_integer = integer_of(width, NEAREST_EVEN, kind, applied)
@@ -145,9 +152,10 @@ def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
 
 @cache
 def tensor_kernel(width: int) -> Any:
-    """The kernel `(top, specials, plain numbers, highest, propagates, is_inverse, numbers, tensor scale, counts)`.
+    """Return the kernel of the scale over all scales of an array, from its amax, with one thread.
 
-    From the amax of an array to the scale over its scales; one thread. highest: of both formats, multiplied.
+    Its arguments: top, specials, plain numbers, highest (product of the largest values of both formats), propagates,
+    is_inverse, numbers, tensor scale, counts.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

@@ -1,4 +1,4 @@
-"""An array on the GPU in a small format with a scale per tile, with the bits of `fpsim.encode_scaled`."""
+"""Arrays on the GPU in a small format with a scale per tile, with the bits of `fpsim.encode_scaled`."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ from fpsim.scaling.scaling import Scaling
 class Scaled(ScaledArrays[Any]):
     """Codes on the GPU with a decode scale per tile: value = code * scale. `fpsim.gpu.encode_scaled` makes them.
 
-    What fpsim.Scaled is for NumPy arrays: attributes and methods that both have mean the same. The arrays stay on the
-    GPU, and so do the counts of the report until somebody reads them. `cpu()` and `from_cpu` lead from one class to the
-    other without rounding anything.
+    It is the twin of fpsim.Scaled with the same attributes and methods. The arrays stay on the GPU, and so do the
+    counts of the report until it is read. `cpu()` and `from_cpu` convert between the classes without rounding.
 
     Attributes:
-      codes: of x's kind and shape; unsigned codes of a float format, int8 or uint8 numbers of an integer format.
-      scales: float32, one per tile, of the codes' number of axes; the product of both levels where there are two.
+      codes: array of x's library and shape; unsigned codes of a float format, int8 or uint8 of an integer format.
+      scales: float32, one per tile, with the codes' number of axes; the product of both levels where there are two.
       fmt: the element format.
       scaling: the recipe.
-      scale_codes: the scales in their own format, where that is not FP32 (of the first level, where there are two).
+      scale_codes: the scales (of the first level) as codes of their format, where that is not FP32; else None.
       tensor_scale: the float32 scale of the second level as an array of one element, or None.
-      zero_points: per tile, of integers with a zero point.
-      counts: what `report` counts, int64, still on the GPU; None where nothing was counted.
+      zero_points: one per tile, for integers with a zero point; else None.
+      counts: the counts of `report`, int64, on the GPU; None where nothing was counted.
 
     Example:
       >>> import fpsim as fp
@@ -88,28 +87,28 @@ class Scaled(ScaledArrays[Any]):
 
     @cached_property
     def report(self) -> ScaleReport:
-        """Counts of tiles that are special or whose scale was clamped; the first look waits for the GPU."""
+        """Return the counts of special tiles and clamped scales; the first call waits for the GPU."""
         if self.counts is None:
             return ScaleReport(tiles=self._tile_count)
         return ScaleReport(self._tile_count, *(int(count) for count in host_array(self.counts)))
 
     def cpu(self) -> CpuScaled:
-        """The same as an fpsim.Scaled, in the memory of the CPU."""
+        """Return the same array as an fpsim.Scaled on the CPU."""
         arrays: dict[str, Any] = {name: host_array(array) for name, array in self._arrays().items()}
         tensor = None if self.tensor_scale is None else np.float32(host_array(self.tensor_scale)[0])
         return CpuScaled(fmt=self.fmt, scaling=self.scaling, tensor_scale=tensor, report=self.report, **arrays)
 
     @staticmethod
     def from_cpu(scaled: CpuScaled, like: Any = None) -> Scaled:
-        """An fpsim.Scaled on the GPU.
+        """Return an fpsim.Scaled copied to the GPU.
 
         Args:
-          scaled: what `fpsim.encode_scaled` made, or `load` read.
-          like: an array on the GPU whose kind and device the arrays get; None for arrays of numba.
+          scaled: a result of `fpsim.encode_scaled` or `load`.
+          like: an array on the GPU whose library and device the arrays get; None for numba's arrays.
 
         Raises:
-          GpuError: no GPU, or no room on it.
-          TypeError: not an fpsim.Scaled, or `like` does not lie on the GPU.
+          GpuError: there is no GPU, or no room on it.
+          TypeError: scaled is not an fpsim.Scaled, or `like` is not on the GPU.
           ValueError: its elements are LogFMT.
 
         Example:
@@ -141,7 +140,7 @@ class Scaled(ScaledArrays[Any]):
 
 
 def _kind(x: Any) -> str:
-    """The type of x: of the two that are called Scaled, which."""
+    """Return the name of x's type, which tells the two classes called Scaled apart."""
     return "an fpsim.gpu.Scaled" if isinstance(x, Scaled) else type(x).__name__
 
 
@@ -150,28 +149,28 @@ def encode_scaled(
     x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Scaled:  # fmt: skip
-    """Encode an array on the GPU with a scale per tile: the bits of `fpsim.encode_scaled`.
+    """Encode an array on the GPU with a scale per tile, with the bits of `fpsim.encode_scaled`.
 
     Args:
       x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
         dtype and shape.
       fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8 or fp.UINT4, by name or object. LogFMT is
-        refused: its levels come from the logarithm of the CPU's library, which the GPU's does not repeat.
+        refused, since the GPU's logarithm has other bits than the CPU's.
       scaling, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; stochastic results are
         the same as on the CPU.
-      scales: decode scales to use instead of those that the scaling would find, one per tile or broadcast, as an array
-        of the GPU or the CPU. They are checked on the CPU, for which the GPU is waited for.
-      out: an earlier result of the same kind, shape, format and scaling, whose arrays are filled again; use what is
-        returned from then on.
+      scales: decode scales to use instead of those of the scaling, one per tile or broadcast, as an array on the GPU or
+        the CPU. They are checked on the CPU, which waits for the GPU.
+      out: an earlier result of the same library, shape, format and scaling, whose arrays are overwritten; use the
+        returned one from then on.
 
     Returns:
-      A Scaled array on the GPU, whose arrays are of x's kind. The work is queued on the current stream of torch or
-      cupy; its `report` waits for it when it is first read.
+      A Scaled array on the GPU with arrays of x's library. The work is queued on the current stream of torch or cupy;
+      its `report` waits for the GPU when it is first read.
 
     Raises:
-      GpuError: no GPU, or no room on it.
-      ValueError: a combination that is not possible, scales that do not fit, an `out` of another kind, or LogFMT.
-      TypeError: x is no array of floats on the GPU, or scaling no Scaling.
+      GpuError: there is no GPU, or no room on it.
+      ValueError: an impossible combination, scales that do not fit, an `out` that does not fit, or LogFMT.
+      TypeError: x is not an array of floats on the GPU, or scaling is not a Scaling.
 
     Source: docs/scaling.md states every step; docs/gpu.md.
 
@@ -194,12 +193,12 @@ def quantize_scaled(
     x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Any = None,
     **cast: Unpack[ElementKeywords],
 ) -> Any:  # fmt: skip
-    """Round an array on the GPU to what a small format with a scale per tile can hold: as `fpsim.quantize_scaled`.
+    """Round an array on the GPU to a small format with a scale per tile, with the bits of `fpsim.quantize_scaled`.
 
-    Args: as for `encode_scaled`; out is a float32 array of x's kind and shape to fill.
+    Args: as for `encode_scaled`; out is a float32 array of x's library and shape to fill.
 
     Returns:
-      float32 array of x's kind and shape.
+      float32 array of x's library and shape.
 
     Raises: as `encode_scaled`.
 
@@ -223,10 +222,10 @@ def quantize_scaled(
 
 
 def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[Scaled, GpuTargets]:
-    """Arrays to fill: those of an earlier result, or new ones.
+    """Return the result with the arrays of `out` or new ones, and its words to fill.
 
     Raises:
-      ValueError: out does not fit.
+      ValueError: out has another shape, format, scaling or library.
     """
     grid, scaling, element = job.tiling.grid, job.scaling, job.element
     with_codes = scaling.scale_format.bits <= 16 and not scales_known
@@ -267,5 +266,5 @@ def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[S
 
 
 def _on_cpu(scales: Any) -> Any:
-    """Given scales where they can be checked."""
+    """Return given scales on the CPU, where they are checked."""
     return host_array(scales, "scales") if lies_on_gpu(scales) else scales

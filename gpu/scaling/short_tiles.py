@@ -1,8 +1,8 @@
-"""CUDA kernel of short tiles that lie end to end in memory, such as 1x128, MX and NVFP4: memory is read once.
+"""The CUDA kernel of short contiguous tiles, such as 1x128, MX and NVFP4, which reads memory once.
 
-A thread takes eight neighbouring elements, as words of 64 bits, and keeps them while one thread per tile settles the
-scale. Layouts that `nearest_encoder` serves are compiled in. `tile_kernels` has the kernels of all other tiles, and
-the same scalar core gives the same bits here.
+A thread takes eight neighbouring elements, as words of 64 bits, and keeps them while one thread per tile computes the
+scale. Layouts that `nearest_encoder` serves are compiled in. `tile_kernels` has the kernels of all other tiles, with
+the same scalar core.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 
 
 class ShortTiles(NamedTuple):
-    """What the kernel is compiled for."""
+    """The choices of the kernel at compile time."""
 
     elements: ElementKernels
     scales: ScaleChoices
-    tile_threads: int  # that share a tile
-    source_bits: int  # of a word that is read
-    target_bits: int  # of one that is written
-    to_code: EncodeLayout | None  # a layout that is compiled in; None: it travels as an array
+    tile_threads: int  # threads that share a tile
+    source_bits: int  # bits of an element that is read
+    target_bits: int  # bits of an element that is written
+    to_code: EncodeLayout | None  # a layout that is compiled in; None for one that is passed as an array
 
 
 def tile_threads_of(tiles: Tiling) -> int:
-    """Threads that share a tile, a power of two; 0 where tiles do not suit: other lengths, or gaps between them."""
+    """Return the number of threads that share a tile, a power of two; 0 for other lengths or tiles with gaps."""
     whole = merged(tiles)
     if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
         return 0
@@ -56,9 +56,9 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """The function `(bits, random word, layout, mode, kind) -> code` of a rounding.
+    """Return the function `(bits, random word, layout, mode, kind) -> code` of a rounding.
 
-    It may add floats where the element was divided only: a compiler could fuse a product with that sum.
+    It adds floats only if elements are divided, since a compiler could fuse a product with that sum.
     """
     e = how.elements
     if how.to_code is None or e.applied != BY_SCALE or not serves(how.to_code, e.width, e.kind, e.mode):
@@ -74,9 +74,9 @@ def _encoder(how: ShortTiles) -> Any:
 
 @cache
 def short_tiles_kernel(how: ShortTiles) -> Any:
-    """The kernel that does all: amax, scales and codes.
+    """Return the kernel that computes amax, scales and codes.
 
-    Arguments: source and out as words of 64 bits; layout of the source; scales, their codes, counts; layouts of the
+    Its arguments: source and out as words of 64 bits; layout of the source; scales, their codes, counts; layouts of the
     elements; words of the seed; then those of `settler`.
     """
     e, tile_threads = how.elements, how.tile_threads
@@ -90,7 +90,7 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
     per_load, per_store = GROUP_BITS // source_bits, GROUP_BITS // target_bits
     loads, stores = EACH // per_load, EACH // per_store
     mask, target_mask = u64((1 << source_bits) - 1), u64((1 << target_bits) - 1)
-    # words with as many elements on both sides go round the threads of a tile, which then fill whole sectors together
+    # if words have as many elements on both sides, the threads of a tile take words in turn and fill whole sectors
     round_robin = per_load == per_store
     apart = tile_threads if round_robin else 1
     own_loads, own_stores = (1, 1) if round_robin else (loads, stores)
@@ -99,7 +99,7 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
         source: Any, out: Any, of_source: Any, scales: Any, codes: Any, counts: Any, encode_layout: Any,
         decode_layout: Any, k0: Any, k1: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any,
     ) -> None:  # fmt: skip
-        shared_tops = cuda.shared.array(threads, u32)  # numba's simulator tells shared arrays apart by their lines
+        shared_tops = cuda.shared.array(threads, u32)  # numba's simulator identifies shared arrays by their lines
         shared_specials = cuda.shared.array(threads, u32)
         shared_factors = cuda.shared.array(threads, f32)
         shared_scales = cuda.shared.array(threads, u32)
@@ -122,7 +122,7 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
                 start = u64(i64(tile * i64(tile_threads * loads)) + i64(thread_x * i64(own_loads)))
                 for j in range(loads):
                     words[j] = source[u64(start + u64(j * apart))]
-                top, found = u32(0), 0
+                top, specials_of_thread = u32(0), 0
                 for j in range(loads):
                     for k in range(per_load):
                         bits = u32(u64(words[j] >> u64(k * source_bits)) & mask)
@@ -132,8 +132,8 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
                 if top >= INFINITY:
                     top = u32(0)
                     for k in range(EACH):
-                        top, _, found = raised(held[k], top, u32(0), found)
-                shared_tops[thread], shared_specials[thread] = top, u32(found)
+                        top, _, specials_of_thread = raised(held[k], top, u32(0), specials_of_thread)
+                shared_tops[thread], shared_specials[thread] = top, u32(specials_of_thread)
             cuda.syncthreads()
             settled = i64(first + thread)
             if thread < tiles_of_block and settled < tiles:

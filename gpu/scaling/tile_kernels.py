@@ -1,9 +1,9 @@
-"""CUDA kernels of tiles: from elements to their amax and to codes, and from codes to values.
+"""CUDA kernels of tiles: from elements to their amax, and to codes.
 
 Tiles that a block of threads can read twice, the second time from the cache, go from amax to codes in one kernel.
 Larger ones, integers with a zero point and given scales take a kernel for the amax, one for the scales, and one for
-the elements. An amax is the largest magnitude as an integer, so that the order in which threads meet does not matter.
-Which thread does what: gpu/scaling/areas.py.
+the elements. An amax is the largest magnitude as an integer, so that the order of the threads does not matter.
+gpu/scaling/areas.py has the elements of each thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import encode_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.scaled_element import ElementChoices, element_of, integer_of, integer_value, value_of
+from fpsim.core.scaled_element import ElementChoices, element_of, integer_of
 from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, ScaleChoices
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.gpu.scaling.areas import BATCH, area_fields, batch_of, block_threads, part_of, walk_of
@@ -29,26 +29,26 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 
 
 class ElementKernels(NamedTuple):
-    """What decides the kernels of elements at compile time."""
+    """The choices of an element kernel at compile time."""
 
     width: int  # of the arithmetic
-    widened: bool  # the source is of another width
+    widened: bool  # whether the source has another width
     mode: int
     kind: int
-    applied: int  # whether factors divide or multiply
-    integer: bool  # codes are two's complement numbers
-    back: bool  # deliver float32 values instead of codes
-    affine: bool  # integers with a zero point
+    applied: int  # whether elements are divided by factors or multiplied
+    integer: bool  # whether codes are two's complement numbers
+    back: bool  # whether results are float32 values instead of codes
+    affine: bool  # whether elements are integers with a zero point
 
 
 def choice_words(e: ElementKernels) -> ElementChoices:
-    """The choices of the core's function of an element, as int64."""
+    """Return the choices of the core's function of an element, as int64."""
     return ElementChoices(*(i64(choice) for choice in (e.mode, e.kind, e.applied, e.integer)))
 
 
 @cache
 def loader(width: int, widened: bool) -> Any:
-    """The function `(source, i, g)`: the bits of element i in the width of the arithmetic."""
+    """Return the function `(source, i, g)` for the bits of element i in the width of the arithmetic."""
     word: Any = word_of(width)
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
 
@@ -60,9 +60,10 @@ def loader(width: int, widened: bool) -> Any:
 
 @cache
 def raiser(width: int, affine: bool) -> Any:
-    """The function `(bits, top, low, found)`: the same three with one more element in them.
+    """Return the function `(bits, top, low, specials)`, which updates the last three with one more element.
 
-    top: the largest finite magnitude; affine: of positive elements, and low of negative ones; found: HAS_NAN and so on.
+    top is the largest finite magnitude, or with `affine` that of positive elements, and low that of negative ones;
+    specials has HAS_NAN and HAS_INFINITY.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))
@@ -70,49 +71,49 @@ def raiser(width: int, affine: bool) -> Any:
     infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
 
     @scalar
-    def raised(bits: Any, top: Any, low: Any, found: Any) -> Any:
+    def raised(bits: Any, top: Any, low: Any, specials: Any) -> Any:
         magnitude = word(bits & magnitude_mask)
         finite = magnitude if magnitude < infinity else word(0)
         of_top = word(0) if affine and bits >= sign_bit else finite
         of_low = finite if affine and bits >= sign_bit else word(0)
-        found |= HAS_INFINITY if magnitude == infinity else 0
-        found |= HAS_NAN if magnitude > infinity else 0
-        return of_top if of_top > top else top, of_low if of_low > low else low, found
+        specials |= HAS_INFINITY if magnitude == infinity else 0
+        specials |= HAS_NAN if magnitude > infinity else 0
+        return of_top if of_top > top else top, of_low if of_low > low else low, specials
 
     return raised
 
 
 @cache
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
-    """The function `(source, walk, layout of the source)`: (top, low, specials) of the elements that a thread reads."""
+    """Return the function `(source, walk, layout of the source)` for (top, low, specials) of a thread's elements."""
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
 
     def find(source: Any, w: Any, h: Any) -> Any:
-        top, low, found = word(0), word(0), 0
+        top, low, specials = word(0), word(0), 0
         i, c, left = w.first, w.column, w.count
         while left > 0:
             i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
             b0, b1, b2, b3 = load(source, i0, h), load(source, i1, h), load(source, i2, h), load(source, i3, h)
-            top, low, found = raised(b0, top, low, found)
-            top, low, found = raised(b1, top, low, found)
-            top, low, found = raised(b2, top, low, found)
-            top, low, found = raised(b3, top, low, found)
+            top, low, specials = raised(b0, top, low, specials)
+            top, low, specials = raised(b1, top, low, specials)
+            top, low, specials = raised(b2, top, low, specials)
+            top, low, specials = raised(b3, top, low, specials)
             left = i64(left - BATCH)
-        return top, low, found
+        return top, low, specials
 
     return scalar(find)
 
 
 @scalar
 def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
-    """Raise each tile's first place in shared memory to the largest of its threads; all threads of a block take part.
+    """Reduce the values of each tile's threads to the largest, in the tile's first place; all threads call it.
 
-    It stands beside the kernels that call it: numba's simulator gives `cuda` its meaning by module.
+    It is in the module of the kernels that call it, since numba's simulator replaces `cuda` module by module.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
-    rows_apart = i64(g.threads_x * g.across)  # threads between one row's and the next one's
+    rows_apart = i64(g.threads_x * g.across)  # threads from one row to the next
     cuda.syncthreads()
     step = i64(g.threads_x >> 1)
     while step > 0:
@@ -130,9 +131,10 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 
 @cache
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
-    """The kernel `(source, layout of the source, areas, tops, lows, specials)`, which raises all three.
+    """Return the kernel `(source, layout of the source, areas, tops, lows, specials)`, which updates the last three.
 
-    tops: the largest finite magnitude of each tile; affine: of its positive elements, and lows of its negative ones.
+    tops has the largest finite magnitude of each tile, or with `affine` that of its positive elements, and lows that of
+    its negative ones.
     """
     word: Any = word_of(width)
     threads = block_threads()
@@ -147,9 +149,9 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
         thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
         for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
             part = part_of(area, thread, g)
-            top, low, found = find_top(source, walk_of(part, g), h)
-            if found != 0:
-                cuda.atomic.or_(specials, part.tile, u32(found))
+            top, low, specials_of_thread = find_top(source, walk_of(part, g), h)
+            if specials_of_thread != 0:
+                cuda.atomic.or_(specials, part.tile, u32(specials_of_thread))
             shared_tops[thread] = top
             largest_of_tile(shared_tops, thread, g)
             if affine:
@@ -165,7 +167,7 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
 @cache
 def drawer(width: int, mode: int) -> Any:
-    """The function `(i, low and high word of the seed)`: the random word of element i, 0 in deterministic modes."""
+    """Return the function `(i, low and high word of the seed)` of an element's random word, 0 if not stochastic."""
     word: Any = word_of(width)
     stochastic = mode == STOCHASTIC
 
@@ -178,9 +180,9 @@ def drawer(width: int, mode: int) -> Any:
 
 @cache
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
-    """The kernel that does all: amax, scales and codes of the tiles of an area.
+    """Return the kernel that computes amax, scales and codes of the tiles of an area.
 
-    Arguments: source, out; layout of the source, areas; scales, their codes, counts; layouts of the elements; words
+    Its arguments: source, out; layout of the source, areas; scales, their codes, counts; layouts of the elements; words
     of the seed; then those of `settler`.
     """
     word: Any = word_of(e.width)
@@ -212,13 +214,13 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
         for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
             part = part_of(area, thread, g)
             w = walk_of(part, g)
-            top, _, found = find_top(source, w, h)
-            if found != 0:
-                cuda.atomic.or_(shared_specials, place, u32(found))
+            top, _, specials_of_thread = find_top(source, w, h)
+            if specials_of_thread != 0:
+                cuda.atomic.or_(shared_specials, place, u32(specials_of_thread))
             shared_tops[thread] = top
             largest_of_tile(shared_tops, thread, g)
             if thread < g.across:
-                # thread i settles tile i of the area, so it takes the part of the first thread of that tile
+                # thread i computes the scale of tile i of the area: the part of the first thread of that tile
                 tile = part_of(area, i64(thread << g.shift_x), g)
                 if tile.is_tile:
                     bits, code, factor, events = settle(
@@ -257,10 +259,10 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 
 @cache
 def elements_kernel(e: ElementKernels) -> Any:
-    """The kernel of the elements of tiles whose scales and factors are known.
+    """Return the kernel of the elements of tiles with known scales and factors.
 
-    Arguments: source, out; layout of the source, areas; scales, factors, zero points; layouts of the elements; words
-    of the seed; lowest and highest integer.
+    Its arguments: source, out; layout of the source, areas; scales, factors, zero points; layouts of the elements;
+    words of the seed; lowest and highest integer.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -273,7 +275,7 @@ def elements_kernel(e: ElementKernels) -> Any:
     def code_of(
         bits: Any, factor: Any, scale: Any, zero_point: Any, random: Any, f: Any, back: Any, lowest: Any, highest: Any
     ) -> Any:
-        """The code of an element, or the bits of its value."""
+        """Return the code of an element, or the bits of its value."""
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point
             return u32(min(max(code, lowest), highest) & 255)
@@ -315,87 +317,3 @@ def elements_kernel(e: ElementKernels) -> Any:
                     left = i64(left - BATCH)
 
     return gpu_kernel(encode)
-
-
-@cache
-def values_kernel(width: int, target: int) -> Any:
-    """The kernel `(codes, values, areas, scales, layout, sign bit)`; target: bits of the values' float."""
-    word: Any = word_of(width)
-    real: Any = f32 if width == 32 else f64
-    nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
-
-    @scalar
-    def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
-        """Bits of the float64 code * scale."""
-        value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
-        signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
-        return f64(value).view(u64) if value == value else signed
-
-    bits_of = scalar(value_of(width, True) if target == 32 else exact_bits)
-
-    def decode(codes: Any, values: Any, places: Any, scales: Any, layout: Any, sign_bit: Any) -> None:
-        g, back = area_fields(places), decode_fields(layout)
-        thread = i64(cuda.threadIdx.x)
-        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(area, thread, g)
-            if part.is_tile:
-                scale = real(u32(scales[part.tile]).view(f32))
-                w = walk_of(part, g)
-                i, c, left = w.first, w.column, w.count
-                while left > 0:
-                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
-                    c0, c1, c2, c3 = word(codes[i0]), word(codes[i1]), word(codes[i2]), word(codes[i3])
-                    values[i0] = bits_of(c0, scale, sign_bit, back)
-                    values[i1] = bits_of(c1, scale, sign_bit, back)
-                    values[i2] = bits_of(c2, scale, sign_bit, back)
-                    values[i3] = bits_of(c3, scale, sign_bit, back)
-                    left = i64(left - BATCH)
-
-    return gpu_kernel(decode)
-
-
-@cache
-def integers_kernel(target: int, affine: bool) -> Any:
-    """The kernel `(codes, values, areas, scales, zero points, highest)`; target: bits of the values' float."""
-
-    @scalar
-    def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
-        """Bits of the float64 (code - zero point) * scale."""
-        return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
-
-    bits_of = scalar(integer_value if target == 32 else exact_bits)
-
-    def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
-        g = area_fields(places)
-        thread = i64(cuda.threadIdx.x)
-        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
-            part = part_of(area, thread, g)
-            if part.is_tile:
-                scale = u32(scales[part.tile]).view(f32)
-                zero_point = i64(0)
-                if affine:
-                    zero_point = i64(zero_points[part.tile])
-                    zero_point = zero_point - 256 if zero_point > highest else zero_point
-                w = walk_of(part, g)
-                i, c, left = w.first, w.column, w.count
-                while left > 0:
-                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
-                    c0, c1, c2, c3 = i64(codes[i0]), i64(codes[i1]), i64(codes[i2]), i64(codes[i3])
-                    values[i0] = bits_of(c0 - 256 if c0 > highest else c0, zero_point, scale)
-                    values[i1] = bits_of(c1 - 256 if c1 > highest else c1, zero_point, scale)
-                    values[i2] = bits_of(c2 - 256 if c2 > highest else c2, zero_point, scale)
-                    values[i3] = bits_of(c3 - 256 if c3 > highest else c3, zero_point, scale)
-                    left = i64(left - BATCH)
-
-    return gpu_kernel(decode)
-
-
-@cache
-def transpose_kernel() -> Any:
-    """The kernel `(source, target, rows, columns)` over flat matrices of words."""
-
-    def transpose(source: Any, target: Any, rows: Any, columns: Any) -> None:
-        for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):
-            target[i] = source[i % rows * columns + i // rows]
-
-    return gpu_kernel(transpose)

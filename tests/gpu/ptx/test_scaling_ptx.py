@@ -25,7 +25,7 @@ from fpsim.core.tile_scale import (
 from fpsim.core.layouts import encode_plan
 from fpsim.formats.named import E4M3
 from fpsim.formats.rounding import Rounding
-from fpsim.gpu.scaling import scale_kernels, short_tiles, tile_kernels
+from fpsim.gpu.scaling import scale_kernels, short_tiles, tile_kernels, value_kernels
 
 names = ("uint8", "uint16", "uint32", "uint64", "int64", "float32", "float64")
 u8, u16, u32, u64, i64, f32, f64 = (getattr(types, name) for name in names)
@@ -68,8 +68,8 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
     signature = arrays(word, u32, real, real) + (i64, i64) + arrays(real, u32, u64)
     kernels[f"tensor {width}"] = scale_kernels.tensor_kernel(width), signature
     signature = arrays(u8, word, i64, u32, word) + (word,)
-    kernels[f"values {width}"] = tile_kernels.values_kernel(width, width), signature
-    kernels[f"integers {width}"] = tile_kernels.integers_kernel(width, True), arrays(u8, word, i64, u32, u8) + (i64,)
+    kernels[f"values {width}"] = value_kernels.values_kernel(width, width), signature
+    kernels[f"integers {width}"] = value_kernels.integers_kernel(width, True), arrays(u8, word, i64, u32, u8) + (i64,)
 e = tile_kernels.ElementKernels(32, True, NEAREST_EVEN, 0, BY_SCALE, False, False, False)
 signature = arrays(u16, u8, u32, i64, u32, u8, u64, u32, u32) + (u64, u64) + arrays(f32, f64, i64, u32, f32)
 single = ScaleChoices(32, AMAX_BY_MAX, BY_SCALE, 1, NEAREST_EVEN, 0, True, False)
@@ -80,7 +80,7 @@ for name, applied, to, target in (("divided", BY_SCALE, 8, u64), ("multiplied", 
     how = short_tiles.ShortTiles(e, single, 4, 32, to, plan.frozen)
     signature = arrays(u64, u64, u32, u32, u8, u64, u32, u32) + (u64, u64) + arrays(f32, f64, i64, u32, f32)
     kernels[f"short tiles {name}"] = short_tiles.short_tiles_kernel(how), signature
-kernels["transpose"] = tile_kernels.transpose_kernel(), arrays(u8, u8) + (i64, i64)
+kernels["transpose"] = value_kernels.transpose_kernel(), arrays(u8, u8) + (i64, i64)
 found = {}
 for name, (kernel, signature) in kernels.items():
     found[name], _ = cuda.compile_ptx(kernel.py_func, signature, cc=(9, 0))

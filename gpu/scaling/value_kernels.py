@@ -1,0 +1,102 @@
+"""CUDA kernels from codes and scales to values, and of transposed matrices."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fpsim.core.decode import decode_bits_64, decode_fields
+from fpsim.core.scaled_element import integer_value, value_of
+from fpsim.gpu.device.launch import gpu_kernel
+from fpsim.gpu.scaling.areas import BATCH, area_fields, batch_of, part_of, walk_of
+from fpsim.gpu.scaling.scale_kernels import word_of
+from fpsim.runtime.compile import scalar
+
+i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+
+
+@cache
+def values_kernel(width: int, target: int) -> Any:
+    """Return the kernel `(codes, values, areas, scales, layout, sign bit)` for values of `target` bits."""
+    word: Any = word_of(width)
+    real: Any = f32 if width == 32 else f64
+    nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
+
+    @scalar
+    def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
+        """Return the bits of the float64 code * scale."""
+        value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
+        signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
+        return f64(value).view(u64) if value == value else signed
+
+    bits_of = scalar(value_of(width, True) if target == 32 else exact_bits)
+
+    def decode(codes: Any, values: Any, places: Any, scales: Any, layout: Any, sign_bit: Any) -> None:
+        g, back = area_fields(places), decode_fields(layout)
+        thread = i64(cuda.threadIdx.x)
+        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = part_of(area, thread, g)
+            if part.is_tile:
+                scale = real(u32(scales[part.tile]).view(f32))
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    c0, c1, c2, c3 = word(codes[i0]), word(codes[i1]), word(codes[i2]), word(codes[i3])
+                    values[i0] = bits_of(c0, scale, sign_bit, back)
+                    values[i1] = bits_of(c1, scale, sign_bit, back)
+                    values[i2] = bits_of(c2, scale, sign_bit, back)
+                    values[i3] = bits_of(c3, scale, sign_bit, back)
+                    left = i64(left - BATCH)
+
+    return gpu_kernel(decode)
+
+
+@cache
+def integers_kernel(target: int, affine: bool) -> Any:
+    """Return the kernel `(codes, values, areas, scales, zero points, highest)` for values of `target` bits."""
+
+    @scalar
+    def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
+        """Return the bits of the float64 (code - zero point) * scale."""
+        return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
+
+    bits_of = scalar(integer_value if target == 32 else exact_bits)
+
+    def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
+        g = area_fields(places)
+        thread = i64(cuda.threadIdx.x)
+        for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
+            part = part_of(area, thread, g)
+            if part.is_tile:
+                scale = u32(scales[part.tile]).view(f32)
+                zero_point = i64(0)
+                if affine:
+                    zero_point = i64(zero_points[part.tile])
+                    zero_point = zero_point - 256 if zero_point > highest else zero_point
+                w = walk_of(part, g)
+                i, c, left = w.first, w.column, w.count
+                while left > 0:
+                    i0, i1, i2, i3, i, c = batch_of(i, c, left, w)
+                    c0, c1, c2, c3 = i64(codes[i0]), i64(codes[i1]), i64(codes[i2]), i64(codes[i3])
+                    values[i0] = bits_of(c0 - 256 if c0 > highest else c0, zero_point, scale)
+                    values[i1] = bits_of(c1 - 256 if c1 > highest else c1, zero_point, scale)
+                    values[i2] = bits_of(c2 - 256 if c2 > highest else c2, zero_point, scale)
+                    values[i3] = bits_of(c3 - 256 if c3 > highest else c3, zero_point, scale)
+                    left = i64(left - BATCH)
+
+    return gpu_kernel(decode)
+
+
+@cache
+def transpose_kernel() -> Any:
+    """Return the kernel `(source, target, rows, columns)`, which transposes a flat matrix of words."""
+
+    def transpose(source: Any, target: Any, rows: Any, columns: Any) -> None:
+        for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):
+            target[i] = source[i % rows * columns + i // rows]
+
+    return gpu_kernel(transpose)
