@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from fpsim.analysis.measures.rounding_error import RoundingWay, finite_amax
 from fpsim.arrays import float_array, without_gradient
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown, unknown
 from fpsim.formats.element import Element, element_format
@@ -150,9 +150,7 @@ class Comparison:
             for row in self.rows
             for r in (row.report,)
         )
-        lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-        head = "".join(f"<th>{name}</th>" for name in heads)
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+        return html_table(heads, rows)
 
 
 def compare(

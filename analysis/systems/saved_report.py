@@ -1,4 +1,4 @@
-"""Base of reports on systems: files of JSON that keep every bit, and tables for notebooks."""
+"""Base of reports on systems: JSON files that keep every bit, data frames, and tables for notebooks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
 
 
 class SavedReport:
-    """A report of numbers and texts that is saved as JSON, every bit of it."""
+    """A report with `rows`, saved as JSON with every bit.
+
+    Attributes:
+      KIND: name of the report in its file, which `load` checks.
+      ROW: dataclass of a row.
+      UNSAVED: names of fields that files leave out.
+      RENAMED: old name -> new name of fields of a row, for older files.
+    """
 
     KIND = ""
+    ROW: ClassVar[Any] = None
+    RENAMED: ClassVar[dict[str, str]] = {}
+    rows: Any
     UNSAVED: ClassVar[tuple[str, ...]] = ()  # names of fields that files leave out
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -43,13 +55,14 @@ class SavedReport:
         """
         contents = cls._read(path)
         try:
-            if missing := {each.name for each in fields(cls)} - {*contents, *cls.UNSAVED}:  # type: ignore[arg-type]
+            if missing := {x.name for x in fields(cls)} - {*contents, *cls.UNSAVED}:  # type: ignore[arg-type]
                 raise KeyError(*missing)
-            return cls._made(contents)
+            rows = [{cls.RENAMED.get(name, name): value for name, value in row.items()} for row in contents["rows"]]
+            return cls._made({**contents, "rows": tuple(cls.ROW(**row) for row in rows)})
         except (TypeError, ValueError, KeyError, AttributeError):
             raise ValueError(
-                f"{path_of(path)}: wanted {cls.KIND} as save() wrote it; parts are missing or of another kind. Save it "
-                "again."
+                f"{path_of(path)}: wanted {cls.KIND} as save() wrote it; parts are missing or have other types. Save "
+                "it again."
             ) from None
 
     def _saved(self) -> dict[str, Any]:
@@ -58,12 +71,21 @@ class SavedReport:
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Self:
-        """Return a report of the fields that were saved, with tuples in place of lists."""
+        """Return a report of the saved fields, whose rows are made already; lists become tuples where fields are."""
         return cls(**contents)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for each row of the report."""
+        return frame([asdict(row) for row in self.rows])
+
+    def _repr_html_(self) -> str:
+        """Return the report's text, a paragraph for each line, and a table of its rows."""
+        text = "".join(f"<p>{html.escape(line)}</p>" for line in str(self).splitlines())
+        return text + html_table([x.name for x in fields(self.ROW)], (asdict(row).values() for row in self.rows))
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return what `save` wrote.
+        """Return the contents of a file that `save` wrote.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -88,16 +110,3 @@ def _as_lists(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_as_lists(item) for item in value]
     return value
-
-
-def table(names: list[str], rows: list[dict[str, Any]]) -> str:
-    """Return a table in HTML."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_text(row[name]))}</td>" for name in names) + "</tr>" for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _text(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -23,7 +23,7 @@ from fpsim.files import path_of
 
 INDEX = ".index.json"
 INDEX_BYTES = 1 << 28
-WEIGHTS = (".safetensors", ".gguf")  # what a folder's weights are in, where it has other tensor files too
+WEIGHTS = (".safetensors", ".gguf")  # files that hold a folder's weights if it also has other tensor files
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -31,14 +31,14 @@ class CheckpointTensors(Mapping[str, Array]):
     """The tensors of a checkpoint by the names and in the shapes that the unquantised model has them.
 
     A tensor is read and decoded when it is looked up, and is not kept. Files are read rather than mapped into memory,
-    so that one that another process cuts short gives an error and no crash.
+    so that a file that another process truncates causes an error and not a crash.
 
     Attributes:
-      path: as it was passed.
+      path: the path that was passed.
       layout: the name of the layout of its quantised weights, such as "compressed-tensors:nvfp4"; "plain" without any;
         names joined by " + " where there are several.
       layouts: name of each tensor -> its layout, "plain" for those that are not quantised.
-      notes: a line for each stored tensor that is not among them, and why.
+      notes: a line for each stored tensor that is left out, with the reason.
     """
 
     def __init__(self, path: Path, tensors: Sequence[Tensor], notes: Sequence[str], dtype: str) -> None:
@@ -80,7 +80,7 @@ class CheckpointTensors(Mapping[str, Array]):
         return len(self._tensors)
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor to be read in chunks; the last two axes of `Tensor.shape` are as they are stored.
+        """Return a tensor that is read in chunks; the last two axes of `Tensor.shape` are in the stored order.
 
         Raises:
           KeyError: the checkpoint has no tensor of that name; the message suggests the nearest.
@@ -98,7 +98,7 @@ class CheckpointTensors(Mapping[str, Array]):
 
 
 def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
-    """Open a checkpoint, quantised or not: real values by the names that the unquantised model has.
+    """Open a checkpoint, quantised or not, as a mapping of the unquantised model's tensor names to real values.
 
     Only headers and small tensors of settings are read; a tensor's values are read and decoded when it is looked up.
     They have the bits that the library that wrote the layout reads: DeepSeek's FP8, compressed-tensors, ModelOpt,
@@ -106,8 +106,8 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
     Args:
       path: a .safetensors, .gguf, .pt, .bin, .npz or .npy file, a `.index.json` of shards, or a folder of them.
-      dtype: of the model that weights are loaded into: "float32", or "bfloat16" or "float16", to which quantised
-        weights are rounded as their library does. The arrays are float32 in any case.
+      dtype: dtype of the model into which the weights are loaded: "float32", or "bfloat16" or "float16", to which
+        quantised weights are rounded as by their library. The arrays are float32 in any case.
 
     Returns:
       A mapping of names to float32 arrays, with `.layout`, `.layouts`, `.notes` and `.tensor(name)`.
@@ -130,7 +130,7 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
     tensors, more = joined(stored)
     often = [name for name, count in Counter(one.name for one in tensors).items() if count > 1]
     if often:
-        raise TensorFileError(f"{target}: {often[0]} is in several files of the folder; pass one file, or an index")
+        raise TensorFileError(f"{target}: {often[0]} is in several files of the folder. Pass one file, or an index")
     if not tensors:
         first = [*notes, *more]
         why = f"; {first[0].partition(': ')[2]}" if first else ""
@@ -139,10 +139,10 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the tensors of a checkpoint as they are stored, codes and scales apart, and a line for each left out.
+    """Return the stored tensors of a checkpoint, codes and scales apart, and a line for each one left out.
 
     Raises:
-      TensorFileError: a file is missing or damaged, or lacks tensors that the index says it has.
+      TensorFileError: a file is missing or damaged, or does not have a tensor that the index says it has.
     """
     from fpsim.analysis.tensors.files import read_stored
 
@@ -150,18 +150,19 @@ def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
     tensors: list[Tensor] = []
     notes: list[str] = []
     for file in files:
-        found, skipped = read_stored(file)
-        tensors += found
+        stored, skipped = read_stored(file)
+        tensors += stored
         notes += skipped
-        lost = index.get(file.name, set()) - {one.name for one in found} - {_name_in(line) for line in skipped}
+        left_out = {line.partition(": ")[2].partition(" left out")[0] for line in skipped}
+        lost = index.get(file.name, set()) - {one.name for one in stored} - left_out
         if lost:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            raise TensorFileError(f"{file}: lacks {min(lost)}{more}, which the index says is in it")
+            raise TensorFileError(f"{file}: {min(lost)}{more} is missing, although the index names this file for it")
     return tensors, notes
 
 
 def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
-    """Return the tensor files of a checkpoint, and the names that its index says each one has ({} without an index).
+    """Return the tensor files of a checkpoint, and for each the names in its index ({} without an index).
 
     Raises:
       TensorFileError: there is none, or a shard of the index is missing.
@@ -170,8 +171,8 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 
     index = path if path.name.endswith(INDEX) else None
     if path.is_dir():
-        found = sorted(path.glob(f"*{INDEX}"))
-        preferred = [one for one in found if ".safetensors" in one.name] or found
+        indexes = sorted(path.glob(f"*{INDEX}"))
+        preferred = [one for one in indexes if ".safetensors" in one.name] or indexes
         index = preferred[0] if preferred else None
     if index is None:
         files = tensor_files(path)
@@ -185,12 +186,14 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
     missing = [file for file in names if not (index.parent / file).is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise TensorFileError(f"{index}: its shard {missing[0]}{more} is missing; wanted {len(names)} files beside it")
+        raise TensorFileError(
+            f"{index}: its shard {missing[0]}{more} is missing; wanted {len(names)} files in the same folder"
+        )
     return [index.parent / file for file in names], names
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return the file of each tensor by an index."""
+    """Return the file of each tensor, from an index."""
     try:
         if index.stat().st_size > INDEX_BYTES:
             raise TensorFileError(f"{index}: damaged, an index of more than {INDEX_BYTES:,} bytes")
@@ -201,17 +204,12 @@ def _weight_map(index: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise TensorFileError(f"{index}: damaged or not an index of shards ({one_line(problem)})") from problem
     if not entries or not all(isinstance(file, str) and Path(file).name == file and file for _, file in entries):
-        raise TensorFileError(f"{index}: damaged, its weight_map must name files beside it")
+        raise TensorFileError(f"{index}: damaged, its weight_map must name files of the same folder")
     return dict(entries)
 
 
-def _name_in(line: str) -> str:
-    """Return the tensor that a line about what is left out names."""
-    return line.partition(": ")[2].partition(" left out")[0]
-
-
 def _missing(name: object, names: Sequence[str], path: str) -> str:
-    """Return the message about a tensor that a checkpoint lacks."""
+    """Return the message about a tensor that a checkpoint does not have."""
     near = difflib.get_close_matches(str(name), names, 1) if isinstance(name, str) else []
     hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(list(names)[:3])}, ..."
     return f"{path} has no tensor {shown(name)}.{hint}"

@@ -1,7 +1,7 @@
-"""Tensor files that NumPy and safetensors write, read in place: the header is checked, the elements come in chunks.
+"""Tensor files that NumPy and safetensors write, read in place: the header is checked, elements are read in chunks.
 
 Files are untrusted: nothing is unpickled, every size is checked against the file's before anything is allocated, and
-elements are read rather than mapped, so that a file cut short gives an error and not a bus error.
+elements are read rather than mapped, so that a truncated file causes an error and not a bus error.
 """
 
 from __future__ import annotations
@@ -24,19 +24,16 @@ from fpsim.arrays import FORMAT_OF, Array
 
 HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
 NPY_HEADER_LIMIT = 10_000  # bytes of a .npy header, as in NumPy, which reads up to 4 GiB before it compares
-COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's; others make files of any size of a few bytes
-PACKED_BYTES, PACKED_TIMES = (
-    1 << 26,
-    100,
-)  # an array beyond this size that is packed into less than a hundredth is a trap
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's; others expand a few bytes to any size
+PACKED_BYTES, PACKED_TIMES = 1 << 26, 100  # larger arrays that are compressed more than this are refused as traps
 
-# safetensors' names of dtypes -> what holds them; None: not floats, or not whole bytes.
+# safetensors' names of float dtypes -> dtypes.
 SAFETENSORS_DTYPES: dict[str, Any] = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
     "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2, "F8_E8M0": ml_dtypes.float8_e8m0fnu,
     "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz, "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
 }  # fmt: skip
-# Those of integers, which may be codes.
+# safetensors' names of integer dtypes, which may be codes.
 SAFETENSORS_CODES: dict[str, Any] = {
     "U8": np.uint8, "I8": np.int8, "I32": np.int32, "U32": np.uint32, "I64": np.int64,
 }  # fmt: skip
@@ -46,10 +43,10 @@ OTHER_BITS = {
 
 
 def tensor_files(path: Path) -> list[Path]:
-    """The tensor files that a path names: itself, or those in a folder.
+    """Return the tensor files of a path: itself, or those in a folder.
 
     Raises:
-      TensorFileError: there is nothing, or nothing that can be read.
+      TensorFileError: there is no such file, or none that can be read.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS and file.is_file())
@@ -59,7 +56,7 @@ def tensor_files(path: Path) -> list[Path]:
     if not path.exists():
         raise TensorFileError(f"{path}: no such file")
     if path.suffix.lower() not in READERS:
-        raise TensorFileError(f"{path}: unknown kind of file; wanted {', '.join(READERS)}")
+        raise TensorFileError(f"{path}: unknown file extension; wanted {', '.join(READERS)}")
     return [path]
 
 
@@ -77,7 +74,7 @@ def read_file(path: Path) -> Found:
 
 
 def read_stored(path: Path) -> Found:
-    """Return the tensors of a file as they are stored, codes and scales apart, and a line for each one left out.
+    """Return the stored tensors of a file, codes and scales apart, and a line for each one left out.
 
     Raises:
       TensorFileError: it cannot be read, or is damaged.
@@ -93,14 +90,14 @@ def read_stored(path: Path) -> Found:
 
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
-    """Return the error of a file without a tensor to study; notes: why those in it are left out."""
+    """Return the error of a file without a tensor to study; notes: reasons for those left out."""
     first = f"; {notes[0].partition(': ')[2]}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether fpsim rounds arrays of that dtype."""
+    """Return whether fpsim rounds arrays of that dtype."""
     return dtype.newbyteorder("=") in FORMAT_OF
 
 
@@ -108,7 +105,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype of the .npy data that starts here; the position is then that of the first element."""
+    """Return shape and dtype of the .npy data at the current position, and move to its first element."""
     try:
         version = np.lib.format.read_magic(opened)
         if version not in ((1, 0), (2, 0)):  # 3.0 exists for the field names of structured arrays
@@ -124,7 +121,7 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
             shape, _, dtype = np.lib.format.read_array_header_2_0(header)
     except TensorFileError:
         raise
-    except Exception as problem:  # whatever a damaged header makes NumPy's parser raise
+    except Exception as problem:  # NumPy's parser raises many types for damaged headers
         raise TensorFileError(f"{path}: damaged .npy header ({one_line(problem)})") from problem
     if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in shape):
         raise TensorFileError(f"{path}: damaged .npy header (shape {shape})")
@@ -132,36 +129,33 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
-    """Why an array is not studied."""
+    """Return the line that says why an array is left out."""
     if dtype.kind == "V" and not dtype.names and dtype.itemsize <= 2:
         return (
-            f"{path}: {name} holds raw bytes ({dtype.str}), which is how NumPy saves ml_dtypes arrays; "
-            "save it with safetensors or as x.astype(np.float32)"
+            f"{path}: {name} holds raw bytes ({dtype.str}), as NumPy saves ml_dtypes arrays. Save it with safetensors "
+            "or as x.astype(np.float32)"
         )
     kind = "objects" if dtype.hasobject else dtype.name
     return f"{path}: {name} left out, it holds {kind} and not floats"
 
 
 def _read_npy(path: Path) -> Found:
+    """Return the tensor of a .npy file."""
     with path.open("rb") as opened:
         shape, dtype = _npy_header(opened, path)
         offset = opened.tell()
     if not is_float(dtype):
         return [], [_left_out(path, path.stem, dtype)]
     count = math.prod(shape)
-    found = path.stat().st_size - offset
-    if found != count * dtype.itemsize:
-        raise TensorFileError(f"{path}: damaged, {count * dtype.itemsize} bytes of elements wanted and {found} found")
+    size_in_file = path.stat().st_size - offset
+    if size_in_file != count * dtype.itemsize:
+        raise TensorFileError(f"{path}: damaged, wanted {count * dtype.itemsize} bytes of elements, got {size_in_file}")
 
-    def read(size: int) -> Iterator[Array]:
-        with path.open("rb") as opened:
-            opened.seek(offset)
-            yield from stream(opened, dtype, count, size, path)
-
-    return [Tensor(path.stem, shape, dtype.name, read, str(path))], []
+    return [Tensor(path.stem, shape, dtype.name, reader(path, offset, dtype, count, dtype.byteorder), str(path))], []
 
 
 def _read_npz(path: Path) -> Found:
+    """Return the tensors of a .npz file."""
     tensors, notes = [], []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -173,11 +167,11 @@ def _read_npz(path: Path) -> Found:
                     continue
                 name = member.filename.removesuffix(".npy")
                 if member.compress_type not in COMPRESSIONS:
-                    raise TensorFileError(f"{path}: {name} is compressed in another way than NumPy's; save it again")
+                    raise TensorFileError(f"{path}: {name} has a compression that NumPy does not write. Save it again")
                 if member.file_size > max(PACKED_BYTES, PACKED_TIMES * member.compress_size):
                     raise TensorFileError(
                         f"{path}: {name} unpacks to {member.file_size} bytes from {member.compress_size}, more than "
-                        f"{PACKED_TIMES} times as many; save it with np.savez, uncompressed, if it is meant"
+                        f"{PACKED_TIMES} times as many. If that is right, save it uncompressed, with np.savez"
                     )
                 with archive.open(member) as opened:
                     shape, dtype = _npy_header(opened, path)
@@ -192,7 +186,7 @@ def _read_npz(path: Path) -> Found:
                 tensors.append(Tensor(name, shape, dtype.name, read, str(path), left_out=left_out))
     except TensorFileError:
         raise
-    except Exception as problem:  # zipfile raises a good dozen kinds for damaged archives
+    except Exception as problem:  # zipfile raises a dozen types for damaged archives
         raise TensorFileError(f"{path}: damaged or not an .npz archive ({one_line(problem)})") from problem
     return tensors, notes
 
@@ -200,6 +194,8 @@ def _read_npz(path: Path) -> Found:
 def _npz_reader(
     path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[int], Iterator[Array]]:
+    """Return the function that reads an array of a .npz file."""
+
     def read(size: int) -> Iterator[Array]:
         try:
             with zipfile.ZipFile(path) as archive, archive.open(member) as opened:
@@ -218,7 +214,7 @@ def _npz_reader(
 
 
 def safetensors_metadata(path: Path) -> dict[str, str]:
-    """Return the texts that a .safetensors file holds beside its tensors.
+    """Return the metadata of a .safetensors file, names to texts.
 
     Raises:
       TensorFileError: its header is damaged.
@@ -249,6 +245,7 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _read_safetensors(path: Path) -> Found:
+    """Return the tensors of a .safetensors file."""
     header, header_bytes = _safetensors_header(path)
     available = path.stat().st_size - 8
     header.pop("__metadata__", None)
@@ -259,7 +256,7 @@ def _read_safetensors(path: Path) -> Found:
             raise TensorFileError(f"{path}: damaged .safetensors header ({name!r} starts at {begin}, not at {end})")
         end = stop
     if end != available - header_bytes:
-        raise TensorFileError(f"{path}: damaged, {end} bytes of elements wanted and {available - header_bytes} found")
+        raise TensorFileError(f"{path}: damaged, wanted {end} bytes of elements, got {available - header_bytes}")
     tensors, notes = [], []
     for name, dtype_name, shape, begin, _ in rows:
         left_out = "" if dtype_name in SAFETENSORS_DTYPES else f"{path}: {name} left out, it holds {dtype_name}"
@@ -274,14 +271,15 @@ def _read_safetensors(path: Path) -> Found:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    """Return pairs as a dict, or raise ValueError if a name occurs twice."""
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return entries
 
 
 def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """dtype, shape and offsets of one tensor, consistent with each other."""
+    """Return dtype, shape and offsets of a tensor, checked against each other."""
 
     def damaged(problem: str) -> TensorFileError:
         return TensorFileError(f"{path}: damaged .safetensors header ({problem} of {name!r})")
@@ -308,22 +306,25 @@ def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, .
     return dtype, tuple(shape), offsets[0], offsets[1]
 
 
-# ---- kinds of files that have a module of their own
+# ---- files with separate modules, which load on first use
 
 
 def _read_torch(path: Path) -> Found:
+    """Return the tensors of a torch file."""
     from fpsim.analysis.tensors.torch_file import read_torch
 
     return read_torch(path)
 
 
 def _read_onnx(path: Path) -> Found:
+    """Return the tensors of a .onnx file."""
     from fpsim.analysis.tensors.onnx_file import read_onnx
 
     return read_onnx(path)
 
 
 def _read_gguf(path: Path) -> Found:
+    """Return the tensors of a .gguf file."""
     from fpsim.analysis.tensors.gguf_file import read_gguf
 
     return read_gguf(path)

@@ -1,7 +1,7 @@
-"""Tensors of .gguf files: the header is walked in place, floats come as stored, quantised blocks as their values.
+"""Tensors of .gguf files: floats as stored, quantised blocks as their values.
 
-The layout is that of ggml's docs/gguf.md. fpsim reads headers itself, since a file is untrusted and the gguf package
-maps it and believes its counts. Blocks of the kinds K and IQ are decoded by that package, a chunk at a time.
+The layout is that of ggml's docs/gguf.md. fpsim reads headers itself, because a file is untrusted and the gguf package
+maps the file and trusts its counts. Blocks of the types K and IQ are decoded by that package, a chunk at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.gguf_blocks import BLOCK, KINDS
+from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
@@ -25,10 +26,10 @@ from fpsim.display.optional import load
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-ALIGNMENT = 32  # bytes, where the file does not say
+ALIGNMENT = 32  # bytes, unless the file has another
 NAME_LIMIT = 65_535  # bytes of a key, as in the specification; tensors' names are shorter
 DIMENSIONS_LIMIT = 8  # ggml has 4
-DEPTH_LIMIT = 4  # arrays in arrays, which no writer makes
+DEPTH_LIMIT = 4  # arrays in arrays, which no program writes
 STRING, ARRAY = 8, 9
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # type of a value -> its size
 FLOATS: dict[int, Any] = {0: np.float32, 1: np.float16, 28: np.float64, 30: ml_dtypes.bfloat16}
@@ -36,7 +37,7 @@ INTEGERS = {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
 
 
 class _Entry(NamedTuple):
-    """A tensor as the header describes it: its dimensions slowest first, its type, where it begins among the data."""
+    """A tensor as the header describes it: dimensions (slowest first), type, and the offset of its data."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +46,7 @@ class _Entry(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """A quantised type: its name, how many elements a block has, how many bytes, and what decodes bytes of blocks."""
+    """A quantised type: its name, the elements and bytes of a block, and the function that decodes blocks."""
 
     name: str
     elements: int
@@ -54,10 +55,11 @@ class _Blocks(NamedTuple):
 
 
 def read_gguf(path: Path) -> Found:
-    """The float and quantised tensors of a .gguf file; quantised ones have the float32 values of their blocks.
+    """Return the tensors of a .gguf file, quantised ones as the float32 values of their blocks, and lines for those
+    left out.
 
     Raises:
-      TensorFileError: damaged, or of a version that fpsim does not know.
+      TensorFileError: the file is damaged, or has an unknown version.
     """
     with path.open("rb") as opened:
         header = _Header(opened, path)
@@ -82,18 +84,18 @@ def read_gguf(path: Path) -> Found:
             blocks = None if entry.kind in FLOATS else _blocks(entry.kind)
             bits = None if blocks is None else 8 * blocks.bytes / blocks.elements
             layout = "" if blocks is None else f"gguf:{blocks.name}"
-            word = _word(entry.kind)
-            tensors.append(Tensor(entry.name, entry.shape, word, read, str(path), bits=bits, layout=layout))
+            dtype = _dtype_name(entry.kind)
+            tensors.append(Tensor(entry.name, entry.shape, dtype, read, str(path), bits=bits, layout=layout))
     last = 0
     for begin, end, name in sorted(ends):
-        if begin < last and end > begin:  # a small file would be an endless study
-            raise TensorFileError(f"{path}: damaged .gguf header ({name!r} lies over another tensor)")
+        if begin < last and end > begin:  # else a small file could hold any number of large tensors
+            raise TensorFileError(f"{path}: damaged .gguf header ({name!r} overlaps another tensor)")
         last = max(last, end)
     return tensors, notes
 
 
 class _Header:
-    """The header of an open file, read from its beginning; `data` is where the elements begin."""
+    """The header of an open file, read from its start; `data` is the position of the elements."""
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened
@@ -104,7 +106,7 @@ class _Header:
         self.data = 0
 
     def read(self) -> list[_Entry]:
-        """Every tensor's entry."""
+        """Return the entry of every tensor."""
         if self._take(4) != MAGIC:
             raise TensorFileError(f"{self.path}: damaged or not a .gguf file (it does not begin with GGUF)")
         version = self._number("I")
@@ -114,7 +116,7 @@ class _Header:
         if version not in VERSIONS:
             raise TensorFileError(f"{self.path}: .gguf version {version}; wanted {' or '.join(map(str, VERSIONS))}")
         tensors, pairs = self._number("Q"), self._number("Q")
-        for _ in range(pairs):  # each takes bytes, of which there are only so many
+        for _ in range(pairs):  # each takes bytes of the file, so that this ends
             key, kind = self._text(), self._number("I")
             if key == "general.alignment" and kind == 4:
                 self.alignment = self._number("I")
@@ -131,6 +133,7 @@ class _Header:
         return entries
 
     def _entry(self) -> _Entry:
+        """Read the entry of a tensor."""
         name, count = self._text(), self._number("I")
         if count > DIMENSIONS_LIMIT:
             raise self._damaged(f"{count} dimensions of {name!r}")
@@ -143,7 +146,7 @@ class _Header:
         return _Entry(name, shape, kind, offset)
 
     def _skip_value(self, kind: int, depth: int) -> None:
-        """Step over a value of the metadata."""
+        """Skip a value of the metadata."""
         if kind in SCALAR_BYTES:
             self._skip(SCALAR_BYTES[kind])
         elif kind == STRING:
@@ -159,18 +162,21 @@ class _Header:
             raise self._damaged(f"a value of type {kind}")
 
     def _text(self) -> str:
+        """Read a string."""
         length = self._number("Q")
         if length > NAME_LIMIT:
             raise self._damaged(f"a name of {length} bytes")
         try:
             return self._take(length).decode()
         except UnicodeDecodeError as problem:
-            raise self._damaged("a name that is no UTF-8") from problem
+            raise self._damaged("a name that is not UTF-8") from problem
 
     def _number(self, kind: str) -> int:
+        """Read a number of a type of `struct`."""
         return int(struct.unpack(f"{self.order}{kind}", self._take(struct.calcsize(f"={kind}")))[0])
 
     def _take(self, count: int) -> bytes:
+        """Read `count` bytes."""
         self._count(count)
         data = read_fully(self.opened, count)
         if len(data) < count:
@@ -178,27 +184,30 @@ class _Header:
         return data
 
     def _skip(self, count: int) -> None:
+        """Skip `count` bytes."""
         self._count(count)
         self.opened.seek(count, os.SEEK_CUR)
 
     def _count(self, count: int) -> None:
+        """Subtract bytes from those left in the file."""
         self.left -= count
         if self.left < 0:
             raise self._damaged("it ends early")
 
     def _damaged(self, problem: str) -> TensorFileError:
+        """Return the error of a damaged header."""
         return TensorFileError(f"{self.path}: damaged .gguf header ({problem})")
 
 
 def _size(entry: _Entry, path: Path) -> int | None:
-    """Bytes of a tensor; None where its type is unknown, or gguf, which knows it, is not installed."""
+    """Return the bytes of a tensor; None for an unknown type, which may need the gguf package."""
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
     blocks = _blocks(entry.kind)
     if blocks is None:
         return None
     if blocks.elements > 1 and (not entry.shape or entry.shape[-1] % blocks.elements):
-        raise TensorFileError(f"{path}: damaged .gguf header (shape of {entry.name!r}, which has no whole blocks)")
+        raise TensorFileError(f"{path}: damaged .gguf header (the shape of {entry.name!r} is not one of whole blocks)")
     return math.prod(entry.shape) // blocks.elements * blocks.bytes
 
 
@@ -219,8 +228,8 @@ def _blocks(kind: int) -> _Blocks | None:
     return _Blocks(number.name, elements, size, lambda data: gguf.quants.dequantize(data.reshape(1, -1), number))
 
 
-def _word(kind: int) -> str:
-    """What tables call a type: a dtype, or ggml's name in lower case."""
+def _dtype_name(kind: int) -> str:
+    """Return the name of a type in tables: a dtype, or ggml's name in lower case."""
     if kind in FLOATS:
         return str(np.dtype(FLOATS[kind]).name)
     blocks = _blocks(kind)
@@ -228,7 +237,7 @@ def _word(kind: int) -> str:
 
 
 def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
-    """What reads a tensor, or why it is left out."""
+    """Return the function that reads a tensor, or the reason why it is left out."""
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:
         dtype = np.dtype(FLOATS[entry.kind])
@@ -241,24 +250,25 @@ def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iter
     if blocks is None:
         if importlib.util.find_spec("gguf") is None:
             return (
-                f"it holds {_word(entry.kind)}, and quantised types need gguf, which is not installed: pip install gguf"
+                f"it holds {_dtype_name(entry.kind)}, and quantised types need gguf, which is not installed: "
+                "pip install gguf"
             )
-        return f"it holds {_word(entry.kind)}, which the installed gguf does not know"
+        return f"it holds {_dtype_name(entry.kind)}, which the installed gguf does not know"
     if header.order == ">":
         return f"it holds {blocks.name.lower()} in a big-endian file"
     try:
         _decoded(bytes(blocks.bytes), blocks)
-    except Exception as problem:  # NotImplementedError, and whatever a later gguf raises
+    except Exception as problem:  # NotImplementedError, or another type in later versions of gguf
         return f"it holds {blocks.name.lower()}, which the installed gguf does not decode ({one_line(problem)})"
 
     def read(size: int) -> Iterator[Array]:
-        return _in_size(_values(path, begin, count // blocks.elements, blocks, size), size)
+        return pieces_of(_values(path, begin, count // blocks.elements, blocks, size), size)
 
     return read
 
 
 def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> Iterator[Array]:
-    """The float32 values of `count` blocks, about `size` of them at a time.
+    """Yield the float32 values of `count` blocks, about `size` of them at a time.
 
     Raises:
       TensorFileError: the file ends early.
@@ -275,22 +285,7 @@ def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> I
 
 
 def _decoded(data: bytes, blocks: _Blocks) -> Array:
-    """The values of whole blocks."""
+    """Return the values of whole blocks."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(np.frombuffer(data, np.uint8).reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)
-
-
-def _in_size(parts: Iterator[Array], size: int) -> Iterator[Array]:
-    """The same elements in arrays of `size` (the last: the rest)."""
-    held: list[Array] = []
-    count = 0
-    for part in parts:
-        held.append(part)
-        count += part.size
-        while count >= size:
-            whole = np.concatenate(held) if len(held) > 1 else held[0]
-            yield whole[:size]
-            held, count = [whole[size:]], count - size
-    if count:
-        yield np.concatenate(held)

@@ -1,8 +1,8 @@
-"""Tensors of .onnx files: initializers and constants, read where they lie in the file or beside it.
+"""Tensors of .onnx files: initializers and constants, read in place from the model or its external files.
 
-A model is a protobuf. It is walked as the wire format says (protobuf.dev, "Encoding") with the field numbers of
-onnx.proto, since a parser would first copy a file of any size, and unpack a hostile one to many times its size. Only
-names, shapes and places are kept, so that memory does not grow with the elements, and the onnx package is not needed.
+A model is a protobuf. It is read by the wire format (protobuf.dev, "Encoding") with the field numbers of onnx.proto,
+because a parser would first copy the whole file, and expand a malicious one to many times its size. Only names, shapes
+and positions are kept, so that memory does not grow with the elements, and the onnx package is not needed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
 from fpsim.errors import shown
 
-FIELDS_LIMIT = 20_000_000  # of the graph: more than a model has, and less than a minute of work
+FIELDS_LIMIT = 20_000_000  # fields of a file: more than a model has, and less than a minute of work
 DEPTH_LIMIT = 64  # graphs in nodes in graphs
 TEXT_LIMIT = 65_535  # bytes of a name or path
 DIMENSIONS_LIMIT = 64
-SHARED_LIMIT = 64  # bytes of all tensors, in bytes of the files: tensors may share data, but not that much of it
+SHARED_LIMIT = 64  # limit of the bytes of all tensors / bytes of the files: tensors may share some data
 BYTES_AT_ONCE = 1 << 16  # bytes of varints that are read at a time
 VARINT, EIGHT, SPAN, FOUR = 0, 1, 2, 5  # wire types
 
@@ -41,7 +41,7 @@ ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = 5, 6, 1
 DIMS, DATA_TYPE, SEGMENT, FLOATS, INTEGERS, NAME, RAW, DOUBLES, EXTERNAL, LOCATION = 1, 2, 3, 4, 5, 8, 9, 10, 13, 14
 KEY, VALUE = 1, 2  # of an entry about external data
 
-# TensorProto.DataType -> what holds it.
+# TensorProto.DataType -> dtype.
 DTYPES: dict[int, Any] = {
     1: np.float32, 10: np.float16, 11: np.float64, 16: ml_dtypes.bfloat16, 17: ml_dtypes.float8_e4m3fn,
     18: ml_dtypes.float8_e4m3fnuz, 19: ml_dtypes.float8_e5m2, 20: ml_dtypes.float8_e5m2fnuz,
@@ -64,22 +64,22 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Proto:
-    """A TensorProto, with the places of its data."""
+    """A TensorProto, with the positions of its data."""
 
     name: str = ""
     shape: list[int] = field(default_factory=list)
     kind: int = 0
-    data: dict[int, list[_Span]] = field(default_factory=dict)  # field -> where it stands
+    data: dict[int, list[_Span]] = field(default_factory=dict)  # field -> positions
     external: dict[str, str] = field(default_factory=dict)
     is_external: bool = False
     is_segment: bool = False
 
 
 def read_onnx(path: Path) -> Found:
-    """The float initializers and constants of a model and its subgraphs, also those in external files.
+    """Return the float initializers and constants of a model and its subgraphs, also those in external files.
 
     Raises:
-      TensorFileError: damaged, not an ONNX model, or its external data are missing or outside its folder.
+      TensorFileError: the file is damaged or not an ONNX model, or external data are missing or outside its folder.
     """
     with path.open("rb") as opened:
         walk = _Walk(opened, path)
@@ -92,9 +92,9 @@ def read_onnx(path: Path) -> Found:
     for proto in protos:
         dtype = DTYPES.get(proto.kind)
         if dtype is None:
-            word = OTHERS.get(proto.kind, f"type {proto.kind}")
-            why = "; quantised weights are integers with scales of their own" if word in QUANTISED else ""
-            notes.append(f"{path}: {proto.name} left out, it holds {word} and not floats{why}")
+            held = OTHERS.get(proto.kind, f"type {proto.kind}")
+            why = "; quantised weights are integers with separate scales" if held in QUANTISED else ""
+            notes.append(f"{path}: {proto.name} left out, it holds {held} and not floats{why}")
             continue
         read = _read_of(proto, np.dtype(dtype), path, sizes)
         if isinstance(read, str):
@@ -108,11 +108,11 @@ def read_onnx(path: Path) -> Found:
         last = use.outputs_last if use else None
         tensors.append(Tensor(proto.name, shape, np.dtype(dtype).name, read, str(path), role=role, outputs_last=last))
     if total > SHARED_LIMIT * sum(sizes.values()):
-        raise TensorFileError(f"{path}: its tensors together are more than {SHARED_LIMIT} times as large as its files")
+        raise TensorFileError(f"{path}: its tensors are together more than {SHARED_LIMIT} times as large as its files")
     return tensors, notes
 
 
-# ---- where the tensors are
+# ---- positions of the tensors
 
 
 class _Walk:
@@ -126,7 +126,7 @@ class _Walk:
         self.nodes: list[Node] = []
 
     def model(self) -> list[_Proto]:
-        """Every tensor of the file."""
+        """Return every tensor of the file."""
         protos: list[_Proto] = []
         graphs = 0
         for number, value in self._fields(_Span(0, self.path.stat().st_size)):
@@ -142,6 +142,7 @@ class _Walk:
         return protos
 
     def _graph(self, span: _Span, depth: int) -> Iterator[_Proto]:
+        """Yield the tensors of a graph and its subgraphs."""
         if depth > DEPTH_LIMIT:
             raise self._damaged(f"graphs nest deeper than {DEPTH_LIMIT} levels")
         for number, value in self._fields(span):
@@ -154,7 +155,7 @@ class _Walk:
                     self.sparse += 1
 
     def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """The value of a Constant, called like its output, and the tensors of a node's graphs."""
+        """Yield the value of a Constant, named after its output, and the tensors of a node's graphs."""
         kind = ""
         attributes, inputs, outputs = [], [], []
         for number, value in self._fields(span):
@@ -189,6 +190,7 @@ class _Walk:
             settings[name] = integers
 
     def _tensor(self, span: _Span) -> _Proto:
+        """Return a TensorProto."""
         proto = _Proto()
         for number, value in self._fields(span):
             if isinstance(value, int):
@@ -209,7 +211,7 @@ class _Walk:
             elif number == SEGMENT:
                 proto.is_segment = True
             elif number == EXTERNAL:
-                texts = {inner: self._text(each) for inner, each in self._fields(value) if isinstance(each, _Span)}
+                texts = {inner: self._text(part) for inner, part in self._fields(value) if isinstance(part, _Span)}
                 proto.external[texts.get(KEY, "")] = texts.get(VALUE, "")
         if len(proto.shape) > DIMENSIONS_LIMIT or not all(0 <= n < BYTES_LIMIT for n in proto.shape):
             raise self._damaged(f"shape of {proto.name!r}")
@@ -218,7 +220,7 @@ class _Walk:
         return proto
 
     def _fields(self, span: _Span) -> Iterator[tuple[int, int | _Span]]:
-        """(number, value) of a message's fields: an integer, or where the bytes are."""
+        """Yield (number, value) of a message's fields; a value is an integer, or the position of its bytes."""
         place = span.begin
         while place < span.end:
             self.left -= 1
@@ -242,7 +244,7 @@ class _Walk:
             place += length
 
     def _varint(self, place: int, end: int) -> tuple[int, int]:
-        """A number of up to 64 bits, and the place behind it."""
+        """Return a number of up to 64 bits, and the position after it."""
         self.opened.seek(place)
         data = self.opened.read(min(10, end - place))
         value = 0
@@ -253,24 +255,27 @@ class _Walk:
         raise self._damaged("it ends early" if len(data) < 10 else "a number of more than 64 bits")
 
     def _varints(self, span: _Span) -> list[int]:
-        found: list[int] = []
+        """Return the numbers of a packed field."""
+        numbers: list[int] = []
         place = span.begin
-        while place < span.end and len(found) <= DIMENSIONS_LIMIT:
+        while place < span.end and len(numbers) <= DIMENSIONS_LIMIT:
             value, place = self._varint(place, span.end)
-            found.append(value - (1 << 64) * (value >> 63))
-        return found
+            numbers.append(value - (1 << 64) * (value >> 63))
+        return numbers
 
     def _text(self, span: _Span) -> str:
+        """Return a string."""
         if span.end - span.begin > TEXT_LIMIT:
             raise self._damaged(f"a name of {span.end - span.begin} bytes")
         self.opened.seek(span.begin)
         return self.opened.read(span.end - span.begin).decode("utf-8", "backslashreplace")
 
     def _damaged(self, problem: str) -> TensorFileError:
+        """Return the error of a damaged file."""
         return TensorFileError(f"{self.path}: damaged or not an ONNX model ({problem})")
 
 
-# ---- what reads them
+# ---- functions that read tensors
 
 
 def _read_of(
@@ -282,18 +287,18 @@ def _read_of(
     count = math.prod(proto.shape)
     if proto.is_external:
         return _external(proto, dtype, path, sizes)
-    spans = [(number, span) for number, found in proto.data.items() for span in found if span.end > span.begin]
+    spans = [(number, span) for number, parts in proto.data.items() for span in parts if span.end > span.begin]
     if not spans and count == 0:
         return reader(path, 0, dtype, 0)
     if len(spans) != 1:
         if len(spans) > 1 and len({number for number, _ in spans}) == 1:
-            return "its elements are not in one piece; save it with onnx.save"
+            return "its elements are not contiguous; save it with onnx.save"
         raise TensorFileError(f"{path}: damaged, {proto.name!r} has {len(spans)} values instead of one")
     number, span = spans[0]
     if number == INTEGERS and dtype.itemsize <= 2:
         return _integers(proto, dtype, span, path)
     if number != RAW and (number, dtype.name) not in ((FLOATS, "float32"), (DOUBLES, "float64")):
-        raise TensorFileError(f"{path}: damaged, the values of {proto.name!r} are not those of {dtype.name}")
+        raise TensorFileError(f"{path}: damaged, the values of {proto.name!r} do not have the dtype {dtype.name}")
     if span.end - span.begin != count * dtype.itemsize:
         raise TensorFileError(
             f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
@@ -304,7 +309,7 @@ def _read_of(
 def _external(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]]:
-    """What reads a tensor from the file that it names, which must be in the model's folder."""
+    """Return the function that reads a tensor from the file that it names, which must be in the model's folder."""
     location = proto.external.get("location", "")
     folder = path.parent.resolve()
     try:
@@ -323,7 +328,7 @@ def _external(
     wanted = math.prod(proto.shape) * dtype.itemsize
     texts = [proto.external.get("offset", "0"), proto.external.get("length", str(wanted))]
     if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in texts):
-        raise TensorFileError(f"{path}: damaged, where {proto.name!r} lies in its external data")
+        raise TensorFileError(f"{path}: damaged, the position of {proto.name!r} in its external data")
     offset, length = map(int, texts)
     if length != wanted:
         raise TensorFileError(
@@ -335,13 +340,13 @@ def _external(
 
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
-    """What reads 8- and 16-bit floats whose patterns are stored as varints.
+    """Return the function that reads 8- and 16-bit floats whose bit patterns are stored as varints.
 
     Raises:
       TensorFileError: there are more or fewer of them than the shape says.
     """
-    found = sum(int(np.count_nonzero(data < 0x80)) for data in _bytes(path, span))
-    if found != math.prod(proto.shape):
+    count = sum(int(np.count_nonzero(data < 0x80)) for data in _bytes(path, span))
+    if count != math.prod(proto.shape):
         raise TensorFileError(
             f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
         )
@@ -353,7 +358,7 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
 
 
 def _bytes(path: Path, span: _Span) -> Iterator[Array]:
-    """The bytes of a span, some at a time."""
+    """Yield the bytes of a span, some at a time."""
     with path.open("rb") as opened:
         opened.seek(span.begin)
         for start in range(span.begin, span.end, BYTES_AT_ONCE):
@@ -364,7 +369,7 @@ def _bytes(path: Path, span: _Span) -> Iterator[Array]:
 
 
 def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Varints of at most 16 bits as unsigned integers of the dtype's width.
+    """Yield varints of at most 16 bits as unsigned integers of the dtype's width.
 
     Raises:
       TensorFileError: one is wider.

@@ -1,12 +1,12 @@
-"""What the operators of an ONNX model use its tensors for."""
+"""The uses of an ONNX model's tensors by its operators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# Operator -> the roles of its inputs, where they are tensors of the model. An operator that is not listed multiplies
-# matrices where its name says so.
+# Operator -> the roles of its inputs that are tensors of the model. An operator that is not listed multiplies matrices
+# if its name contains a word of MULTIPLY.
 CONVOLUTION = {1: "matrix", 2: "bias"}
 RECURRENT = {1: "matrix", 2: "matrix", 3: "bias"}
 NORMALIZATION = {1: "norm", 2: "bias"}
@@ -36,20 +36,20 @@ OPERATORS: dict[str, dict[int, str]] = {
     "Sub": {0: "bias", 1: "bias"},
 }
 MULTIPLY = ("MatMul", "Conv", "Gemm", "Attention", "Einsum")
-# Operators whose results are values of their first input; what else they read are scales, places and numbers.
+# Operators whose results are values of their first input; their other inputs are scales, indices and numbers.
 VIEWS = (
     "Identity", "Transpose", "Reshape", "Cast", "CastLike", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Pad",
     "Expand", "Tile", "QuantizeLinear", "DequantizeLinear",
 )  # fmt: skip
-SOURCES_LIMIT = 256  # tensors that are joined to one: more is no weight of a layer
-FIRST_OF = ("matrix", "embedding", "norm", "bias", "statistics")  # of a tensor with several uses, the first counts
-# Operators that sum along the last axis but one of an input, and what says that it lies the other way.
+SOURCES_LIMIT = 256  # tensors that are concatenated to one; a weight of a layer has fewer
+FIRST_OF = ("matrix", "embedding", "norm", "bias", "statistics")  # of several uses, the first in this order counts
+# Operators that sum along the last axis but one of an input, and the setting with which it is transposed.
 SUMMED_FIRST = {("MatMul", 1): "", ("FusedMatMul", 1): "transB", ("Gemm", 1): "transB", ("Attention", 1): ""}
 SUMMED_LAST = {("FusedMatMul", 0): "transA", ("Gemm", 0): "transA"}
 
 
 class Node(NamedTuple):
-    """An operator of a model: its kind, names of tensors, and its settings that are integers."""
+    """An operator of a model: its type, names of tensors, and its integer settings."""
 
     kind: str
     inputs: Sequence[str]
@@ -58,12 +58,12 @@ class Node(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What a tensor is used for.
+    """The use of a tensor.
 
     Attributes:
-      role: of it.
-      outputs_last: whether the last axis of a matrix are the outputs of its product; None where that is not known.
-      result: what the operator's output is called, which tells the layer where the tensor's name does not.
+      role: role of the tensor.
+      outputs_last: whether the last axis of a matrix is that of the product's outputs; None where that is unknown.
+      result: name of the operator's output, which names the layer if the tensor's name does not.
     """
 
     role: str
@@ -71,15 +71,15 @@ class Use(NamedTuple):
     result: str = ""
 
 
-Sources = dict[str, bool]  # tensors whose values these are -> whether they are transposed here
+Sources = dict[str, bool]  # tensors with the same values -> whether they are transposed here
 
 
 def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Use]:
-    """The uses of a model's tensors, of which some go through other operators before they are multiplied.
+    """Return the uses of a model's tensors, some of which pass through other operators before they are multiplied.
 
     Args:
-      nodes: in the order in which they run.
-      shapes: of the tensors.
+      nodes: the operators, in the order in which they run.
+      shapes: shapes of the tensors.
 
     Example:
       >>> from fpsim.analysis.tensors.onnx_uses import Node, uses_of
@@ -88,7 +88,7 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
       {'w': Use(role='matrix', outputs_last=False, result='y')}
     """
     views: dict[str, Sources] = {}
-    found: dict[str, Use] = {}
+    uses: dict[str, Use] = {}
 
     def sources(name: str) -> Sources:
         return views.get(name, {name: False} if name in shapes else {})
@@ -98,29 +98,30 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
             axes = len(shapes[source])
             refined = "bias" if role == "product" and axes == 1 else "matrix" if role == "product" else role
             outputs_last = None if last is None or axes != 2 or refined != "matrix" else last != turned
-            before = found.get(source)
+            before = uses.get(source)
             if before is None or FIRST_OF.index(refined) < FIRST_OF.index(before.role):
-                found[source] = Use(refined, outputs_last, result)
+                uses[source] = Use(refined, outputs_last, result)
 
     for node in nodes:
         whole = [sources(name) for name in node.inputs]
         rest = node.inputs
         if node.kind in VIEWS and whole:
-            turned = node.kind == "Transpose" and _turns(node.settings.get("perm", ()))
+            axes = node.settings.get("perm", ())  # all reversed without it
+            turned = node.kind == "Transpose" and (not axes or (len(axes) > 1 and axes[-1] < axes[-2]))
             rest = node.inputs[1:]
             views |= {name: {source: was != turned for source, was in whole[0].items()} for name in node.outputs}
         elif node.kind == "Concat" and all(whole):
-            joined = {key: was for each in whole for key, was in each.items()}
+            joined = {key: was for part in whole for key, was in part.items()}
             if len(joined) <= SOURCES_LIMIT:
                 rest = ()
                 views |= dict.fromkeys(node.outputs, joined)
         for place, name in enumerate(rest, len(node.inputs) - len(rest)):
             use(name, _role(node.kind, place), _outputs_last(node, place), node.outputs[0] if node.outputs else "")
-    return found
+    return uses
 
 
 def _role(kind: str, place: int) -> str:
-    """What an operator uses one of its inputs for; "product" for what it multiplies, or adds to that."""
+    """Return the role of an operator's input; "product" for inputs that it multiplies, or adds to a product."""
     known = OPERATORS.get(kind)
     if known is not None:
         return known.get(place, "statistics")
@@ -128,15 +129,10 @@ def _role(kind: str, place: int) -> str:
 
 
 def _outputs_last(node: Node, place: int) -> bool | None:
-    """Whether an operator sums along the last axis but one of a matrix, so that its last are outputs."""
+    """Return whether an operator sums along the last axis but one of a matrix; its last axis is then the outputs'."""
     key = node.kind, place
     if key in SUMMED_FIRST:
         return not any(node.settings.get(SUMMED_FIRST[key], ()))
     if key in SUMMED_LAST:
         return any(node.settings.get(SUMMED_LAST[key], ()))
     return None if "Einsum" in node.kind else False
-
-
-def _turns(axes: Sequence[int]) -> bool:
-    """Whether a permutation of axes, all reversed where there is none, swaps the last two."""
-    return not axes or (len(axes) > 1 and axes[-1] < axes[-2])

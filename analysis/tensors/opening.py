@@ -1,4 +1,4 @@
-"""Tensors by name, read in chunks: arrays in memory, and files without loading them."""
+"""Named tensors that are read in chunks: arrays in memory, and files that are not loaded."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fpsim.errors import unknown
 
 
 def tensor(name: str, x: Any, *, role: str = "", layer: str = "", step: int | None = None) -> Tensor:
-    """A tensor in memory for a study.
+    """Return a tensor in memory for a study.
 
     Args:
-      name: what tables and pictures call it.
+      name: name of the tensor in tables and figures.
       x: a NumPy or torch array of floats.
       role: "matrix", "embedding", "bias", "norm", "statistics", "optimizer_state", "scalar", "activation" or
-        "gradient"; "" to have it read from name and shape.
-      layer, step: where and when it was recorded; tensors of one name and several steps are judged together.
+        "gradient"; "" to infer it from name and shape.
+      layer, step: the layer and the step of the record; tensors of one name and several steps are judged together.
     Raises:
-      TypeError: it does not hold floats.
-      ValueError: another role.
+      TypeError: x does not hold floats.
+      ValueError: an unknown role.
 
     Example:
       >>> import fpsim as fp
@@ -52,11 +52,11 @@ def tensor(name: str, x: Any, *, role: str = "", layer: str = "", step: int | No
 
 @dataclass(frozen=True)
 class Collection:
-    """What a list of files holds.
+    """The tensors of a list of files.
 
     Attributes:
       tensors: float tensors, in the order of the files, with distinct names.
-      notes: one line for each tensor that was left out, and why.
+      notes: one line for each tensor that was left out, with the reason.
       problems: one line for each file that cannot be studied.
     """
 
@@ -66,16 +66,16 @@ class Collection:
 
 
 def open_tensors(paths: Sequence[str | Path]) -> Collection:
-    """Read the headers of tensor files; the elements stay on disk until a tensor's `chunks` asks for them.
+    """Read the headers of tensor files; elements are read when a tensor's `chunks` is called.
 
     Args:
-      paths: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx and .gguf files; a folder stands for those directly in
-        it. Shards are several files. A name that two files share gets the file's name in front.
+      paths: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx and .gguf files; a folder stands for the files directly in
+        it. Shards are several files. A name that two files share is prefixed with the file's name.
     """
     from fpsim.analysis.tensors.files import no_floats, read_stored, tensor_files
 
     tensors: list[Tensor] = []
-    told: list[tuple[Path, str, list[str]]] = []  # of each file: what is wrong with it, and what it leaves out
+    told: list[tuple[Path, str, list[str]]] = []  # for each file: its problem or "", and lines for tensors left out
     seen: set[Path] = set()
     for path in paths:
         try:
@@ -94,7 +94,7 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
                 continue
             tensors += stored
             told.append((file, "", skipped))
-    kept, more = joined(tensors)  # scales may lie in another file than their codes
+    kept, more = joined(tensors)  # scales may be in another file than their codes
     stored_in = Counter(one.source for one in tensors)
     notes: list[str] = []
     problems: list[str] = []
@@ -110,7 +110,7 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
 
 
 def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """The same with the file's name in front of shared names; its path, then a number where that is not enough."""
+    """Return tensors with distinct names: shared names are prefixed with the file's name, or its path and a number."""
     wordings: tuple[Callable[[int, Tensor], str], ...] = (
         lambda i, t: t.name,
         lambda i, t: f"{Path(t.source).stem}:{t.name}",
@@ -127,10 +127,10 @@ def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    """Tensors from a mapping of names to arrays, such as a state dict, and a line for each of integers left out.
+    """Return tensors of a mapping of names to arrays, such as a state dict, and a line for each one left out.
 
     Raises:
-      TypeError, ValueError: none of them holds floats, or one is no array.
+      TypeError, ValueError: no array holds floats, or a value is not an array.
     """
     stored: list[Tensor] = []
     notes: list[str] = []
@@ -153,12 +153,12 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
             stored.append(tensor(str(name), x))
     kept, more = joined(stored)
     if not kept:
-        raise TypeError(f"tensors must hold floats; got {len(arrays)} of integers. Decode or convert them first.")
+        raise TypeError(f"tensors must hold floats; got {len(arrays)} arrays of integers. Convert them first.")
     return tuple(kept), (*notes, *more)
 
 
 def _place_of(x: Any) -> Any:
-    """Return what tells the memory of a torch tensor: equal for those that a model ties; of others nothing does."""
+    """Return an identity of a torch tensor's memory, equal for tied tensors; a new object for other arrays."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import place_of
 
@@ -167,7 +167,7 @@ def _place_of(x: Any) -> Any:
 
 
 def integer_tensor(name: str, x: Any) -> Tensor:
-    """Return a NumPy or torch tensor of integers in memory, which may be codes."""
+    """Return a NumPy or torch tensor of integers in memory; its elements may be codes."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 

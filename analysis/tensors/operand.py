@@ -1,4 +1,4 @@
-"""Tensors as operands of products: matrices with a row for each output, along which the product sums."""
+"""Tensors as operands of products: matrices with a row for each output; products sum along rows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 
 CONVOLUTION = re.compile(r"conv")
-WINDOW = 16  # a last axis that is shorter is the window of a convolution, whatever the tensor's name
-KERNEL = re.compile(r"(^|[./_])kernel(:\d+)?$")  # of Flax and Keras, whose last axis are the outputs
+WINDOW = 16  # a shorter last axis is the window of a convolution, for any name
+KERNEL = re.compile(r"(^|[./_])kernel(:\d+)?$")  # name in Flax and Keras, where the last axis is the outputs'
 DEPTHWISE = re.compile(r"depthwise")
-BAND = 1 << 24  # elements that are held where a tensor is turned
+BAND = 1 << 24  # elements that are held in memory while a tensor is transposed
 
 
 def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int, int]:
-    """Rows and columns of a tensor as an operand: the sum is along the last axis, for a convolution all but the first.
+    """Return rows and columns of a tensor as an operand; columns are the terms of sums.
+
+    These are the last axis, or for a convolution all axes except the first.
 
     Args:
-      shape: of the tensor.
-      role: of it, such as "matrix" or "activation".
-      name: tells a convolution of one dimension from matrices that are stacked.
+      shape: shape of the tensor.
+      role: role of the tensor, such as "matrix" or "activation".
+      name: name of the tensor, which distinguishes a convolution of one dimension from stacked matrices.
 
     Example:
       >>> from fpsim.analysis.tensors.operand import matrix_shape
@@ -42,28 +44,31 @@ def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int
 
 
 def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) -> tuple[Tensor, ...]:
-    """The same tensors, matrices with whether their outputs are the last axis, where nobody has said it.
+    """Return the tensors with `outputs_last` of matrices set where it is unknown.
 
-    It is what Flax and Keras call kernels, and what is added to it tells: a bias has a value for each output. Of square
-    ones it tells nothing, so these are taken for what all others of the file are.
+    The outputs are the last axis of matrices that Flax and Keras call kernels. For others the length of the bias tells,
+    as it has a value for each output. It does not tell for square matrices, which are assumed to be like all other
+    matrices of the file.
 
     Args:
-      biases: lengths of the biases that lie beside a tensor, by its name.
+      tensors: the tensors.
+      biases: name of a tensor -> lengths of the biases of the same layer.
     """
     told = {one.name: _told(one, biases.get(one.name, ())) for one in tensors if one.role == "matrix"}
     all_last = set(told.values()) - {None} == {True}
-    found = []
+    result = []
     for one in tensors:
         last = told.get(one.name)
-        if last is None:
-            last = all_last and _is_square(one, biases)
+        if last is None:  # a square matrix with a bias
+            square = len(one.shape) == 2 and one.shape[0] == one.shape[1]
+            last = all_last and square and one.shape[1] in biases.get(one.name, ())
         unknown = one.role == "matrix" and one.outputs_last is None
-        found.append(replace(one, outputs_last=last) if unknown else one)
-    return tuple(found)
+        result.append(replace(one, outputs_last=last) if unknown else one)
+    return tuple(result)
 
 
 def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Whether the outputs are the last axis; None where nothing tells."""
+    """Return whether the outputs are the last axis; None where neither name nor biases tell."""
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
         return not DEPTHWISE.search(lower)
@@ -73,13 +78,10 @@ def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
     return ends == {one.shape[1]} if len(ends) == 1 else None
 
 
-def _is_square(one: Tensor, biases: Mapping[str, Iterable[int]]) -> bool:
-    """Whether it is a square matrix with a bias."""
-    return len(one.shape) == 2 and one.shape[0] == one.shape[1] and one.shape[1] in biases.get(one.name, ())
-
-
 def as_operand(one: Tensor) -> Tensor:
-    """The tensor as a matrix (rows, columns), a row for each output: turned where these are its last axis."""
+    """Return the tensor as a matrix (rows, columns) with a row for each output; it is transposed where these are its
+    last axis.
+    """
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
     columns, rows = math.prod(one.shape[:-1]), one.shape[-1]
@@ -87,7 +89,7 @@ def as_operand(one: Tensor) -> Tensor:
 
 
 def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
-    """What reads the columns of a matrix (height, width) one after the other, a band of them at a time."""
+    """Return the function that reads the columns of a matrix (height, width) in order, several at a time."""
 
     def columns(size: int) -> Iterator[Array]:
         wide = max(1, BAND // max(height, 1))
@@ -97,16 +99,16 @@ def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> 
 
 
 def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: int) -> Array:
-    """Some columns of a matrix as rows, flat."""
+    """Return some columns of a matrix as rows, flat."""
     rows = max(1, CHUNK // width)
-    found: list[Array] = []
+    parts: list[Array] = []
     for part in read(rows * width):
-        found.append(np.ascontiguousarray(part.reshape(-1, width)[:, start:stop].T))
-    return np.concatenate(found, axis=1).reshape(-1) if found else np.empty(0)
+        parts.append(np.ascontiguousarray(part.reshape(-1, width)[:, start:stop].T))
+    return np.concatenate(parts, axis=1).reshape(-1) if parts else np.empty(0)
 
 
 def pieces_of(parts: Iterable[Array], size: int) -> Iterator[Array]:
-    """Flat arrays one behind the other, in pieces of `size` elements; the last: the rest."""
+    """Yield the elements of consecutive flat arrays in pieces of `size`; the last may be shorter."""
     held: list[Array] = []
     count = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Elements of untrusted files in chunks of bounded memory, and how an error becomes one line."""
+"""Elements of untrusted files, read in chunks of bounded memory; and errors as one line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fpsim.arrays import Array
 
 Found = tuple[list[Tensor], list[str]]  # tensors, and a line for each one left out
 
-BYTES_LIMIT = 1 << 62  # of one tensor; keeps products of untrusted shapes in the range of file offsets
+BYTES_LIMIT = 1 << 62  # bytes of one tensor; keeps products of untrusted shapes in the range of file offsets
 
 
 def one_line(problem: BaseException) -> str:
-    """The first line of an error's text."""
+    """Return the first line of an error's text."""
     text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
     return text.strip().splitlines()[0] if text.strip() else type(problem).__name__
 
@@ -38,7 +38,7 @@ def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path:
 
 
 def read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read until there are `wanted` bytes or the end: a zip member may return fewer at a time."""
+    """Read `wanted` bytes, or up to the end; a zip member may return fewer at a time."""
     parts = []
     while wanted and (part := opened.read(wanted)):
         parts.append(part)
@@ -49,7 +49,7 @@ def read_fully(opened: IO[bytes], wanted: int) -> bytes:
 def reader(
     path: Path, offset: int, dtype: np.dtype[Any], count: int, order: str = "<"
 ) -> Callable[[int], Iterator[Array]]:
-    """What reads `count` elements in this byte order from a place in a file, as often as it is asked."""
+    """Return the function that reads `count` elements of this byte order from a position in a file."""
     stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
 
     def read(size: int) -> Iterator[Array]:

@@ -1,4 +1,4 @@
-"""What a tensor is for, read from its name, its shape and its neighbours, where nobody says it."""
+"""Roles of tensors, inferred from their names, shapes and neighbours where they are not given."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fpsim.analysis.tensors.operand import with_rows
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.errors import unknown
 
-# Role -> why it does not go into a low-precision format; None for operands of products, which may.
+# Role -> the reason why such a tensor stays in its format; None for operands of products, which may be quantised.
 ROLES: dict[str, str | None] = {
     "matrix": None,
     "activation": None,
     "gradient": None,
-    "embedding": "it is looked up or added, not multiplied, so that fewer bits save memory and no arithmetic",
-    "router": "it chooses which experts a token meets, so that a small error in it sends tokens elsewhere",
-    "transform": "it is a fixed transform (a Fourier, wavelet or mel basis), whose error is in all that follows",
-    "bias": "it is added to a sum in float32, and is few values",
-    "norm": "it scales every value that passes through it, and is few values",
-    "statistics": "other values are computed from it, and it is few values",
+    "embedding": "it is looked up or added, not multiplied, so that fewer bits save memory but no arithmetic",
+    "router": "it selects the experts of a token, so that a small error in it sends tokens to others",
+    "transform": "it is a fixed transform (a Fourier, wavelet or mel basis), whose error is in all later values",
+    "bias": "it is added to a sum in float32, and has few values",
+    "norm": "it scales every value that passes through it, and has few values",
+    "statistics": "other values are computed from it, and it has few values",
     "optimizer_state": "it accumulates small updates over many steps",
     "scalar": "it is a single value",
 }
@@ -34,10 +34,10 @@ OPTIMIZER = re.compile(
 )
 STATISTICS = re.compile(
     r"running_(mean|var|std)|moving_(mean|var\w*)|num_batches_tracked|inv_freq|rotary|rope|freqs|"
-    r"(^|[./_])(a_log|time_decay)$|"  # of state spaces and RWKV, which take exponentials of them
+    r"(^|[./_])(a_log|time_decay)$|"  # of state-space models and RWKV, which take exponentials of them
     r"(^|[./_])(mask|position_ids|relative_position_index|attn_mask|anchors?|stats?|mean|var|variance)$"
 )
-# Of codes of few bits that lie beside them: scales, zero points and tables, as quantised checkpoints have them.
+# Scales, zero points and tables of quantised checkpoints.
 SCALES = re.compile(r"(^|[./_])(scales?|scale_inv|weight_scale_2|q?zeros?|zero_points?|absmax|quant_map|scb)$")
 SCALES_OF_CODES = re.compile(
     r"_(scale|scale_inv|scale_2|scales|zero_point)$|(^|[./_])(scales|qzeros|absmax|(nested_)?quant_map|nested_absmax|scb)$"
@@ -49,7 +49,7 @@ EMBEDDING = re.compile(
     r"(^|[./_])(rel_pos_[hw]|bias_table|relative_attention_bias|(cls|mask|query|register|prompt)_tokens?)([./]|$)|"
     r"(^|[./_])(position_embd|token_types?|pos|pos_emb|posemb|positions?|positional|pe)([./]weight)?$"
 )
-# Of mixtures of experts; "gate" alone is also half of a gated layer, which has no fewer outputs than inputs.
+# Routers of mixtures of experts. "gate" is also half of a gated layer, which has at least as many outputs as inputs.
 ROUTER = re.compile(r"(^|[./_])(router|routers|ffn_gate_inp|gating|shared_expert_gate)([./_]|$)")
 GATE = re.compile(r"(mlp|moe|ffn|feed_forward|experts?)[./]((gate|wg)|gate[./]wg)([./](weight|kernel))?$")
 TRANSFORM = re.compile(
@@ -58,27 +58,27 @@ TRANSFORM = re.compile(
     r"mat(rix)?|weights?|window)|filterbanks?|melfb|fbanks?|(forward|inverse)_basis(_buffer)?|w(sin|cos)(_inv)?|"
     r"lowpass_filter|(i?stft|cqt|dct|mel)_conv|conv_(i?stft|cqt|dct|mel))([./_]|$)"
 )
-# A layer's name behind that of an embedding, such as patch_embed.proj: it multiplies, as do those at a model's end.
+# A layer's name after that of an embedding, such as patch_embed.proj: it multiplies, as do those at a model's end.
 MULTIPLIES = re.compile(r"[./_](proj\w*|lin|linear|fc|dense|mlp|conv|out|(to_)?logits)[\d_]*([./]|$)")
 GRADIENT = re.compile(r"(^|[./_ ])(grad|gradient)s?([./_ ]|$)|\.grad$")
 ACTIVATION = re.compile(r"(^|[./_ ])(activations?|inputs?|outputs?|hidden_states?)([./_ ]|$)")
 WEIGHT = re.compile(r"weight|kernel")
-# torch's weight_norm has a weight as its direction (v, original1) and a length for each row (g, original0).
+# torch's weight_norm stores a weight as its direction (v, original1) and a length for each row (g, original0).
 LENGTHS = re.compile(r"(^|[./])(weight_g|parametrizations\.weight\.original0)$")
 DIRECTIONS = re.compile(r"(^|[./])(weight_v|parametrizations\.weight\.original1)$")
 SPECTRAL = re.compile(r"(^|[./])(weight_[uv]|parametrizations\.weight\.\d+\._[uv])$")  # of spectral_norm: vectors
 
 
-FLAT = 1 << 18  # elements from which a vector of a model is a matrix that was flattened
+FLAT = 1 << 18  # elements from which a vector of a model is assumed to be a flattened matrix
 
 
 def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -> str:
-    """The role of a tensor.
+    """Return the role of a tensor, inferred from name, shape and neighbours.
 
     Args:
-      name: such as "encoder.0.attn.qkv.weight".
-      shape: of the tensor; axes of length 1 make a vector a matrix only where its name is that of a weight.
-      neighbours: names of the tensors that it lies beside, which tell a batch norm's weight from others.
+      name: name of the tensor, such as "encoder.0.attn.qkv.weight".
+      shape: shape of the tensor; a vector with axes of length 1 is a matrix only if its name is that of a weight.
+      neighbours: names of the other tensors of its module, which identify a batch norm's weight.
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_of
@@ -113,7 +113,7 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
 
 
 def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
-    """Return "router" or "transform" for matrices whose names say so, which multiply and yet stay; else "".
+    """Return "router" or "transform" for matrices with such names, which multiply but stay in their format; else "".
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_that_stays
@@ -131,27 +131,30 @@ def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
 
 
 def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix has fewer outputs than inputs; those of a kernel are its last axis."""
+    """Return whether a matrix has fewer outputs than inputs; the outputs of a kernel are its last axis."""
     outputs, inputs = shape[::-1] if name.endswith("kernel") else shape
     return outputs < inputs
 
 
 def _is_table(name: str, axes: Sequence[int]) -> bool:
-    """Whether a name is that of an embedding, and neither of a layer in it nor of a convolution's weight."""
-    found = EMBEDDING.search(name)
-    if found is None or MULTIPLIES.search(name, found.end()):
+    """Return whether a name is that of an embedding, and not of a layer in it or of a convolution's weight."""
+    match = EMBEDDING.search(name)
+    if match is None or MULTIPLIES.search(name, match.end()):
         return False
-    return len(axes) < 3 or not WEIGHT.search(name, found.end())
+    return len(axes) < 3 or not WEIGHT.search(name, match.end())
 
 
 def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
-    """Whether a weight lies beside a bias, which tables have none of."""
+    """Return whether the module of a weight also has a bias, which embeddings do not have."""
     stem, _, last = name.rpartition(".")
     return last == "weight" and f"{stem}.bias" in {other.lower() for other in neighbours}
 
 
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
-    """Of one axis longer than 1; flat: too long for a vector of a model; in_matrix: beside axes of length 1."""
+    """Return the role of a tensor with one axis longer than 1.
+
+    flat: it is too long for a vector of a model; in_matrix: it also has axes of length 1.
+    """
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}
     if BIAS.search(last or name):
@@ -169,25 +172,25 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
 
 def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same tensors, those without a role with the one that is read from them, and how matrices lie.
+    """Return the tensors with roles, inferred where they are missing, and with `outputs_last` of matrices.
 
     Raises:
-      ValueError: a role that is none; the message names the nearest.
+      ValueError: an unknown role; the message names the nearest.
     """
     names = [tensor.name for tensor in tensors]
     by_stem: dict[str, list[str]] = {}
     for name in names:
         by_stem.setdefault(name.lower().rpartition(".")[0], []).append(name)
-    found: list[Tensor] = []
+    result: list[Tensor] = []
     for tensor in tensors:
         if tensor.role and tensor.role not in ROLES:
             raise unknown("role", tensor.role, list(ROLES))
         others = by_stem[tensor.name.lower().rpartition(".")[0]]
-        found.append(tensor if tensor.role else replace(tensor, role=role_of(tensor.name, tensor.shape, others)))
+        result.append(tensor if tensor.role else replace(tensor, role=role_of(tensor.name, tensor.shape, others)))
     lengths: dict[str, list[int]] = {}
     for tensor in tensors:
         stem, _, last = tensor.name.lower().rpartition(".")
         if len(tensor.shape) == 1 and BIAS.search(last):
             lengths.setdefault(stem, []).append(tensor.shape[0])
     beside = {one.name: lengths.get(one.name.lower().rpartition(".")[0], []) for one in tensors}
-    return with_rows(found, beside)
+    return with_rows(result, beside)

@@ -1,4 +1,4 @@
-"""A tensor that a study reads, and the error of a file that holds none."""
+"""A tensor that is read in chunks, and the error of a file without tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.arrays import Array
 
-CODES = ("uint8", "int8", "int32", "uint32", "int64")  # dtypes of codes, zero points, shapes and groups
+CODES = ("uint8", "int8", "int32", "uint32", "int64")  # dtypes of codes, zero points, shapes and group indices
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -22,34 +22,34 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 class TensorFileError(ValueError):
-    """Files that cannot be studied: the message is one line that starts with the first one's path.
+    """Files that cannot be studied; the message is one line that starts with the path of the first one.
 
     Attributes:
-      problems: such a line for each file.
+      problems: a line for each file.
     """
 
     def __init__(self, *problems: str) -> None:
-        more = f"; nor can {len(problems) - 1} more be studied" if len(problems) > 1 else ""
+        more = f"; {len(problems) - 1} more files cannot be studied" if len(problems) > 1 else ""
         super().__init__(f"{problems[0]}{more}")
         self.problems = problems
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named tensor whose elements come in chunks, as often as they are asked for.
+    """A named tensor whose elements are read in chunks, any number of times.
 
     Attributes:
-      name: what tables and pictures call it.
-      shape, dtype: of the tensor as stored.
-      read: read(size) yields its elements as 1-d arrays of `size` elements (the last: the rest).
+      name: name of the tensor in tables and figures.
+      shape, dtype: shape and dtype of the stored tensor.
+      read: read(size) yields its elements as 1-d arrays of `size` elements; the last may be shorter.
       source: the file, or "".
-      layer, role, step: of a captured tensor: the layer's name; "input", "weight" or "output gradient"; the step.
-      outputs_last: whether the last axis of a matrix are the outputs of its products, as where x @ w is computed, and
-        not the terms of their sums; None where that is not known.
-      bits: of an element as stored, with its share of scales; None for those of the dtype.
-      left_out: why the tensor is not studied unless it is part of a quantised weight, as a line; "" for floats.
-      layout: of a quantised weight: the name of its checkpoint's layout, such as "gptq_v2"; "" for other tensors.
-      exchanged: whether the model has the last two axes the other way round.
+      layer, role, step: for a recorded tensor the layer's name; "input", "weight" or "output gradient"; and the step.
+      outputs_last: whether the last axis of a matrix is that of the product's outputs, as in x @ w, and not that of the
+        terms of its sums; None where that is unknown.
+      bits: bits of a stored element, its share of the scales included; None for those of the dtype.
+      left_out: the line that says why the tensor is not studied unless it is part of a quantised weight; "" for floats.
+      layout: name of the layout of a quantised weight, such as "gptq_v2"; "" for other tensors.
+      exchanged: whether the model has the last two axes in the other order.
     """
 
     name: str
@@ -73,11 +73,11 @@ class Tensor:
 
     @property
     def stored_bits(self) -> float:
-        """Bits of an element as stored, with its share of scales."""
+        """Bits of a stored element, its share of the scales included."""
         return 8.0 * dtype_of(self.dtype).itemsize if self.bits is None else self.bits
 
     def chunks(self, size: int = CHUNK) -> Iterator[Array]:
-        """The elements in the order of the file, in native byte order.
+        """Return an iterator over the elements, in the order of the file and in native byte order.
 
         Raises:
           TensorFileError: the file ends early, or changed since it was opened.

@@ -1,4 +1,4 @@
-"""Tensors of torch: files that torch.save writes, and tensors in memory, as NumPy chunks."""
+"""Tensors of torch, as NumPy chunks: files that torch.save writes, and tensors in memory."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ FLOATS = (
     "float8_e8m0fnu",
 )  # fmt: skip
 
-# Files are untrusted: a few bytes can name one thing any number of times, and a container can hold itself.
+# Files are untrusted: a few bytes can refer to one object any number of times, and a container can hold itself.
 DEPTH_LIMIT = 64  # containers inside each other
-NAMES_LIMIT = 30_000_000  # things that containers hold, and characters of their names, together; seconds of work
-SHARED_LIMIT = 64  # bytes of all tensors, in bytes of the file: views share memory, but not that much of it
+NAMES_LIMIT = 30_000_000  # objects in containers plus characters of their names: some seconds of work
+SHARED_LIMIT = 64  # limit of the bytes of all tensors / bytes of the file: views may share some memory
 
 
 def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
-    """The float tensors of a torch file, names of nested containers joined with dots; nothing is unpickled but tensors.
+    """Return the float tensors of a torch file; names of nested containers are joined with dots, and only tensors
+    unpickled.
 
     Raises:
-      TensorFileError: damaged, or it holds other objects than tensors and containers.
+      TensorFileError: the file is damaged, or holds other objects than tensors and containers.
       ImportError: torch is not installed.
     """
     torch = load("torch", f"reading {path.suffix} files")
     if _is_script(path):
         raise TensorFileError(
-            f"{path}: holds a TorchScript program; save its tensors alone: "
+            f"{path}: holds a TorchScript program. Save only its tensors: "
             f"torch.save(torch.jit.load({str(path)!r}).state_dict(), ...)"
         )
     try:
@@ -45,9 +46,9 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
             if "mmap" not in str(problem):
                 raise
             content = torch.load(path, map_location="cpu", weights_only=True)  # torch's format before 1.6
-    except Exception as problem:  # torch raises many kinds for damaged files
+    except Exception as problem:  # torch raises many types for damaged files
         if "weights_only" in str(problem).lower() or "Unsupported" in str(problem):
-            fault = "holds pickled objects; save tensors alone: torch.save(model.state_dict(), ...)"
+            fault = "holds pickled objects. Save only tensors: torch.save(model.state_dict(), ...)"
         else:
             fault = "damaged or not a file of torch.save"
         raise TensorFileError(f"{path}: {fault}") from problem
@@ -55,21 +56,21 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
         return _tensors_of(content, path)
     except TensorFileError:
         raise
-    except Exception as problem:  # what torch raises for tensors that it rebuilt from contradictions
+    except Exception as problem:  # torch raises many types for tensors with contradictory sizes
         raise TensorFileError(f"{path}: damaged, a tensor in it cannot be read") from problem
 
 
 def _is_script(path: Path) -> bool:
-    """Whether torch.jit.save wrote a file: an archive with code beside the tensors."""
+    """Return whether torch.jit.save wrote a file: an archive with code in addition to tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.partition("/")[2] == "constants.pkl" for name in archive.namelist())
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        return False  # torch says what it is
+        return False  # torch.load raises a better error
 
 
 def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
-    """The float tensors in what a file holds, and a line for each tensor left out."""
+    """Return the float tensors of a file's contents, and a line for each tensor left out."""
     tensors: list[Tensor] = []
     notes: list[str] = []
     room = SHARED_LIMIT * path.stat().st_size
@@ -83,8 +84,8 @@ def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
         room -= max(1, x.numel() * x.element_size())
         if room < 0:
             raise TensorFileError(
-                f"{path}: its tensors together are more than {SHARED_LIMIT} times as large as the file; "
-                "save them without sharing memory: x.clone()"
+                f"{path}: its tensors are together more than {SHARED_LIMIT} times as large as the file. Save them "
+                "without sharing memory: x.clone()"
             )
         tied = first_of.setdefault(place_of(x), name)
         if tied != name:
@@ -96,7 +97,7 @@ def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
 
 
 def _unreadable(x: Any) -> str:
-    """Why a tensor of a file is left out; "" if it is not."""
+    """Return the reason why a tensor of a file is left out; "" if it is not."""
     import torch
 
     dtype = str(x.dtype).removeprefix("torch.")
@@ -112,10 +113,10 @@ def _unreadable(x: Any) -> str:
 
 
 def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """(name, tensor) of nested mappings and sequences; the file's name where there is no container.
+    """Yield (name, tensor) of nested mappings and sequences; without a container the name is the file's.
 
     Raises:
-      TensorFileError: containers nest too deep, or hold too much, which takes no room in a file that repeats itself.
+      TensorFileError: containers are nested too deep, or hold too many objects, as a small file with references can.
     """
     import torch
 
@@ -128,34 +129,40 @@ def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
         if not isinstance(item, (dict, list, tuple)):
             continue
         if depth == DEPTH_LIMIT:
-            raise TensorFileError(f"{path}: containers nest deeper than {DEPTH_LIMIT} levels, or hold themselves")
+            raise TensorFileError(f"{path}: containers are nested deeper than {DEPTH_LIMIT}, or hold themselves")
         pairs = item.items() if isinstance(item, dict) else enumerate(item)
         held = [(key, value) for key, value in pairs if isinstance(value, (torch.Tensor, dict, list, tuple))]
         left -= len(item) + len(held) * len(name)  # known before there is a name for each
         if left < 0:
-            raise TensorFileError(f"{path}: containers hold more than a file of tensors does; save a flat state_dict")
+            raise TensorFileError(
+                f"{path}: containers hold too many objects for a file of tensors. Save a flat state_dict"
+            )
         inner = [(f"{name}.{_key(key)}" if name else _key(key), value, depth + 1) for key, value in held]
-        left -= sum(len(each[0]) - len(name) for each in inner)
+        left -= sum(len(item_name) - len(name) for item_name, _, _ in inner)
         stack += reversed(inner)
 
 
 def place_of(x: Any) -> Any:
-    """Return what tells the memory of a tensor: equal for tied ones; for those without elements its own."""
+    """Return an identity of a tensor's memory, equal for tied tensors; a new object for tensors without elements."""
     return (x.data_ptr(), tuple(x.shape), x.stride(), str(x.dtype)) if x.numel() else object()
 
 
 def _key(key: Any) -> str:
-    """The word for a key: its text, or its kind where that could be of any length."""
+    """Return a key as text, or its type where the text could have any length."""
     return str(key) if isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"
 
 
 def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Tensor:
-    """Return a dense tensor of torch for a study; memory in another order than its elements is copied to be read.
+    """Return a dense torch tensor for a study; a non-contiguous one is copied when it is read.
 
-    codes: whether it may hold integers.
+    Args:
+      name: name of the tensor.
+      x: the torch tensor.
+      source: the file, or "".
+      codes: whether it may hold integers.
 
     Raises:
-      TypeError: it does not hold floats that fpsim rounds, or has no elements in memory.
+      TypeError: x does not hold floats that fpsim rounds, or has no elements in memory.
     """
     if x.is_meta:
         raise TypeError(f"{name} must have elements; got a torch tensor on the meta device. Make it on the CPU.")
@@ -166,7 +173,7 @@ def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Te
         raise TypeError(f"{name} must be a tensor of floats; got {x.dtype}. Convert with {name}.float().")
 
     def read(size: int) -> Iterator[Array]:
-        flat = x.reshape(-1)  # tiles run along the last axis, so the order is that of the elements
+        flat = x.reshape(-1)  # in C order, as tiles run along the last axis
         for start in range(0, flat.shape[0], size):
             yield from_torch(flat[start : start + size].detach().contiguous())
 

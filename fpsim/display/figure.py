@@ -82,6 +82,14 @@ def axes_of(ax: Any, height: float) -> Any:
     return pyplot.subplots(figsize=(WIDTH + 1.5, height), layout="constrained")[1]
 
 
+def plain_axes(ax: Any) -> None:
+    """Draw a light grid behind the data, and remove the lines at the top and at the right of the axes."""
+    ax.grid(color=GRID, linewidth=0.5)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
 def to_svg(figure: Any, name: str, title: str) -> str:
     """Return a figure as an <svg> element for inline use: ids start with `name`, screen readers get its title, colours
     and fonts are those of the page around it.

@@ -22,16 +22,17 @@ def aligned(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
     return lines
 
 
-def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table as HTML, with its texts escaped.
+def html_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table as HTML, with floats in three significant digits and texts escaped.
 
     Example:
       >>> from fpsim.display.tables import html_table
-      >>> html_table(["layer"], [["a<b"]])
-      '<table><tr><th>layer</th></tr><tr><td>a&lt;b</td></tr></table>'
+      >>> html_table(["layer", "error"], [["a<b", 0.02468]])
+      '<table><tr><th>layer</th><th>error</th></tr><tr><td>a&lt;b</td><td>0.0247</td></tr></table>'
     """
 
-    def row(cells: Iterable[str], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+    def row(cells: Iterable[object], tag: str) -> str:
+        texts = (f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells)
+        return f"<tr>{''.join(f'<{tag}>{html.escape(text)}</{tag}>' for text in texts)}</tr>"
 
     return f"<table>{row(heads, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"

@@ -48,7 +48,7 @@ def test_export_writes_a_checkpoint_and_says_what_it_loses(tmp_path: Path) -> No
     path = safetensors(tmp_path / "m.safetensors", {"up.weight": weight, "lm_head.weight": weight})
     code, text = run("export", path, "--layout", "gptq_v2", "--out", tmp_path / "out", "--group-size", 64)
     assert (code, "gptq_v2, 1 weight quantised, 65.5 kB became" in text) == (0, True)
-    assert "Weights keep 19." in text
+    assert "The SQNR of the weights is 19." in text
     code, text = run("verify", tmp_path / "out")
     assert (code, "gptq_v2, 1 quantised weight, nothing contradicts it." in text) == (0, True)
 

@@ -60,7 +60,9 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
     with torch.no_grad():
         model.down.weight[3, 5] = float("nan")
     for out in (tmp_path / "folder", tmp_path / "m.safetensors"):
-        with pytest.raises(ValueError, match=r"must be finite; down\.weight holds NaN or Inf\. Mend it, or pass keep="):
+        with pytest.raises(
+            ValueError, match=r"must be finite; down\.weight holds NaN or Inf\. Correct it, or pass keep="
+        ):
             fp.torch.export(model, layout="compressed-tensors", out=out)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     fp.torch.export(Tiny(), layout="awq", out=tmp_path / "folder")
@@ -100,7 +102,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "outputs that fill no words": ({"a.weight": W[:9]}, {"layout": "awq"}, "packs 8 outputs into a word"),
     "a group size without groups": ({"a.weight": W}, {"layout": "mxfp8", "group_size": 64}, "group_size is an option"),
     "an odd group size": ({"a.weight": W}, {"layout": "awq", "group_size": 12}, "must be a multiple of 8"),
-    "other bits": ({"a.weight": W}, {"layout": "awq", "bits": 8}, "bits must be 4, or 8 of GPTQ; got 8 with 'awq'"),
+    "other bits": ({"a.weight": W}, {"layout": "awq", "bits": 8}, "bits must be 4, or 8 for GPTQ; got 8 for 'awq'"),
     "asymmetric codes": ({"a.weight": W}, {"layout": "awq", "symmetric": False}, "symmetric=False is an option"),
     "nothing to quantise": ({"norm.weight": W[0]}, {"layout": "awq"}, "there is no weight to quantise in awq"),
     "a pattern of nothing": ({"a.weight": W}, {"layout": "awq", "keep": "b*"}, "'b*' matches none of a.weight"),
@@ -126,7 +128,7 @@ def test_bad_input_is_refused_in_a_sentence(case: str, tmp_path: Path) -> None:
 
 def test_folders_of_other_models_and_wrong_files_are_refused(tmp_path: Path) -> None:
     safetensors(tmp_path / "precious.safetensors", {"a": W})
-    with pytest.raises(ValueError, match=r"that of an earlier export; .* holds precious\.safetensors"):
+    with pytest.raises(ValueError, match=r"folder of an earlier export; .* holds precious\.safetensors"):
         fp.torch.export({"a.weight": W}, layout="awq", out=tmp_path)
     with pytest.raises(ValueError, match=r"awq is written into a folder or a \.safetensors file"):
         fp.torch.export({"a.weight": W}, layout="awq", out=tmp_path / "m.gguf")
@@ -216,7 +218,7 @@ def test_reports_are_tabulated_drawn_and_saved(tmp_path: Path) -> None:
     report.save(tmp_path / "r.json")
     assert ExportReport.load(tmp_path / "r.json") == report
     (tmp_path / "r.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"is no report that ExportReport\.save wrote"):
+    with pytest.raises(ValueError, match=r"is not a report that ExportReport\.save wrote"):
         ExportReport.load(tmp_path / "r.json")
 
 

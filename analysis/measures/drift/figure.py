@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fpsim.display.figure import COLORS, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.wording import power, short
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
@@ -88,10 +88,7 @@ def _scale(ax: Any, report: Drift) -> None:
     if len(ticks) >= 2:
         ax.set_xticks([2.0**i for i in ticks], [power(i) for i in ticks])
     ax.minorticks_off()
-    ax.grid(color=GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    plain_axes(ax)
 
 
 def _label(ax: Any, ends: list[tuple[float, str, str]], last: int) -> None:

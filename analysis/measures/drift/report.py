@@ -14,6 +14,7 @@ import numpy.typing as npt
 from fpsim.analysis.measures.drift.bounds import Bounds, Chance
 from fpsim.analysis.tensors.chunks import Floats
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import plural
 from fpsim.errors import shown
 
@@ -259,17 +260,8 @@ class DriftReport:
 
     def _repr_html_(self) -> str:
         names = ("accumulator", "length", *FIGURES)
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(row.to_dict()[name]))}</td>" for name in names) + "</tr>"
-            for row in self.rows
-        )
-        return f"<p>{html.escape(str(self))}</p><table><tr>{head}</tr>{body}</table>"
-
-
-def _text(value: object) -> str:
-    """Return a cell of the table as text."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+        rows = ([row.to_dict()[name] for name in names] for row in self.rows)
+        return f"<p>{html.escape(str(self))}</p>{html_table(names, rows)}"
 
 
 def _regime(rows: tuple[DriftRow, ...]) -> Regime:

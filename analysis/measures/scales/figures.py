@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fpsim.display.figure import COLORS, DATA, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.wording import power
 
 LOST, SATURATED, SUBNORMAL = COLORS["E4M3"], COLORS["E5M2"], "#9aa5b1"
@@ -69,7 +69,7 @@ def underflow_axes(report: Underflow, ax: Any = None) -> Any:
         ax.set_ylim(-2, 104)
         ax.set_xlabel("scale")
         ax.set_ylabel(f"% of the values in {report.format}")
-        _frame(ax)
+        plain_axes(ax)
         _legend(ax)
         return ax
 
@@ -102,17 +102,9 @@ def loss_scaling_axes(report: LossScaling, ax: Any = None) -> Any:
         ax.set_yticks(ticks, [power(k) for k in ticks])
         ax.set_xlabel("step")
         ax.set_ylabel("scale")
-        _frame(ax)
+        plain_axes(ax)
         _legend(ax)
         return ax
-
-
-def _frame(ax: Any) -> None:
-    """Draw a grid behind the curves, and remove the spines at the top and right."""
-    ax.grid(color=GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
 
 
 def _legend(ax: Any) -> None:

@@ -15,6 +15,7 @@ from fpsim.analysis.tensors.chunks import flat_chunks
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
@@ -148,12 +149,8 @@ class LossScalingReport:
         return f"in {self.format} over {plural(rows[0]['steps'], 'step')}: {'; '.join(words)}"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in TOTALS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(row[name]))}</td>" for name in TOTALS) + "</tr>"
-            for row in self.totals
-        )
-        return f"<p>{html.escape(str(self))}</p><table><tr>{head}</tr>{body}</table>"
+        rows = ([row[name] for name in TOTALS] for row in self.totals)
+        return f"<p>{html.escape(str(self))}</p>{html_table(TOTALS, rows)}"
 
 
 def loss_scaling(
@@ -301,7 +298,3 @@ def _total(policy: LossScalingPolicy, steps: Sequence[ScalingStep]) -> dict[str,
         policy.faulty,
     )  # fmt: skip
     return dict(zip(TOTALS, row, strict=True))
-
-
-def _text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -17,6 +17,7 @@ from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.casts.cast import quantize
 from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural, power
 from fpsim.errors import is_integer, shown
 from fpsim.formats.cast_options import FormatLike, cast_options
@@ -194,11 +195,8 @@ class UnderflowReport:
         return f"{words}, where {unscaled} do unscaled"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{row[name]:.4g}</td>" for name in COLUMNS) + "</tr>" for row in self._dicts()
-        )
-        return f"<p>{html.escape(str(self))}</p><table><tr>{head}</tr>{body}</table>"
+        rows = ([row[name] for name in COLUMNS] for row in self._dicts())
+        return f"<p>{html.escape(str(self))}</p>{html_table(COLUMNS, rows)}"
 
     def _dicts(self) -> list[dict[str, Any]]:
         """Return the rows of the table."""

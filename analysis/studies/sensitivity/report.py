@@ -297,7 +297,7 @@ class Sensitivity:
 
     def _repr_html_(self) -> str:
         names = [name for name in SensitivityRow.__dataclass_fields__ if name not in ("elements", "batches")]
-        table = html_table(names, ([_text(getattr(row, name)) for name in names] for row in self.ranking()))
+        table = html_table(names, ([getattr(row, name) for name in names] for row in self.ranking()))
         headline = filter(None, [self.coverage.headline])
         lines = [*headline, repr(self)[1:-1], *self.coverage.sentences, *map(str, self.additivity()), *self.notes]
         text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
@@ -336,7 +336,3 @@ def _cells(row: SensitivityRow) -> tuple[str, ...]:
 def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
     figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
     return (row.layer or "(model)", row.product, row.recipe, *figures)
-
-
-def _text(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

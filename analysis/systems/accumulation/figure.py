@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fpsim.display.figure import COLORS, GRID, OTHER_COLORS, axes_of, figure_style
+from fpsim.display.figure import COLORS, OTHER_COLORS, axes_of, figure_style, plain_axes
 from fpsim.display.wording import short
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
@@ -41,10 +41,7 @@ def accumulation_axes(report: DrawnAccumulation, ax: Any = None) -> Any:
         ax.minorticks_off()
         ax.set_xlabel("micro-batches")
         ax.set_ylabel("relative error of the gradient")
-        ax.grid(color=GRID, linewidth=0.5)
-        ax.set_axisbelow(True)
-        for side in ("top", "right"):
-            ax.spines[side].set_visible(False)
+        plain_axes(ax)
         ax.legend(
             loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, fontsize=7, borderaxespad=0.2,
             columnspacing=1.2,

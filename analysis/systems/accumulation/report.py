@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.arrays import Array
-from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
 
@@ -60,6 +59,7 @@ class AccumulationReport(SavedReport):
     """
 
     KIND = "fpsim accumulation"
+    ROW = AccumulationRow
     UNSAVED = ("values",)
 
     rows: tuple[AccumulationRow, ...]
@@ -90,10 +90,6 @@ class AccumulationReport(SavedReport):
         """Return the row of a way with all micro-batches."""
         return self.of(way)[-1]
 
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame, a row for each way and number of micro-batches."""
-        return frame([dataclasses.asdict(row) for row in self.rows])
-
     def plot(self, ax: Any = None) -> Any:
         """Draw the relative error against the number of micro-batches; returns the matplotlib Axes."""
         from fpsim.analysis.systems.accumulation.figure import accumulation_axes
@@ -105,11 +101,6 @@ class AccumulationReport(SavedReport):
         rows = [dataclasses.asdict(row) for row in self.rows]
         return {"elements": self.elements, "divide": self.divide, "rows": rows}
 
-    @classmethod
-    def _made(cls, contents: dict[str, Any]) -> AccumulationReport:
-        rows = tuple(AccumulationRow(**row) for row in contents["rows"])
-        return cls(rows, contents["elements"], contents["divide"])
-
     def __str__(self) -> str:
         """Return the error of each way with all micro-batches."""
         head = f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')} of "
@@ -119,10 +110,7 @@ class AccumulationReport(SavedReport):
 
     def _repr_html_(self) -> str:
         """Return the same as a table in HTML."""
-        cells = "".join(
-            f"<tr><td>{html.escape(way)}</td><td>{html.escape(_words(self.final(way)))}</td></tr>" for way in self.ways
-        )
-        return f"<table><tr><th>way</th><th>relative error</th></tr>{cells}</table>"
+        return html_table(["way", "relative error"], ([way, _words(self.final(way))] for way in self.ways))
 
 
 def _words(row: AccumulationRow) -> str:

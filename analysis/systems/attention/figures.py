@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fpsim.display.figure import COLORS, DATA, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
@@ -57,7 +57,8 @@ def attention_axes(report: DrawnAttention, ax: Any = None) -> Any:
         recipe = report.recipe
         ax.set_title(f"scores {recipe['scores']}, weights {recipe['probabilities']}, output {recipe['output']}",
                      loc="left", fontsize=8)  # fmt: skip
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
 
 
@@ -76,7 +77,8 @@ def underflow_axes(report: DrawnUnderflow, ax: Any = None) -> Any:
         ax.set_xlabel(f"standard deviation of {report.keys:,} scores, nats")
         ax.set_ylabel(f"share in {report.format}")
         ax.legend(frameon=False, fontsize=7, loc="center right")
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
 
 
@@ -99,13 +101,6 @@ def cache_axes(report: DrawnCaches, ax: Any = None) -> Any:
             ax.annotate(label, (row.output_error, place), xytext=(4, 0), textcoords="offset points", va="center",
                         fontsize=6.5, color=INK)  # fmt: skip
         ax.set_xlabel("relative error of outputs")
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
-
-
-def _plain(ax: Any) -> None:
-    ax.grid(color=GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
-    ax.tick_params(axis="x", labelcolor=QUIET)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)

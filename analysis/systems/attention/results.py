@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import html
 import os
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fpsim.analysis.systems.saved_report import SavedReport, table
+from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.arrays import Array
 from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import percent
 from fpsim.errors import require_word
 from fpsim.exact_json import from_json, to_json
@@ -155,8 +156,7 @@ class AttentionReport:
         return text + "."
 
     def _repr_html_(self) -> str:
-        rows = [{"metric": name, "value": value} for name, value in asdict(self.figures).items()]
-        return f"<p>{html.escape(str(self))}</p>{table(['metric', 'value'], rows)}"
+        return f"<p>{html.escape(str(self))}</p>{html_table(['metric', 'value'], asdict(self.figures).items())}"
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ class WeightUnderflow(SavedReport):
     """
 
     KIND = "a report on the underflow of attention weights"
+    ROW = WeightUnderflowRow
 
     rows: tuple[WeightUnderflowRow, ...]
     format: str
@@ -201,20 +202,11 @@ class WeightUnderflow(SavedReport):
     threshold: float
     sink: float | None = None
 
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame of a row for each spread."""
-        return frame([asdict(row) for row in self.rows])
-
     def plot(self, ax: Any = None) -> Any:
         """Draw the measured shares and the law against the spread; returns the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import underflow_axes
 
         return underflow_axes(self, ax)
-
-    @classmethod
-    def _made(cls, contents: dict[str, Any]) -> WeightUnderflow:
-        contents["rows"] = tuple(WeightUnderflowRow(**row) for row in contents["rows"])
-        return cls(**contents)
 
     def __str__(self) -> str:
         """Return a sentence on the largest spread."""
@@ -224,10 +216,6 @@ class WeightUnderflow(SavedReport):
             f"{percent(last.below)} are below half the smallest value (the law predicts {percent(last.law)}), and "
             f"{percent(last.lost_mass)} of their sum is lost."
         )
-
-    def _repr_html_(self) -> str:
-        names = [each.name for each in fields(WeightUnderflowRow)]
-        return f"<p>{html.escape(str(self))}</p>{table(names, [asdict(row) for row in self.rows])}"
 
 
 @dataclass(frozen=True)
@@ -268,6 +256,8 @@ class CacheReport(SavedReport):
     """
 
     KIND = "a report on caches of keys and values"
+    ROW = CacheRow
+    RENAMED: ClassVar[dict[str, str]] = {"bits": "bits_per_value"}
 
     rows: tuple[CacheRow, ...]
     heads: int
@@ -275,28 +265,13 @@ class CacheReport(SavedReport):
     keys: int
     channels: int
 
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame of a row for each cache."""
-        return frame([asdict(row) for row in self.rows])
-
     def plot(self, ax: Any = None) -> Any:
         """Draw output errors against bits; returns the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import cache_axes
 
         return cache_axes(self, ax)
 
-    @classmethod
-    def _made(cls, contents: dict[str, Any]) -> CacheReport:
-        new_names = {"bits": "bits_per_value"}  # of columns in older files
-        rows = ({new_names.get(name, name): value for name, value in row.items()} for row in contents["rows"])
-        contents["rows"] = tuple(CacheRow(**row) for row in rows)
-        return cls(**contents)
-
     def __str__(self) -> str:
         """Return a sentence that names the best cache."""
         best = min(self.rows, key=lambda row: row.output_error)
         return f"of {len(self.rows)} caches, {best.cache} has the smallest output error, {best.output_error:.2g}."
-
-    def _repr_html_(self) -> str:
-        names = [each.name for each in fields(CacheRow)]
-        return f"<p>{html.escape(str(self))}</p>{table(names, [asdict(row) for row in self.rows])}"

@@ -12,9 +12,9 @@ from fpsim.sums.accumulators import Pairwise, Sequential
 
 
 def ring(x: Any) -> np.ndarray:
-    """Return the sums over ranks of x (ranks, n), float32, around a ring: each hop is rounded to BF16.
+    """Return the sums over ranks of x (ranks, n), float32, around a ring that rounds each hop to BF16.
 
-    The elements are shared out to as many parts as there are ranks; part p begins at rank p.
+    The elements are split into one part for each rank; the sum of part p begins at rank p.
     """
     ranks, n = x.shape
     parts = np.arange(n) * ranks // n

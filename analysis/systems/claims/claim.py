@@ -61,9 +61,9 @@ class Claim:
     Attributes:
       number: "1" to "104" for circulating articles, "P1" and so on for published figures, "R1" for reports.
       name: a short name with hyphens.
-      claim: the statement, in words of this project.
-      source: who makes it.
-      setup: the inputs and the metric of the experiment, or where the documents are that it is compared with.
+      claim: the statement, in the words of this project.
+      source: the publication that makes it.
+      setup: the inputs and the metric of the experiment, or the documents that the claim is compared with.
       verdict: one of VERDICTS, which the expected figures justify.
       reason: the sentence that explains the verdict; the conditions of one that holds only under some.
       kind: "measured" (an experiment), "arithmetic" (cost, speed, energy and sizes: only whether the numbers agree with

@@ -1,4 +1,4 @@
-"""Runs the experiments of claims, keeps each finished row at once, and returns the table."""
+"""`fp.analysis.claims`: runs the experiments of claims, keeps each finished row, and returns the table."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def claims(
 
     Args:
       only: names or numbers of claims, such as "ring-bf16", 69 or "P8"; None runs all.
-      out: a folder that keeps each finished row at once; the same call goes on with the rest. Rows whose experiments
+      out: a folder that keeps each finished row at once; the same call then runs only the rest. Rows whose experiments
         have changed since, and rows that failed, are run again. None keeps nothing.
-      workers: processes; None is one for each core, and 1 runs in this process.
+      workers: number of processes; None is one for each core, and 1 runs in this process.
       progress: called with (share done, text); None draws a bar where stderr is a terminal and rich is installed.
     Returns:
       A ClaimsReport with a row for each claim, in the catalogue's order.
     Raises:
-      ValueError: an unknown claim, fewer than one worker, or a folder that is not one of claims.
-      TypeError: `only` has neither names nor numbers, or workers is no integer.
+      ValueError: an unknown claim, fewer than one worker, or a folder of something else.
+      TypeError: `only` has neither names nor numbers, or workers is not an integer.
 
     Source: docs/claims.md lists every claim with its source.
 
@@ -54,7 +54,7 @@ def claims(
     chosen = _chosen(only)
     if workers is not None:
         require_integer("workers", workers, 1)
-    keys = {claim.name: _key(claim) for claim in chosen}  # of the code that runs, whatever becomes of its files
+    keys = {claim.name: _key(claim) for claim in chosen}  # now, as files may change while the experiments run
     with nullcontext() if out is None else Cells(out, "claims", "", [], kind="run of claims") as cells:
         known = {} if cells is None else _known(chosen, keys, cells)
         missing = [claim for claim in chosen if claim.experiment is not None and claim.name not in known]
@@ -69,7 +69,8 @@ def _chosen(only: Any) -> list[Claim]:
     """Return the claims to run, each once, in the catalogue's order.
 
     Raises:
-      ValueError, TypeError: an unknown claim, none, or something else than names and numbers.
+      ValueError: an unknown claim, or no claim.
+      TypeError: `only` has neither names nor numbers.
     """
     if only is None:
         return list(CLAIMS.values())
@@ -123,10 +124,10 @@ def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -
 
 
 def _figures(name: str) -> dict[str, Any]:
-    """Return the figures of a claim's experiment, as plain numbers and texts, and its seconds."""
+    """Return the figures of a claim's experiment, as plain numbers and strings, and its seconds."""
     experiment = CLAIMS[name].experiment
     if experiment is None:
-        raise ValueError(f"only a claim with an experiment can be run; got {name!r}.")
+        raise ValueError(f"a claim to run must have an experiment; got {name!r}.")
     start = time.perf_counter()
     figures = {key: value.item() if hasattr(value, "item") else value for key, value in experiment().items()}
     return {**figures, SECONDS: time.perf_counter() - start}

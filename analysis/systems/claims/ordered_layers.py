@@ -18,7 +18,7 @@ class OrderedLayers:
 
     Attributes:
       fmt: BF16 or FP16.
-      slices: of K, each summed on Hopper's unit and added in float32.
+      slices: number of slices of K; each is summed on Hopper's unit, and the sums are added in float32.
     """
 
     def __init__(self, fmt: Format, slices: int) -> None:
@@ -37,11 +37,11 @@ class OrderedLayers:
         return self.rounded(reduce(np.add, sums))
 
     def normed(self, x: Floats) -> Floats:
-        """Return rows of root mean square 1."""
+        """Return rows scaled to a root mean square of 1."""
         return self.rounded(x / np.sqrt(np.square(x, dtype=np.float32).mean(axis=1, keepdims=True)))
 
     def log_probabilities(self, layers: int) -> Floats:
-        """Return log-probabilities (32, 256) of so many layers, float64."""
+        """Return log-probabilities (32, 256) after that number of layers, float64."""
         rng = np.random.default_rng(0)
 
         def weights(rows: int, columns: int) -> Floats:

@@ -1,4 +1,4 @@
-"""The page of the table of claims in Markdown."""
+"""The page of claims in Markdown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fpsim.analysis.systems.claims.catalogue import THEMES
 
 INTRO = """# Claims about low precision, with figures
 
-Much of what is said about low-precision training is repeated without being measured again. This page lists claims,
-says where they come from, and settles by experiment those that a CPU can settle. `make claims` computes and writes it
-again; the same call resumes where an interrupted one stopped. A row is run by its name or number:
+Many statements about low-precision training are repeated without a new measurement. This page lists claims with their
+sources, and settles by experiment those that a CPU can settle. `make claims` runs the experiments and writes the page;
+after an interruption the same call runs the rest. This runs one row, by its name or number:
 
 ```
 fpsim claims --only ring-bf16
@@ -28,19 +28,19 @@ fpsim claims --only ring-bf16
 
 ```
 
-S0 to S4 are five popular articles on mixed-precision training that circulate; other sources are named. Claims are in
-our words. "Kind" says how a row was checked: **measured** by an experiment of fpsim; **arithmetic**: claims on cost,
-speed, energy and sizes, of which only the consistency of the numbers is checked, nothing is timed; **document**:
-compared with a publication; **not run**: neither. Verdicts: right, wrong, only under these conditions (the last
-column states them), cannot be settled here (it needs a GPU, a cluster, a large model, or the source says too little),
-not settled yet (no experiment is written). A verdict rests on figures that lie within ranges, which the experiment's
-row in `analysis/systems/claims/themes` states; where one does not on your machine, the command says "differs here"
-and ends with exit code 1.
+S0 to S4 are five popular articles on mixed-precision training; other sources are named. The claims are paraphrased.
+The column "kind" says how a row was checked: **measured**, by an experiment of fpsim; **arithmetic**, only whether the
+numbers of a claim on cost, speed, energy or size are consistent, without timing anything; **document**, by comparison
+with a publication; **not run**, not at all. The verdicts: right; wrong; only under these conditions (stated in the last
+column); cannot be settled here (it needs a GPU, a cluster or a large model, or the source says too little); not settled
+yet (there is no experiment). A verdict holds if each number of the experiment is in the range that
+`analysis/systems/claims/themes` expects. If a number is outside its range on your machine, the command prints "differs
+here" and ends with exit code 1.
 """
 
 
 def markdown_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of rows as `ClaimResult.to_dict` gives them."""
+    """Return the page of rows, which are as `ClaimResult.to_dict` returns them."""
     verdicts = [row["verdict"] for row in rows]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     parts = [INTRO, f"{len(rows)} claims: {counts}.\n"]

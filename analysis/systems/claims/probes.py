@@ -17,7 +17,7 @@ class ProbedGradient(NamedTuple):
 
 @lru_cache(maxsize=64)
 def probed(recipe: Any, scenario: str = "plain") -> ProbedGradient:
-    """Return what `fpsim.train.gradient_probe` measures of all linear layers, for a recipe or its name.
+    """Return the error of the gradients of all linear layers by `fpsim.train.gradient_probe`, for a recipe or its name.
 
     Source: docs/training.md describes model, data and scenarios.
     """

@@ -1,8 +1,7 @@
-"""Results of claims: a row for each, with figures and verdict, as table, data frame, Markdown or file."""
+"""Results of claims: a row for each, with figures and verdict; as a table, data frame, Markdown or file."""
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
 from fpsim.analysis.systems.claims.claim import MEASURED, Claim, Figure, Figures, holds
 from fpsim.analysis.systems.claims.page import markdown_of
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
@@ -27,9 +27,9 @@ class ClaimResult:
 
     Attributes:
       claim: the row of the catalogue.
-      figures: of the experiment, by name; empty where there is none or it failed.
-      seconds: that the experiment took; 0 without one.
-      error: why the experiment failed, or "".
+      figures: figures of the experiment, by name; empty without an experiment, or if it failed.
+      seconds: duration of the experiment; 0 without one.
+      error: the reason why the experiment failed, or "".
     """
 
     claim: Claim
@@ -54,7 +54,7 @@ class ClaimResult:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Names of figures that are missing, not expected, or not what is expected."""
+        """Names of figures that are missing, unexpected, or outside the expected range."""
         expected = self.claim.expected
         names = dict.fromkeys([*expected, *self.figures])
         return tuple(
@@ -65,7 +65,7 @@ class ClaimResult:
 
     @property
     def verdict(self) -> str:
-        """The claim's verdict where every figure is the expected one, else "differs here" or "failed"."""
+        """Verdict of the claim if every figure is as expected, else "differs here" or "failed"."""
         if self.error:
             return FAILED
         return DIFFERS if self.differing else self.claim.verdict
@@ -77,7 +77,7 @@ class ClaimResult:
             return self.error
         lines = [
             f"{name} is {_text(self.figures[name]) if name in self.figures else 'missing'}, "
-            f"expected {_expected(self.claim.expected.get(name, 'no such figure'))}"
+            f"expected {_range(self.claim.expected.get(name, 'no such figure'))}"
             for name in self.differing
         ]
         return "; ".join(lines) if lines else self.claim.reason
@@ -117,7 +117,7 @@ class ClaimsReport:
         for row in self.rows:
             if row.claim.name == claim.name:
                 return row
-        raise ValueError(f"the report must have the claim; got {shown(word)}, which was left out. Run it with only=.")
+        raise ValueError(f"the report does not have the claim {shown(word)}. Run it: fp.analysis.claims({word!r}).")
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -127,7 +127,7 @@ class ClaimsReport:
 
     @property
     def ok(self) -> bool:
-        """True where no experiment failed and every figure is the expected one."""
+        """True where no experiment failed and every figure is as expected."""
         return not any(row.error or row.differing for row in self.rows)
 
     @property
@@ -154,12 +154,7 @@ class ClaimsReport:
 
     def _repr_html_(self) -> str:
         names = ("number", "name", "claim", "figures", "verdict", "reason")
-        head = "".join(f"<th>{name}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(str(row.to_dict()[name]))}</td>" for name in names) + "</tr>"
-            for row in self.rows
-        )
-        return f"<table><tr>{head}</tr>{body}</table>"
+        return html_table(names, ([row.to_dict()[name] for name in names] for row in self.rows))
 
     def save(self, path: str | Path) -> Path:
         """Write the figures to a JSON file, whole or not at all, and return its path."""
@@ -211,6 +206,6 @@ def _finite(figure: Figure) -> bool:
     return isinstance(figure, float) and figure - figure == 0
 
 
-def _expected(expected: Any) -> str:
+def _range(expected: Any) -> str:
     """Return an expected value or interval as text."""
     return f"{expected[0]:.4g} to {expected[1]:.4g}" if isinstance(expected, tuple) else str(expected)

@@ -195,8 +195,8 @@ class RecursiveHalving:
         """Raise ValueError for a number of ranks that is not a power of two, unless it is folded."""
         if ranks & (ranks - 1) and not self.fold:
             raise ValueError(
-                f"recursive_halving needs a power of two as the number of ranks; got {ranks}. Take algorithm='ring' or "
-                "'tree', or collectives.RecursiveHalving(fold=True), where neighbours add first."
+                f"recursive_halving needs a power of two as the number of ranks; got {ranks}. Pass algorithm='ring' or "
+                "'tree', or collectives.RecursiveHalving(fold=True), which adds neighbours first."
             )
 
     def owned(self, chunk: int, ranks: int) -> Order:
@@ -297,7 +297,7 @@ class TwoLevel:
         if ranks % size:
             best = max(n for n in range(1, NODE + 1) if ranks % n == 0)
             raise ValueError(
-                f"two_level needs nodes of equal size; got {ranks} ranks, which is no multiple of {size}. Take "
+                f"two_level needs nodes of equal size; got {ranks} ranks, not a multiple of {size}. Pass "
                 f"collectives.TwoLevel(ranks_per_node={best}), for example."
             )
         for part, count in ((self.inside, size), (self.between, ranks // size)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fpsim.display.figure import COLORS, DATA, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
 
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
@@ -67,7 +67,8 @@ def report_axes(report: DrawnReport, ax: Any = None) -> Any:
         ax.invert_yaxis()
         ax.set_xlim(0, top * 1.15 if top > 0 else 1)
         ax.set_xlabel(f"relative error of {report.ranks:,} ranks' sums in {report.format}")
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
 
 
@@ -100,13 +101,6 @@ def growth_axes(growth: DrawnGrowth, ax: Any = None) -> Any:
                         fontsize=7, color=tint, annotation_clip=False)  # fmt: skip
         ax.set_xlabel("ranks")
         ax.set_ylabel(f"relative error in {growth.format}")
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
-
-
-def _plain(ax: Any) -> None:
-    ax.grid(color=GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
-    ax.tick_params(axis="x", labelcolor=QUIET)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)

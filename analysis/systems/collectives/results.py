@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.systems.saved_report import SavedReport, table
+from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import percent
 from fpsim.errors import require_word
 
@@ -60,6 +61,7 @@ class CollectiveReport(SavedReport):
     """
 
     KIND = "a report on collectives"
+    ROW = CollectiveRow
 
     rows: tuple[CollectiveRow, ...]
     differing: tuple[tuple[float, ...], ...]
@@ -87,7 +89,7 @@ class CollectiveReport(SavedReport):
         """
         require_word("by", by, ("algorithm", "pair"))
         if by == "algorithm":
-            return frame([asdict(row) for row in self.rows])
+            return super().to_frame()
         names = [row.algorithm for row in self.rows]
         return frame(
             [
@@ -106,7 +108,6 @@ class CollectiveReport(SavedReport):
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> CollectiveReport:
-        contents["rows"] = tuple(CollectiveRow(**row) for row in contents["rows"])
         contents["differing"] = tuple(tuple(shares) for shares in contents["differing"])
         return cls(**contents)
 
@@ -125,10 +126,6 @@ class CollectiveReport(SavedReport):
         if self.permutations:
             text += f"; another order of ranks changes {percent(worst.order_changed)} of {worst.algorithm}'s elements"
         return text + "."
-
-    def _repr_html_(self) -> str:
-        names = [field.name for field in fields(CollectiveRow)]
-        return f"<p>{html.escape(str(self))}</p>{table(names, [asdict(row) for row in self.rows])}"
 
 
 def _or(value: float, instead: float) -> float:
@@ -200,8 +197,6 @@ class CollectiveGrowth(SavedReport):
         return f"relative error of {self.format} all-reduces of {self.distribution} terms: {'; '.join(parts)}."
 
     def _repr_html_(self) -> str:
-        rows = [
-            {"algorithm": name, **{f"{n:,} ranks": error for n, error in zip(self.ranks, errors, strict=True)}}
-            for name, errors in zip(self.algorithms, self.errors, strict=True)
-        ]
-        return f"<p>{html.escape(str(self))}</p>{table(list(rows[0]), rows)}"
+        head = ("algorithm", *(f"{n:,} ranks" for n in self.ranks))
+        rows = ((name, *errors) for name, errors in zip(self.algorithms, self.errors, strict=True))
+        return f"<p>{html.escape(str(self))}</p>{html_table(head, rows)}"

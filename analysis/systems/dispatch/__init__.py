@@ -1,1 +1,1 @@
-"""Which operands each chip multiplies in hardware, and what a recipe falls back to where it lacks some."""
+"""The operands that each chip multiplies in hardware, and the fallbacks of a recipe on chips without them."""

@@ -25,16 +25,16 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class ChipRow:
-    """A chip: what its matrix units multiply, and what the products of a recipe run on there.
+    """A chip: the operands of its matrix units, and the units of a recipe's products.
 
     Attributes:
-      chip: as sold, with what else has the same units.
-      arch: the word of its units' names; "" where no unit of it is known.
-      target: of compilers, such as "sm_90"; "" where that is not known.
+      chip: name of the chip as sold, with other chips that have the same units.
+      arch: prefix of its units' names; "" where no unit of it is known.
+      target: target of compilers, such as "sm_90"; "" where it is not known.
       capability: NVIDIA's compute capability, or None.
-      operands: the formats that are multiplied, scaled by blocks too: the columns of the table.
-      block_scaled: those that a unit takes with scales per block.
-      products: of the recipe: "fprop", "dgrad" and "wgrad" -> the name of a unit there, or what it falls back to.
+      operands: the formats that a unit multiplies without block scales: columns of the table.
+      block_scaled: the formats that a unit multiplies with block scales.
+      products: "fprop", "dgrad" and "wgrad" -> name of the unit of the recipe's product, or of its fallback.
     """
 
     chip: str
@@ -52,17 +52,17 @@ class ChipRow:
         return {"chip": self.chip, "target": self.target, "capability": capability, **marks, **self.products}
 
     def mark(self, name: str) -> str:
-        """Return "yes", "with scales" (with block scales alone), or ""."""
+        """Return "yes", "with scales" (for operands with block scales only), or ""."""
         return "yes" if name in self.operands else "with scales" if name in self.block_scaled else ""
 
 
 @dataclass(frozen=True)
 class ChipTable:
-    """A row for each chip; of a recipe also the units of its products.
+    """A row for each chip; with a recipe also the units of its products.
 
     Attributes:
-      rows: of `ChipRow`.
-      recipe: the recipe's name, or "".
+      rows: a `ChipRow` for each chip.
+      recipe: name of the recipe, or "".
     """
 
     rows: tuple[ChipRow, ...]
@@ -75,11 +75,11 @@ class ChipTable:
         return len(self.rows)
 
     def to_frame(self) -> Any:
-        """Return a pandas.DataFrame of the rows."""
+        """Return a pandas.DataFrame with a row for each chip."""
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """Return a table: a line for each chip; under a recipe a line for each chip's products."""
+        """Return a line for each chip: its operands, or with a recipe its products."""
         if self.recipe:
             return "\n".join(
                 [f"{self.recipe} on each chip:", *(f"{_short(row.chip)}: {_said(row.products)}" for row in self.rows)]
@@ -97,15 +97,14 @@ class ChipTable:
 
 
 def chips(recipe: Any = None, *, chip: str | None = None) -> ChipTable:
-    """Return a table of chips: the operands that each multiplies in hardware, and what a recipe falls back to there.
+    """Return a table of chips: the operands that each multiplies in hardware, and the fallbacks of a recipe.
 
     A product whose operands have no unit on a chip falls back to BF16 operands there, or to FP16 where there is no
     BF16, or to float32 without matrix units.
 
     Args:
-      recipe: of `fp.train.recipes` or `fp.torch`, by name or object; None for the table without products. A recipe
-        needs torch.
-      chip: the chip whose row alone is wanted, by any of its names ("H100", "hopper", "sm_90", "9.0"); None for all.
+      recipe: a recipe of `fp.recipes`, by name or object; None for the table without products. A recipe needs torch.
+      chip: the only chip of the table, by any of its names ("H100", "hopper", "sm_90", "9.0"); None for all chips.
 
     Raises:
       ValueError: there is no such recipe or chip.
@@ -128,9 +127,9 @@ def chips(recipe: Any = None, *, chip: str | None = None) -> ChipTable:
     if recipe is not None:
         from fpsim.recipes.look_up import find as find_recipe
 
-        found = find_recipe(recipe)
-        name = found.name
-        linears = {product: found.linear_of("", product, 0, 1) for product in PRODUCTS}
+        chosen = find_recipe(recipe)
+        name = chosen.name
+        linears = {product: chosen.linear_of("", product, 0, 1) for product in PRODUCTS}
     if chip is not None:
         return ChipTable((_row(resolve(chip).chip, linears),), name)
     rows = [_row(row, linears) for row in CHIPS.values()]
@@ -155,7 +154,7 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 
 
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
-    """Return the name of the unit that a product has on a chip, or what it falls back to."""
+    """Return the name of the unit of a product on a chip, or of its fallback."""
     from fpsim.recipes.chips import moved
 
     accumulator = linear.accumulator(product)
@@ -177,14 +176,14 @@ def _unit_of(linear: Any, product: str, chip: Chip) -> str:
 
 
 def _said(products: dict[str, str]) -> str:
-    """Return the products of a row in words; one that all share once."""
+    """Return the products of a row as text; a unit that all share once."""
     if len(set(products.values())) == 1:
         return next(iter(products.values()))
     return "; ".join(f"{product}: {unit}" for product, unit in products.items())
 
 
 def _short(names: str) -> str:
-    """Return the first names of chips, and how many more there are."""
+    """Return the first names of chips, and the number of the others."""
     listed = names.split(", ")
     more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
     return ", ".join(listed[:SHOWN]) + more

@@ -1,1 +1,1 @@
-"""Batches and runs: whether a row's bits depend on its batch, how decoding parts, and where two runs differ."""
+"""Batches and runs: whether a row's bits depend on its batch, how logits of decoders diverge, where two runs differ."""

@@ -1,4 +1,4 @@
-"""`fp.analysis.batch_invariance`: whether the bits of a row depend on the batch that it is in."""
+"""`fp.analysis.batch_invariance`: a test whether a row's result depends on its batch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from fpsim.analysis.systems.invariance.results import BatchInvariance, BatchRow
 from fpsim.arrays import Array, as_array, float_array, is_torch, without_gradient, words
+from fpsim.display.optional import load
 from fpsim.errors import is_integer, require_integer, shown
 
 SIZES = (1, 2, 8, 31, 32, 33, 128, 1024, 1025)
@@ -18,24 +19,25 @@ def batch_invariance(
     fn: Callable[[Any], Any], x: Any, *, batches: Sequence[int] = SIZES, rows: int = 2, seed: int = 0,
     bisect: bool = True,
 ) -> BatchInvariance:  # fmt: skip
-    """Find out whether a row's result depends on the number, the order and the values of the rows beside it.
+    """Find out whether a row's result depends on the number, the order and the values of the other rows of its batch.
 
     Args:
-      fn: a function of a batch (m, ...) that gives the results (m, ...), floats: a `fp.analysis.ScheduledProduct`, a
-        product of any library, a model. Where x is a torch tensor it is given tensors.
+      fn: a function of a batch (m, ...) that returns results (m, ...), floats: a `fp.analysis.ScheduledProduct`, a
+        product of any library, or a model. It gets torch tensors if x is one.
       x: rows (count, ...) of floats, from which batches are made; the first `rows` are watched, the others are their
-        neighbours, again and again where a batch needs more.
-      batches: numbers of rows to compare, the smallest of which is the reference.
-      rows: how many rows are watched, one after the other.
-      seed: of the choice of neighbours.
-      bisect: look for the sizes at which bits change between two of `batches`; it is assumed that they change once.
+        neighbours, repeated if a batch needs more.
+      batches: numbers of rows to compare; the smallest is the reference.
+      rows: number of rows that are watched, one after the other.
+      seed: seed of the choice of neighbours.
+      bisect: whether to search for the sizes at which bits change between two of `batches`, where they are assumed to
+        change once.
 
     Returns:
       A BatchInvariance.
 
     Raises:
-      ValueError: sizes that are none, too few rows, results of another number of rows.
-      TypeError: fn cannot be called, or gives no floats.
+      ValueError: sizes are not positive integers, x has too few rows, or fn returns another number of rows.
+      TypeError: fn cannot be called, or does not return floats.
 
     Source: docs/batch-invariance.md.
 
@@ -90,7 +92,7 @@ def batch_invariance(
 
 
 class _Runner:
-    """Makes batches and takes single rows out of results."""
+    """Makes batches of rows, calls the function, and returns the results of single rows."""
 
     def __init__(self, fn: Callable[[Any], Any], x: Any, rows: int, seed: int) -> None:
         self._fn, self._tensors = fn, is_torch(x)
@@ -104,12 +106,12 @@ class _Runner:
         self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
 
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
-        """Return the result of a row at a place of a batch; other: with other neighbours."""
-        beside = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
-        batch = self._x[beside] if not self._tensors else self._x[_indices(beside)]
+        """Return the result of a row at an index of a batch; other: with other neighbours."""
+        indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
+        batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]
         results, _ = float_array(as_array(without_gradient(self._fn(batch))), "the result")
         if not results.shape or len(results) != size:
-            raise ValueError(f"fn must give a result for each of {size} rows; got shape {results.shape}.")
+            raise ValueError(f"fn must return a result for each of {size} rows; got shape {results.shape}.")
         return np.array(results[place])
 
     def threshold(self, low: int, high: int, results: list[Array]) -> int:
@@ -123,18 +125,13 @@ class _Runner:
         return high
 
     def describe(self, size: int) -> str:
-        """Return how a product of that size is added, where the function says so."""
+        """Return the order of additions for a batch of that size, if the function has a `describe` method; else ""."""
         describe = getattr(self._fn, "describe", None)
         return str(describe(size)) if callable(describe) else ""
 
 
-def _indices(places: Array) -> Any:
-    from fpsim.display.optional import load
-
-    return load("torch", "batches of tensors").from_numpy(places)
-
-
 def _checked_sizes(batches: Any) -> list[int]:
+    """Return positive integers in ascending order, each once."""
     sizes = [batches] if is_integer(batches) else list(batches) if isinstance(batches, (list, tuple, range)) else []
     if not sizes or any(not is_integer(size) or size < 1 for size in sizes):
         raise ValueError(f"batches must be positive integers, the numbers of rows; got {shown(batches)}.")
@@ -151,10 +148,12 @@ def _differing(a: Array, b: Array) -> float:
 
 
 def _same(a: list[Array], b: list[Array]) -> bool:
+    """Return whether the bits of all results are equal."""
     return all(_differing(x, y) == 0 for x, y in zip(a, b, strict=True))
 
 
 def _relative(a: list[Array], b: list[Array]) -> float:
+    """Return the norm of the differences / the norm of the second results, over finite elements."""
     x, y = (np.concatenate([one.astype(np.float64).reshape(-1) for one in many]) for many in (a, b))
     known = np.isfinite(x) & np.isfinite(y)
     norm = float(np.linalg.norm(y[known]))

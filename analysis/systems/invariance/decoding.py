@@ -1,4 +1,4 @@
-"""`fp.analysis.decoding`: how fast two decoders of one prompt part, and a decoder to try products in."""
+"""`fp.analysis.decoding`: the divergence of two decoders of one prompt; and a small decoder to try products in."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Step = Callable[[Array], Any]
 def decoding(
     first: Step, second: Step, prompt: Sequence[int], *, steps: int = 64, follow: str = "first"
 ) -> DecodingReport:
-    """Decode one prompt by two decoders, and measure how their next tokens differ with the length.
+    """Decode one prompt by two decoders, and measure the difference of their next tokens at each length.
 
     Args:
-      first, second: functions of all tokens so far, an int64 array (length,), that give the logits (vocabulary,) of
-        the next one: a `fp.analysis.RandomDecoder`, a model of any stack.
-      prompt: tokens to begin with.
-      steps: tokens to decode.
-      follow: "first": both read the tokens that the first one chooses, so that differences are those of arithmetic
-        alone; "own": each reads its own.
+      first, second: functions of all tokens so far, an int64 array (length,), that return the logits (vocabulary,) of
+        the next one: a `fp.analysis.RandomDecoder`, or a model of any library.
+      prompt: the first tokens.
+      steps: number of tokens to decode.
+      follow: "first": both read the tokens that the first decoder chooses, so that only arithmetic makes a difference;
+        "own": each reads its own.
 
     Returns:
-      A DecodingReport. Tokens are chosen greedily, the lowest of equal ones.
+      A DecodingReport. Tokens are chosen greedily; ties go to the lowest token.
 
     Raises:
-      ValueError: no prompt, or logits of other shapes.
-      TypeError: something that cannot be called, or gives no floats.
+      ValueError: the prompt is empty, or logits have other shapes.
+      TypeError: a decoder cannot be called, or does not return floats.
 
     Source: docs/batch-invariance.md.
 
@@ -49,7 +49,7 @@ def decoding(
     """
     for name, step in (("first", first), ("second", second)):
         if not callable(step):
-            raise TypeError(f"{name} must be a function of tokens that gives logits; got {shown(step)}.")
+            raise TypeError(f"{name} must be a function of tokens that returns logits; got {shown(step)}.")
     require_integer("steps", steps, 1)
     require_word("follow", follow, ("first", "own"))
     tokens = np.asarray(prompt)
@@ -77,7 +77,7 @@ def _log_softmax(logits: Any, name: str) -> Array:
     """Return log-probabilities in float64."""
     array, _ = float_array(as_array(without_gradient(logits)), f"the logits of {name}")
     if array.ndim != 1 or array.size < 2:
-        raise ValueError(f"{name} must give logits of shape (vocabulary,); got {array.shape}.")
+        raise ValueError(f"{name} must return logits of shape (vocabulary,); got {array.shape}.")
     values = array.astype(np.float64)
     shifted = values - values.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
@@ -86,15 +86,15 @@ def _log_softmax(logits: Any, name: str) -> Array:
 class RandomDecoder:
     """A transformer with random weights that decodes token by token, with a cache of keys and values.
 
-    It shows what orders of addition do to logits: weights and what layers give have a format, and every product with
-    weights is made by a function. Attention and norms are in float32.
+    It shows the effect of orders of addition on logits: weights and results of layers have a format, and a function
+    computes every product with weights. Attention and norms are in float32.
 
     Args:
       product: a function (x (m, k), w (k, n)) -> (m, n): a `fp.analysis.ScheduledProduct` without w, or np.matmul.
-      batch: requests that are decoded together, copies of this one: the m of products.
-      fmt: the format of weights and of what layers give.
+      batch: number of requests that are decoded together, copies of this one: the m of products.
+      fmt: the format of weights and of results of layers.
       vocabulary, width, heads, layers: sizes; heads divide width.
-      seed: of the weights.
+      seed: seed of the weights.
 
     Raises:
       ValueError: sizes that do not fit.
@@ -136,7 +136,7 @@ class RandomDecoder:
         self._logits = np.zeros(vocabulary, np.float32)
 
     def __call__(self, tokens: Any) -> Array:
-        """Return the logits of the next token; tokens that continue those of the last call are read alone."""
+        """Return the logits of the next token; of tokens that continue the last call's, only the new ones are read."""
         read = np.asarray(tokens, np.int64)
         known = len(self._tokens)
         if len(read) < known or not np.array_equal(read[:known], self._tokens):
@@ -158,13 +158,16 @@ class RandomDecoder:
         return self._times(_normed(x), self._head)
 
     def _times(self, x: Array, w: Array) -> Array:
+        """Return a product of x with a weight, rounded to the format, as a row of a batch."""
         batch = np.repeat(self._round(x)[None], self._batch, axis=0)
         return self._round(np.asarray(self._product(batch, w), np.float32)[0])
 
     def _round(self, x: Array) -> Array:
+        """Return values rounded to the format."""
         return np.asarray(quantize(x.astype(np.float32), self._fmt))
 
     def _attended(self, q: Array, cache: list[tuple[Array, Array]]) -> Array:
+        """Return the attention of a query over the cached keys and values."""
         keys, values = (np.stack([pair[i] for pair in cache]) for i in (0, 1))  # (length, width)
         result = np.empty_like(q)
         for head in np.split(np.arange(len(q)), self._heads):
@@ -175,4 +178,5 @@ class RandomDecoder:
 
 
 def _normed(x: Array) -> Array:
+    """Return x divided by its root mean square."""
     return np.asarray(x / np.sqrt(np.mean(np.square(x.astype(np.float64))) + 1e-6), np.float32)

@@ -1,11 +1,11 @@
-"""Figures of batches, decoding and runs side by side."""
+"""Figures of batches, decoding and comparisons of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fpsim.display.figure import COLORS, DATA, GRID, INK, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, DATA, INK, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.wording import short
 
 SHADES = tuple(COLORS.values())
@@ -59,12 +59,13 @@ def batch_axes(report: DrawnBatches, ax: Any = None) -> Any:
         ax.set_ylabel("elements that differ")
         if ax.get_legend_handles_labels()[0]:
             ax.legend(frameon=False, fontsize=7)
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
 
 
 def decoding_axes(report: DrawnDecoding, ax: Any = None) -> Any:
-    """Draw KL and the difference of log-probabilities at each length; a ring marks other tokens."""
+    """Draw KL and the difference of log-probabilities at each length; a ring marks different tokens."""
     rows = list(report.rows)
     lengths = [row.length for row in rows]
     with figure_style():
@@ -83,7 +84,8 @@ def decoding_axes(report: DrawnDecoding, ax: Any = None) -> Any:
         ax.set_xlabel("tokens before")
         ax.set_ylabel("nats")
         ax.legend(frameon=False, fontsize=7, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
 
 
@@ -115,13 +117,6 @@ def run_axes(report: DrawnRuns, ax: Any = None) -> Any:
             ax.set_xlabel("tensors, in the order of computing")
         ax.set_ylabel("relative difference")
         ax.set_title(f"{short(report.names[0], 30)} and {short(report.names[1], 30)}", loc="left", fontsize=8)
-        _plain(ax)
+        plain_axes(ax)
+        ax.tick_params(axis="x", labelcolor=QUIET)
         return ax
-
-
-def _plain(ax: Any) -> None:
-    ax.grid(color=GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
-    ax.tick_params(axis="x", labelcolor=QUIET)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)

@@ -1,4 +1,4 @@
-"""The report on two runs side by side."""
+"""The report on a comparison of two runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from fpsim.analysis.systems.saved_report import SavedReport, table
+from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
 
@@ -17,13 +18,13 @@ LISTED = 12
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """One tensor of two runs.
+    """The difference of one tensor between two runs.
 
     Attributes:
-      step, layer, tensor: which; step and layer as the first run calls them.
-      compared: "bits": both runs kept its elements; "values": they did in different dtypes; "figures": of one at least
-        there are statistics alone, which may be equal where bits are not; "shape": shapes differ.
-      differs: whether anything that was compared does.
+      step, layer, tensor: names of the tensor; step and layer as in the first run.
+      compared: "bits": both runs kept its elements; "values": both kept them, in different dtypes; "figures": one run
+        or both have only statistics, which may be equal although bits differ; "shape": the shapes differ.
+      differs: whether anything that was compared differs.
       differing: share of elements that differ; for "figures" the share that counts by exponent cannot match.
       relative: norm of the difference / norm of the first; for "figures" the relative difference of the largest
         magnitudes; NaN for "shape".
@@ -43,12 +44,12 @@ class TensorDifference:
 
 @dataclass(frozen=True)
 class TokenChange:
-    """A place at which the two runs would choose other tokens.
+    """A row of the logits in which the two runs would choose different tokens.
 
     Attributes:
-      step: of the logits.
-      row: the place among all rows of the logits.
-      first, second: the tokens: the places of the largest logits.
+      step: step of the logits.
+      row: index among all rows of the logits.
+      first, second: the tokens, which are the indices of the largest logits.
       margin: the first run's log-probability of its token minus that of the other one, in nats.
     """
 
@@ -61,21 +62,22 @@ class TokenChange:
 
 @dataclass(frozen=True)
 class RunComparison(SavedReport):
-    """Two runs side by side: the first tensor that differs, growth, and what becomes of the outputs.
+    """A comparison of two runs: the first tensor that differs, growth, and changes of the outputs.
 
     Attributes:
-      rows: a TensorDifference for each tensor of both runs, by step and in the order of computing of the first run.
-      names: what the runs are called.
-      missing_first, missing_second: tensors, as "step layer tensor", that this run alone does not have.
-      logits: which tensor was read as logits; "" for none.
+      rows: a TensorDifference for each tensor of both runs, by step and in the order in which the first run computed.
+      names: names of the runs.
+      missing_first, missing_second: tensors, as "step layer tensor", that only this run does not have.
+      logits: name of the tensor that was read as logits; "" for none.
       kl: mean KL(first || second) of the logits, in nats; NaN without logits.
-      tokens: places at which tokens were compared.
-      changes: a TokenChange for each place with another token, at most 1,000 of them.
-      changed: how many there are.
-      notes: what else there is to say.
+      tokens: number of rows of logits that were compared.
+      changes: a TokenChange for each row with another token, at most 1,000 of them.
+      changed: number of all rows with another token.
+      notes: further sentences of the report.
     """
 
     KIND = "a comparison of runs"
+    ROW = TensorDifference
 
     rows: tuple[TensorDifference, ...]
     names: tuple[str, str]
@@ -99,7 +101,7 @@ class RunComparison(SavedReport):
 
     @property
     def growth(self) -> tuple[tuple[int, float, float], ...]:
-        """(step, largest relative difference, share of tensors that differ) of each step."""
+        """Pairs of a step's growth: (step, largest relative difference, share of tensors that differ)."""
         by_step: dict[int, list[TensorDifference]] = {}
         for row in self.rows:
             by_step.setdefault(row.step, []).append(row)
@@ -110,7 +112,7 @@ class RunComparison(SavedReport):
         return tuple(growth)
 
     def to_frame(self, by: str = "tensor") -> Any:
-        """Return a pandas DataFrame of a row for each tensor, or with by="step" of the growth, by="token" of changes.
+        """Return a pandas DataFrame with a row for each tensor, or with by="step" each step, by="token" each change.
 
         Raises:
           ValueError: another word.
@@ -129,7 +131,6 @@ class RunComparison(SavedReport):
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> RunComparison:
-        contents["rows"] = tuple(TensorDifference(**row) for row in contents["rows"])
         contents["changes"] = tuple(TokenChange(**row) for row in contents["changes"])
         for name in ("names", "missing_first", "missing_second", "notes"):
             contents[name] = tuple(contents[name])
@@ -140,33 +141,35 @@ class RunComparison(SavedReport):
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
+        """Yield the sentences of the report."""
         first = self.first
         steps = plural(len({row.step for row in self.rows}), "step")
         if first is None:
             kinds = {row.compared for row in self.rows}
-            noun = "bit" if kinds == {"bits"} else "value" if "figures" not in kinds else "figure"
+            noun = "bit" if kinds == {"bits"} else "value" if "figures" not in kinds else "statistic"
             yield f"No {noun} of {plural(len(self.rows), 'tensor')} in {steps} differs."
         else:
-            how = f"{percent(first.differing)} of its elements, by {first.relative:.2g} of its norm"
+            how = f"{percent(first.differing)} of its elements, relative difference {first.relative:.2g}"
             if first.compared == "figures":
-                how = f"by its statistics: largest magnitudes {first.amax_first:.7g} and {first.amax_second:.7g}"
+                how = f"its statistics differ, largest magnitudes {first.amax_first:.7g} and {first.amax_second:.7g}"
             elif first.compared == "shape":
-                how = "its shape is another one"
+                how = "its shapes differ"
             yield f"First difference: step {first.step}, {first.layer or 'the model'} {first.tensor}: {how}."
             apart = sum(row.differs for row in self.rows)
-            step, largest, _ = max(self.growth, key=lambda each: each[1])
+            step, largest, _ = max(self.growth, key=lambda of_step: of_step[1])
             tensors = plural(len(self.rows), "tensor")
-            yield f"{apart} of {tensors} in {steps} differ; most at step {step}, by {largest:.2g}."
+            yield f"{apart} of {tensors} in {steps} differ, at most by {largest:.2g} (relative), at step {step}."
         if self.logits:
             tokens = f"{self.changed:,} of {plural(self.tokens, 'token')} would change"
             yield f"KL of the outputs ({self.logits}): {self.kl:.2g} nats; {tokens}."
         for name, missing in zip(self.names, (self.missing_first, self.missing_second), strict=True):
             if missing:
                 more = f" and {len(missing) - 2} more" if len(missing) > 2 else ""
-                yield f"{name} lacks {', '.join(missing[:2])}{more}."
+                yield f"{name} does not have {', '.join(missing[:2])}{more}."
         yield from self.notes
 
     def _repr_html_(self) -> str:
+        """Return the sentences, and a table of the first tensors that differ."""
         text = "".join(f"<p>{html.escape(line)}</p>" for line in self._lines())
-        rows = [asdict(row) for row in self.rows if row.differs][:LISTED]
-        return text + table([each.name for each in fields(TensorDifference)], rows)
+        rows = [asdict(row).values() for row in self.rows if row.differs][:LISTED]
+        return text + html_table([x.name for x in fields(TensorDifference)], rows)

@@ -1,4 +1,4 @@
-"""`fp.analysis.compare_runs`: two recordings side by side, from files of any stack."""
+"""`fp.analysis.compare_runs`: a comparison of two recorded runs, also from files of other programs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STATISTICS = "Statistics of some tensors were compared; keep=n of record(), or a
 
 
 class RunTensors(NamedTuple):
-    """The tensors of one run, in the order of computing.
+    """The tensors of one run, in the order in which it computed them.
 
     Attributes:
-      name: what reports call it.
-      arrays: elements, where they were kept.
-      rows: statistics.
-      keys: all of them.
+      name: name of the run in reports.
+      arrays: the elements of tensors that were kept.
+      rows: the statistics of tensors.
+      keys: (step, layer, tensor) of all tensors.
       model: the model's name and digest, or "".
     """
 
@@ -44,26 +44,26 @@ def compare_runs(
     a: Any, b: Any, *, steps: str = "number", rename: Mapping[str, str] | Callable[[str], str] | None = None,
     logits: str | None = None, tolerance: float = 0.0,
 ) -> RunComparison:  # fmt: skip
-    """Compare two runs, of other processes, machines or stacks, tensor by tensor, from what they recorded.
+    """Compare two runs, of other processes, machines or libraries, tensor by tensor, from what they recorded.
 
-    Tensors are aligned by step, layer and name; what one run lacks is listed. Elements are compared where both runs
-    kept them, statistics elsewhere.
+    Tensors are aligned by step, layer and name; tensors of only one run are listed. Elements are compared where both
+    runs kept them, statistics elsewhere.
 
     Args:
       a, b: a Recording of `fp.analysis.record`, a `fp.analysis.TensorLog`, the path of a file of either, a path of
         plain .npz or .safetensors arrays named "step/layer/tensor", or a mapping of (step, layer, tensor) to arrays.
       steps: "number": steps of one number are compared; "order": the i-th of one run with the i-th of the other.
-      rename: for layers of b: their names in a, as a mapping or a function.
-      logits: the layer whose output is logits, along the last axis; None for the last output that both kept, or else
-        the input of the last linear layer times its weight, without its bias.
-      tolerance: relative differences up to this are none; 0 compares bits.
+      rename: the names in a of the layers of b, as a mapping or a function.
+      logits: the layer whose output holds the logits, along the last axis; None for the last output that both kept, or
+        else the input of the last linear layer times its weight, without its bias.
+      tolerance: relative differences up to this count as none; 0 compares bits.
 
     Returns:
-      A RunComparison; bool() of it says whether anything differs.
+      A RunComparison; its bool() is True if anything differs.
 
     Raises:
-      TypeError: a run is something else.
-      ValueError: files that hold something else, runs without a tensor in common, an unknown layer.
+      TypeError: a run has another type.
+      ValueError: a file holds something else, the runs have no tensor in common, or the layer is unknown.
 
     Source: docs/batch-invariance.md.
 
@@ -75,8 +75,8 @@ def compare_runs(
       ...     log.add(1, "head", "output", np.float32([[1, last], [3, 2.25]]))
       >>> found = fp.analysis.compare_runs(*logs)
       >>> print(found)
-      First difference: step 1, head output: 25.0 % of its elements, by 0.11 of its norm.
-      1 of 2 tensors in 1 step differ; most at step 1, by 0.11.
+      First difference: step 1, head output: 25.0 % of its elements, relative difference 0.11.
+      1 of 2 tensors in 1 step differ, at most by 0.11 (relative), at step 1.
       KL of the outputs (head output): 0.011 nats; 0 of 2 tokens would change.
     """
     require_word("steps", steps, ("number", "order"))
@@ -91,12 +91,17 @@ def compare_runs(
         raise ValueError(_nothing_in_common(first, second))
     order = {step: number for number, step in enumerate(sorted({key[0] for key in common}))}
     common.sort(key=lambda key: order[key[0]])  # stable: within a step as the first run computed
-    rows = tuple(_difference(key, first, second, float(tolerance)) for key in common)
+    rows = tuple(
+        _of_arrays(key, first.arrays[key], second.arrays[key], float(tolerance))
+        if key in first.arrays and key in second.arrays
+        else _of_figures(key, _figures(key, first), _figures(key, second), float(tolerance))
+        for key in common
+    )
     chosen, pairs = _logits(first, second, common, logits)
     kl, changes, tokens = _tokens(pairs)
     notes = [STATISTICS] if any(row.compared == "figures" for row in rows) else []
     if first.model and second.model and first.model != second.model:
-        notes.append(f"The models are other ones: {first.model} and {second.model}.")
+        notes.append(f"The models differ: {first.model} and {second.model}.")
     return RunComparison(
         rows, (first.name, second.name), _missing(second, first), _missing(first, second), chosen, kl, tokens,
         tuple(changes[:MOST_CHANGES]), len(changes), tuple(notes),
@@ -104,7 +109,7 @@ def compare_runs(
 
 
 def _run(x: Any, name: str) -> RunTensors:
-    """Return what a run has."""
+    """Return the tensors of a run."""
     if isinstance(x, Recording):
         keys = list(dict.fromkeys([*(row.key for row in x), *x.operands]))
         return RunTensors(name, x.operands, {row.key: row for row in x}, keys, x.model)
@@ -126,14 +131,14 @@ def _run(x: Any, name: str) -> RunTensors:
 
 
 def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
-    """Return what a file holds: a recording, a log, or the arrays of another program."""
+    """Return the contents of a file: a recording, a log, or the arrays of another program."""
     reasons = []
     for load in (Recording.load, TensorLog.load):
         try:
             return load(path)
         except ScaledFileError as problem:
             reasons.append(str(problem))
-    if not all("without its header" in reason for reason in reasons):  # fpsim wrote it, and it is damaged or other
+    if not all("without its header" in reason for reason in reasons):  # a damaged or other file of fpsim
         raise ValueError(reasons[-1])
     return TensorLog.of_file(path)
 
@@ -153,13 +158,14 @@ def _renamed(run: RunTensors, rename: Any) -> RunTensors:
 
 
 def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
+    """Return a run with new keys."""
     arrays = {new(key): x for key, x in run.arrays.items()}
     rows = {new(key): row for key, row in run.rows.items()}
     return run._replace(arrays=arrays, rows=rows, keys=[new(key) for key in run.keys])
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with the numbers of the first one's steps, by their order."""
+    """Return the second run with the step numbers of the first one, assigned in ascending order."""
     mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}
@@ -188,23 +194,18 @@ def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
 
 
 def _listed(steps: list[int]) -> str:
+    """Return steps as a short text."""
     return ", ".join(map(str, steps)) if len(steps) < 4 else f"{steps[0]} to {steps[-1]}"
 
 
 def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
-    """Return the tensors of a run that the other one lacks, as texts."""
+    """Return the tensors of a run that the other run does not have, as strings."""
     known = set(other.keys)
     return tuple(f"{step} {layer} {tensor}" for step, layer, tensor in run.keys if (step, layer, tensor) not in known)
 
 
-def _difference(key: Key, first: RunTensors, second: RunTensors, tolerance: float) -> TensorDifference:
-    """Return how one tensor differs."""
-    if key in first.arrays and key in second.arrays:
-        return _of_arrays(key, first.arrays[key], second.arrays[key], tolerance)
-    return _of_figures(key, _figures(key, first), _figures(key, second), tolerance)
-
-
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
+    """Return the difference of two arrays, by bits, or by values if their dtypes differ."""
     p, q = x.astype(np.float64), y.astype(np.float64)
     amax = _amax(p), _amax(q)
     if x.shape != y.shape:
@@ -225,18 +226,21 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
 
 
 def _amax(x: Array) -> float:
+    """Return the largest finite magnitude; 0 without any."""
     finite = np.abs(x[np.isfinite(x)])
     return float(finite.max(initial=0.0))
 
 
 class _Figures(NamedTuple):
+    """The statistics of a tensor."""
+
     shape: tuple[int, ...]
     spread: RangeReport
     row: RecordedRow | None
 
 
 def _figures(key: Key, run: RunTensors) -> _Figures:
-    """Return the statistics of a tensor: those that were recorded, or those of its elements."""
+    """Return the statistics of a tensor: the recorded ones, or those of its elements."""
     if key in run.rows:
         row = run.rows[key]
         return _Figures(row.shape, row.range, row)
@@ -247,10 +251,11 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 
 
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
+    """Return the difference of two tensors by their statistics."""
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:
         return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
-    bins = [dict(each.spread.bins) for each in (x, y)]
+    bins = [dict(tensor.spread.bins) for tensor in (x, y)]
     apart = sum(abs(bins[0].get(p, 0) - bins[1].get(p, 0)) for p in {*bins[0], *bins[1]}) / 2
     apart += sum(abs(getattr(x.spread, n) - getattr(y.spread, n)) for n in ("zeros", "infinities", "nans")) / 2
     share = apart / x.spread.count if x.spread.count else 0.0
@@ -265,7 +270,7 @@ def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorD
 def _logits(
     first: RunTensors, second: RunTensors, common: list[Key], layer: str | None
 ) -> tuple[str, Iterator[tuple[int, Array, Array]]]:
-    """Return what is read as logits, and (step, first, second) of them as float64 (rows, classes)."""
+    """Return the name of the tensor read as logits, and (step, first, second) of it as float64 (rows, classes)."""
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})
         hint = f" Did you mean {near!r}?" if near else ""
@@ -285,8 +290,8 @@ def _logits(
     if not products:
         if layer is not None:
             raise ValueError(
-                f"the runs kept neither outputs of {layer!r} nor its input and weight, of which logits could be made. "
-                "Record with keep=1, or log outputs with a TensorLog."
+                f"logits must be a layer whose output, or input and weight, both runs kept; got {layer!r}. Record with "
+                "keep=1, or log outputs with a TensorLog."
             )
         return "", iter(())
     places = {key: place for place, key in enumerate(first.keys)}
@@ -298,7 +303,7 @@ def _logits(
 def _pairs(
     chosen: Sequence[tuple[Key, ...]], first: RunTensors, second: RunTensors
 ) -> Iterator[tuple[int, Array, Array]]:
-    """Iterate over (step, first, second) of logits: a tensor, or the product of one with the transpose of another."""
+    """Yield (step, first, second) of logits: a tensor, or the product of an input with the transpose of a weight."""
     for keys in chosen:
         x, y = (_matrix(run.arrays[keys[0]]) for run in (first, second))
         if len(keys) > 1:
@@ -308,17 +313,19 @@ def _pairs(
 
 
 def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
+    """Return whether a layer's input and weight can be multiplied."""
     x, w = run.arrays[of_input], run.arrays[of_weight]
     return w.ndim == 2 and x.ndim >= 1 and x.shape[-1] == w.shape[1]
 
 
 def _matrix(x: Array) -> Array:
+    """Return an array as a float64 matrix."""
     values = float_array(x)[0].astype(np.float64)
     return values.reshape(-1, values.shape[-1] if values.ndim else 1)
 
 
 def _tokens(pairs: Iterable[tuple[int, Array, Array]]) -> tuple[float, list[TokenChange], int]:
-    """Return the mean KL, the places whose largest logit is another one, and the number of places."""
+    """Return the mean KL, the rows whose largest logit has another index, and the number of rows."""
     divergences: list[Array] = []
     changes: list[TokenChange] = []
     count = 0

@@ -1,4 +1,4 @@
-"""A layer whose product is added as a library would choose for the size of the batch."""
+"""A product with a weight whose order of additions depends on the size of the batch, as in a library."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ScheduledProduct:
       out_fmt: the format of results; None for the unit's own.
 
     Raises:
-      TypeError: w holds no floats, or choose is something else.
-      ValueError: an unknown unit, or one of integers.
+      TypeError: w does not hold floats, or choose has another type.
+      ValueError: an unknown unit, or a unit of integers.
 
     Example:
       >>> import fpsim as fp
@@ -63,26 +63,26 @@ class ScheduledProduct:
         return self.out_fmt
 
     def chosen(self, m: int, n: int, k: int) -> tuple[MatrixUnit, Schedule]:
-        """Return the unit and the schedule of a shape."""
+        """Return the unit and the schedule for a shape."""
         answer = self.choose(m, n, k) if callable(self.choose) else self.choose
         unit, schedule = answer if isinstance(answer, tuple) and len(answer) == 2 else (self.unit, answer)
         if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(
-                f"choose must give a schedule, None or (unit, schedule) for {m}, {n}, {k}; got {shown(answer)}."
+                f"choose must return a schedule, None or (unit, schedule) for {m}, {n}, {k}; got {shown(answer)}."
             )
         return _float_unit(unit), FLAT if schedule is None else schedule
 
     def describe(self, m: int) -> str:
-        """Return the unit and the schedule for a batch of m rows, in words."""
+        """Return the names of the unit and the schedule for a batch of m rows."""
         k, n = (1, 1) if self.w is None else self.w.shape
         unit, schedule = self.chosen(m, n, k)
         return f"{unit.name}, {'one chain' if schedule is FLAT else schedule}"
 
     def __call__(self, x: Any, w: Any = None) -> Array:
-        """Return the product (m, n) of x (m, k), rounded to the unit's operands first."""
+        """Return the product (m, n) of x (m, k), rounded to the unit's input format first."""
         right = self.w if w is None else float_array(without_gradient(w), "w")[0]
         if right is None:
-            raise ValueError("a ScheduledProduct without w takes it in the call: product(x, w).")
+            raise ValueError("w must be passed to a ScheduledProduct that was made without w: product(x, w).")
         left, _ = float_array(without_gradient(x))
         unit, schedule = self.chosen(len(left), right.shape[1], right.shape[0])
         options = {} if schedule is FLAT else {"schedule": schedule}
@@ -95,7 +95,8 @@ class ScheduledProduct:
 
 
 def _float_unit(unit: Any) -> MatrixUnit:
+    """Return a unit whose elements are floats."""
     float_unit = named_unit("unit", unit)
     if not isinstance(float_unit.a.fmt, Format):
-        raise ValueError(f"unit must add floats, as integers are added exactly; got {float_unit.name}.")
+        raise ValueError(f"unit must add floats, as sums of integers are exact; got {float_unit.name}.")
     return float_unit

@@ -1,4 +1,4 @@
-"""Whole tensors of a run as a file: what recordings of statistics do not hold, from any stack."""
+"""Whole tensors of a run in a file, also of other programs; recordings hold only statistics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import numpy as np
 
 from fpsim.arrays import Array, as_array, float_array, format_of, without_gradient, words
 from fpsim.display.optional import load as load_package
+from fpsim.display.wording import plural
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.files import path_of
 from fpsim.formats.named import DTYPES, NAMED
 from fpsim.scaling.file import ScaledFileError, load, save
 
 KIND = "tensor log"
-PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; others are their bits
+PLAIN = ("float16", "float32", "float64")  # dtypes that files hold; arrays of others are stored as their bits
 Key = tuple[int, str, str]  # step, layer, tensor
 
 
@@ -37,10 +38,10 @@ class TensorLog:
         self.tensors: dict[Key, Array] = {}
 
     def add(self, step: int, layer: str, tensor: str, values: Any) -> None:
-        """Add a copy of a tensor; the same step, layer and tensor again has its name counted up (output, output 2).
+        """Add a copy of a tensor; if the name is taken at that step and layer, it gets a number (output, output 2).
 
         Raises:
-          TypeError: values hold no floats, or names are no texts.
+          TypeError: values are not floats, or names are not strings.
         """
         require_integer("step", step, 0)
         for name, text in (("layer", layer), ("tensor", tensor)):
@@ -54,13 +55,13 @@ class TensorLog:
 
     @contextmanager
     def watch(self, model: Any, step: int = 1) -> Iterator[TensorLog]:
-        """Log what every module of a torch model gives, in the order of computing, while the block runs.
+        """Log the outputs of all modules of a torch model, in the order of computing, inside a `with` block.
 
-        The first call of a block is `step`, each further call of the model the next one; the model's own output is
-        layer "".
+        The first call of the model in the block is `step`, and each further call the next step. The model's own output
+        has the layer "".
 
         Raises:
-          TypeError: model is no torch.nn.Module.
+          TypeError: model is not a torch.nn.Module.
         """
         torch = load_package("torch", "watching a model")
         require_kind("model", model, torch.nn.Module, "a torch.nn.Module")
@@ -125,11 +126,11 @@ class TensorLog:
     def of_file(path: str | os.PathLike[str]) -> TensorLog:
         """Return the tensors of a file that another program wrote: .npz or .safetensors with names "step/layer/tensor".
 
-        A name of two parts is a layer and a tensor of step 1, one of one part the output of a layer.
+        A name of two parts is a layer and a tensor of step 1; a name of one part is the output of a layer at step 1.
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: another ending, or arrays that hold no floats.
+          ValueError: the file has another ending, or holds no floats.
         """
         where = path_of(path)
         if where.suffix.lower() == ".npz":
@@ -156,23 +157,22 @@ class TensorLog:
 
     def __repr__(self) -> str:
         steps = len({key[0] for key in self.tensors})
-        plurals = (f"{len(self)} tensor{'s' * (len(self) != 1)}", f"{steps} step{'s' * (steps != 1)}")
-        return f"<tensor log: {', '.join(plurals)}>"
+        return f"<tensor log: {plural(len(self), 'tensor')}, {plural(steps, 'step')}>"
 
 
 def _floats_in(torch: Any, output: Any) -> Iterator[Any]:
-    """Iterate over the float tensors of a module's output."""
+    """Yield the float tensors of a module's output."""
     if isinstance(output, torch.Tensor):
         if output.is_floating_point():
             yield output
     elif isinstance(output, dict):
-        for each in output.values():
-            yield from _floats_in(torch, each)
+        for part in output.values():
+            yield from _floats_in(torch, part)
     elif isinstance(output, (tuple, list)):
-        for each in output:
-            yield from _floats_in(torch, each)
+        for part in output:
+            yield from _floats_in(torch, part)
 
 
 def name_of_file(path: str | os.PathLike[str]) -> str:
-    """Return what a file is called in reports."""
+    """Return the name of a file in reports."""
     return Path(path).name

@@ -1,4 +1,4 @@
-"""Activations of the reference models by formula: the tensors kept for the backward pass."""
+"""Activations of the reference models by formula: the tensors that are kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Activation:
       block: index of the transformer block that it belongs to; -1 outside of them.
       name: the module that keeps it.
       part: its role, such as "input".
-      format: of its elements, as text.
+      format: name of the format of its elements.
       shape: (rows, columns).
-      bits: what it takes.
+      bits: its bits: codes, scales and padding.
     """
 
     block: int
@@ -45,14 +45,16 @@ class Activation:
         return math.prod(self.shape)
 
 
-def _kept(block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None) -> Any:
+def _kept(
+    block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None
+) -> Activation:  # fmt: skip
     """Return an activation in a format; None is float32."""
     text = str(FP32 if fmt is None else fmt)
     return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
 
 
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
-    """Return an activation that no recipe rounds: indices and masks."""
+    """Return an activation that no recipe rounds, such as indices and masks."""
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
 
@@ -65,11 +67,10 @@ class _Saved:
 
     def linear(self, block: int, name: str, features: int) -> Activation:
         """Return the input of a linear layer."""
-        found: Activation = _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
-        return found
+        return _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
 
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """Yield what RMSNorm keeps: input and ratios, or ratios alone where its steps are rounded."""
+        """Yield the tensors that RMSNorm keeps: input and ratios, or only ratios where its steps are rounded."""
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None
         inner = numerics.norm if fmt is None else fmt
@@ -82,7 +83,7 @@ class _Saved:
             yield _kept(block, name, "weight", (1, width), numerics.norm)
 
     def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
-        """Yield what attention keeps: queries, keys, values, softmax and the mask."""
+        """Yield the tensors that attention keeps: queries, keys, values, softmax and the mask."""
         fmt, scaling = self._stored(name)
         made = self._made_by(f"blocks.{block}.attn.qkv")
         inner = made if fmt is None else fmt
@@ -97,11 +98,10 @@ class _Saved:
         """Return the input of SwiGLU, which keeps nothing else."""
         fmt, scaling = self._stored(name)
         inner = self._made_by(f"blocks.{block}.mlp.gate_up") if fmt is None else fmt
-        found: Activation = _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
-        return found
+        return _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
 
     def loss(self, classes: int) -> Iterator[Activation]:
-        """Yield what the cross entropy keeps: log-probabilities, or the logits where its steps are rounded."""
+        """Yield the tensors that the cross entropy keeps: log-probabilities, or logits where its steps are rounded."""
         fmt = self.recipe.numerics.loss
         yield _kept(-1, "loss", "logits" if fmt is not None else "log-softmax", (self.tokens, classes), fmt)
         yield _plain(-1, "loss", "targets", (self.tokens, 1), "int64", INDEX_BITS)
@@ -109,7 +109,7 @@ class _Saved:
             yield _kept(-1, "loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the format and scaling that `Recipe.stored` has for a module; None where it has none."""
+        """Return the format and scaling of a module in `Recipe.stored`; None where it has none."""
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 
@@ -120,16 +120,16 @@ class _Saved:
 
 @lru_cache(maxsize=16)  # a plan asks once for each candidate
 def transformer_activations(config: Config, recipe: Recipe, tokens: int, length: int) -> tuple[Activation, ...]:
-    """List what the reference transformer keeps for the backward pass of a micro-batch.
+    """List the tensors that the reference transformer keeps for the backward pass of a micro-batch.
 
-    The tensors are those that torch's autograd saves on the CPU, parameters aside, each in the format that the recipe
-    keeps it in: a layer's input as its weight gradient reads it, results of products in their format. In float32 the
-    bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
+    The tensors are those that torch's autograd saves on the CPU, without parameters, each in the format in which the
+    recipe keeps it: a layer's input as its weight gradient reads it, results of products in their format. In float32
+    the bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
 
     Args:
       config: shape of the model.
       recipe: formats.
-      tokens: of the micro-batch.
+      tokens: tokens of the micro-batch.
       length: tokens of a sequence.
 
     Example:
@@ -141,25 +141,25 @@ def transformer_activations(config: Config, recipe: Recipe, tokens: int, length:
       10461188
     """
     saved = _Saved(recipe, tokens)
-    found: list[Activation] = [_plain(-1, "tokens", "indices", (tokens, 1), "int64", INDEX_BITS)]
+    kept: list[Activation] = [_plain(-1, "tokens", "indices", (tokens, 1), "int64", INDEX_BITS)]
     for block in range(config.layers):
         name = f"blocks.{block}"
-        found += saved.norm(block, f"{name}.norm1", config.width)
-        found.append(saved.linear(block, f"{name}.attn.qkv", config.width))
-        found += saved.core(block, f"{name}.attn.core", config, length)
-        found.append(saved.linear(block, f"{name}.attn.proj", config.width))
-        found += saved.norm(block, f"{name}.norm2", config.width)
-        found.append(saved.linear(block, f"{name}.mlp.gate_up", config.width))
-        found.append(saved.swiglu(block, f"{name}.mlp.act", config.hidden))
-        found.append(saved.linear(block, f"{name}.mlp.down", config.hidden))
-    found += saved.norm(-1, "norm", config.width)
-    found.append(saved.linear(-1, "head", config.width))
-    found += saved.loss(config.vocabulary)
-    return tuple(found)
+        kept += saved.norm(block, f"{name}.norm1", config.width)
+        kept.append(saved.linear(block, f"{name}.attn.qkv", config.width))
+        kept += saved.core(block, f"{name}.attn.core", config, length)
+        kept.append(saved.linear(block, f"{name}.attn.proj", config.width))
+        kept += saved.norm(block, f"{name}.norm2", config.width)
+        kept.append(saved.linear(block, f"{name}.mlp.gate_up", config.width))
+        kept.append(saved.swiglu(block, f"{name}.mlp.act", config.hidden))
+        kept.append(saved.linear(block, f"{name}.mlp.down", config.hidden))
+    kept += saved.norm(-1, "norm", config.width)
+    kept.append(saved.linear(-1, "head", config.width))
+    kept += saved.loss(config.vocabulary)
+    return tuple(kept)
 
 
 def perceptron_activations(recipe: Recipe, tokens: int) -> tuple[Activation, ...]:
-    """List what the reference perceptron keeps: the inputs of its layers, which relu needs too, and the loss.
+    """List the tensors that the reference perceptron keeps: the inputs of its layers and those of the loss.
 
     Example:
       >>> from fpsim.analysis.systems.memory.activations import perceptron_activations
@@ -168,8 +168,5 @@ def perceptron_activations(recipe: Recipe, tokens: int) -> tuple[Activation, ...
       333828
     """
     saved = _Saved(recipe, tokens)
-    found: list[Activation] = []
-    for name, features in (("first", 128), ("second", 256), ("head", 256)):
-        kept = saved.linear(-1, name, features)
-        found.append(kept)
-    return (*found, *saved.loss(10))
+    inputs = [saved.linear(-1, name, features) for name, features in (("first", 128), ("second", 256), ("head", 256))]
+    return (*inputs, *saved.loss(10))

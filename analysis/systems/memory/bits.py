@@ -1,4 +1,4 @@
-"""Bits per value of formats with their scales and what fills up tiles, as a table."""
+"""Bits per value of formats, with their scales and padding, as a table."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class BitsRow:
     """Bits of an array in a format with scales.
 
     Attributes:
-      format: of the elements.
-      scaling: of the scales, as its repr; "" for none.
-      shape: of the array.
-      bits: what it takes, by what they are for.
+      format: name of the format of the elements.
+      scaling: repr of the scaling; "" for none.
+      shape: shape of the array.
+      bits: its bits: codes, scales and padding.
     """
 
     format: str
@@ -44,7 +44,7 @@ class BitsRow:
     bits: StoredBits
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row of a table: bits per value of codes, scales and padding and in all, and bytes of the array."""
+        """Return the row of a table: bits per value of codes, scales, padding and in all, and bytes of the array."""
         values = self.bits.values
         return {
             "format": self.format, "scaling": self.scaling, "code_bits": self.bits.codes / values,
@@ -80,7 +80,7 @@ def bits_per_value(
     shape: Sequence[int] = (4096, 4096), formats: Any = None, scalings: Any = None, *, padded: bool = False,
     swizzled: bool = False,
 ) -> BitsTable:  # fmt: skip
-    """Tabulate what a value takes in memory: its code, its share of scales, and of what fills up tiles and rows.
+    """Tabulate the bits of a value in memory: its code, its share of the scales, and padding.
 
     Args:
       shape: of the array, each axis at least 1.
@@ -112,15 +112,15 @@ def bits_per_value(
 
 
 def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
-    """Return formats with their scalings."""
+    """Return pairs of a format and its scaling."""
     if formats is None:
         if scalings is not None:
-            raise ValueError(f"scalings need formats; got {scalings!r} and none. Name formats, one for each.")
-        found: list[tuple[Element, Scaling | None]] = [(fmt, None) for fmt in FORMATS.values()]
-        for name, each in SCALED.items():
+            raise ValueError(f"scalings must come with formats; got {scalings!r} without. Pass one format per scaling.")
+        known: list[tuple[Element, Scaling | None]] = [(fmt, None) for fmt in FORMATS.values()]
+        for name, usual in SCALED.items():
             element = LogFMT(8) if name == "LogFMT-8" else element_format(name)
-            found += [(element, SCALINGS[one] if isinstance(one, str) else one) for one in each]
-        return found
+            known += [(element, SCALINGS[one] if isinstance(one, str) else one) for one in usual]
+        return known
     listed = list(formats) if isinstance(formats, (list, tuple)) else [formats]
     others = list(scalings) if isinstance(scalings, (list, tuple)) else [scalings] * len(listed)
     if not listed or len(listed) != len(others):

@@ -185,7 +185,7 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """Return everything but activations."""
+    """Return the rows of everything except activations."""
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 
@@ -193,47 +193,47 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
         fmt = FP32 if fmt is None else fmt
         return _StateEntry(kind, part, str(fmt), elements, Fraction(elements * fmt.bits))
 
-    found = [entry("parameters", "weights", seen), entry("gradients", "gradients", recipe.gradients)]
+    entries = [entry("parameters", "weights", seen), entry("gradients", "gradients", recipe.gradients)]
     if seen is not None and optimizer.masters:
-        found.append(entry("masters", "weights", None))
+        entries.append(entry("masters", "weights", None))
     if optimizer.update_rounding == "kahan":
-        found.append(entry("masters", "compensation", seen))
+        entries.append(entry("masters", "compensation", seen))
     for kind in ("first_moment", "second_moment"):
-        found.append(entry("moments", kind.replace("_", " "), optimizer.format_of(kind)))
-    return found + (_whole_copies(count, recipe, seen) if weights.shapeless else _copies(weights, recipe, seen))
+        entries.append(entry("moments", kind.replace("_", " "), optimizer.format_of(kind)))
+    return entries + (_whole_copies(count, recipe, seen) if weights.shapeless else _copies(weights, recipe, seen))
 
 
 def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[tuple[str, Any, Any]]:
-    """Product, format and scaling of each copy of a weight that products read besides the weight itself."""
+    """Return the product, format and scaling of each copy of a weight that products read besides the weight itself."""
     forward, backward = products
-    found = []
+    copies = []
     scaling = forward.weight_scaling
     if forward.weight_fmt is not None and (forward.weight_fmt != seen or scaling is not None):
-        found.append(("fprop", forward.weight_fmt, scaling))
+        copies.append(("fprop", forward.weight_fmt, scaling))
     other = backward.weight_scaling_backward
     again = (backward.weight_fmt, backward.weight_scaling if isinstance(other, str) else other)
-    if again[0] is not None and ("fprop", *again) not in found and (again[0] != seen or again[1] is not None):
-        found.append(("dgrad", *again))
-    return found
+    if again[0] is not None and ("fprop", *again) not in copies and (again[0] != seen or again[1] is not None):
+        copies.append(("dgrad", *again))
+    return copies
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return copies of a number of parameters, in whole tiles."""
+    """Return the rows of copies of a number of parameters without shapes, in whole tiles."""
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
-    found = []
+    entries = []
     for product, fmt, scaling in _copies_of((linear, linear), seen):
-        found.append(_StateEntry("copies", f"weights of {product}", str(fmt), count, Fraction(count * fmt.bits)))
+        entries.append(_StateEntry("copies", f"weights of {product}", str(fmt), count, Fraction(count * fmt.bits)))
         scale_bits = (bits_in_whole_tiles(fmt, scaling) - fmt.bits) * count
         if scale_bits:
             scale_fmt = scaling.scale_format
             number = max(1, math.floor(scale_bits / scale_fmt.bits))
-            found.append(_StateEntry("scales", f"of weights of {product}", str(scale_fmt), number, scale_bits))
-    return found
+            entries.append(_StateEntry("scales", f"of weights of {product}", str(scale_fmt), number, scale_bits))
+    return entries
 
 
 def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return copies and scales of the layers of a model, and histories of delayed scales."""
+    """Return the rows of copies and scales of a model's layers, and of the histories of delayed scales."""
     sums: dict[tuple[str, str, str], list[int]] = {}
 
     def add(kind: str, part: str, fmt: Any, elements: int, bits: int) -> None:
@@ -250,7 +250,7 @@ def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEnt
                 whole = WORD * scaling.tensor_scale  # the scale of the whole tensor
                 number = (bits.scales - whole) // tile_bits(element_format(fmt), scaling) + scaling.tensor_scale
                 add("scales", f"of weights of {product}", scaling.scale_format, number, bits.scales)
-        delayed = next((each.delayed for each in products if each.delayed is not None), None)
+        delayed = next((product.delayed for product in products if product.delayed is not None), None)
         if delayed is not None:  # encode scale and history of input, weight and gradient
             add("scales", "of earlier steps", FP32, 3 * (1 + delayed.history), 3 * 32 * (1 + delayed.history))
     return [_StateEntry(*key, elements, Fraction(bits)) for key, (elements, bits) in sums.items()]

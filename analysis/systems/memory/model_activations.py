@@ -49,18 +49,18 @@ class ModelActivations:
 def activations_of(
     model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
 ) -> ModelActivations:
-    """Return the activations of a micro-batch.
+    """Return the activations of a micro-batch of a model.
 
     Raises:
-      ValueError: a model whose activations the arguments do not say.
+      ValueError: the arguments do not determine the activations of the model.
     """
     tokens, micro_batches = load
     config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
     if saved is not None:
         if load != (0, 1) or again.share:
             raise ValueError(
-                "saved is what one micro-batch left; got it with tokens, micro_batches or checkpointing. Leave these "
-                "out."
+                "saved must be passed without tokens, micro_batches and checkpointing, as it holds one micro-batch. "
+                "Leave these out."
             )
         return _measured(recipe, saved)
     if not tokens:
@@ -68,21 +68,15 @@ def activations_of(
     if tokens % micro_batches:
         raise ValueError(f"tokens must be a multiple of micro_batches; got {tokens} and {micro_batches}.")
     if config is None and not isinstance(model, Perceptron):
-        words = (
-            "a number of parameters has none"
-            if isinstance(model, float) or is_integer(model)
-            else "this module's depend on its input"
-        )
+        number = isinstance(model, float) or is_integer(model)
+        words = "a number of parameters" if number else f"a {type(model).__name__}"
         raise ValueError(
-            f"tokens say the activations of the reference models alone, and {words}; got {tokens} tokens. Pass "
-            "saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."
+            f"tokens must be 0 for {words}, as only the reference models have activations by formula; got {tokens}. "
+            "Pass saved=fp.analysis.saved_tensors(model, batch), or an fpsim.train.model.Config."
         )
     if config is None:
         if again.share:
-            raise ValueError(
-                "checkpointing is for models with blocks, which the perceptron has none of; got it with a perceptron. "
-                "Leave it out."
-            )
+            raise ValueError("checkpointing must be left out for the perceptron, as it has no blocks.")
         listed = perceptron_activations(recipe, tokens // micro_batches)
         rows = tuple(map(_row, listed))
         peak = perceptron_peak(listed, tokens // micro_batches)
@@ -91,12 +85,13 @@ def activations_of(
 
 
 def _row(kept: Activation) -> LedgerRow:
+    """Return the row of an activation."""
     count = kept.bits.bytes
     return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
 
 
 def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> ModelActivations:
-    """Return the activations of a transformer of which some are computed again, and what that costs."""
+    """Return the activations of a transformer, some of which are recomputed, and the cost of that."""
     if tokens % config.context and tokens > config.context:
         raise ValueError(
             f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
@@ -124,56 +119,56 @@ def _beyond(peak: Peak, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
 
 
 def _head(config: Config, tokens: int) -> int:
-    """Return multiplications of the head in a forward pass."""
+    """Return the number of multiplications of the head in a forward pass."""
     return tokens * config.width * config.vocabulary
 
 
 def _without_blocks(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Return rows where the first blocks keep their inputs alone, and one of them at a time is there whole."""
+    """Return the rows if the first blocks keep only their inputs and are recomputed one at a time."""
     blocks = again.blocks(config.layers)
-    rows = [_row(each) for each in listed if not 0 <= each.block < blocks]
+    rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
     freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
     inputs = stored_bits(None, None, (tokens, config.width)).bytes
     for block in range(blocks):
         part = f"blocks.{block}: input"
         rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, inputs, inputs))
-    return rows + _more("a block, computed again", [each for each in listed if each.block == 0], 1, freed)
+    return rows + _more("a block, computed again", [kept for kept in listed if kept.block == 0], 1, freed)
 
 
 def _without_hidden(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Return rows where SwiGLU of the first blocks keeps nothing, and a slice of its input is there at a time."""
+    """Return the rows if SwiGLU of the first blocks keeps nothing and its input is recomputed in slices."""
     last = again.blocks(config.layers) - 1
     names = {f"blocks.{block}.mlp.act" for block in range(last + 1)}
-    sliced = [each for each in listed if each.name in names]
-    rows = [_row(each) for each in listed if each.name not in names]
-    gone = [each for each in listed if each.block > last or each.name in ("norm", "head", "loss")]
-    gone += [each for each in listed if each.name == f"blocks.{last}.mlp.down"]
+    sliced = [kept for kept in listed if kept.name in names]
+    rows = [_row(kept) for kept in listed if kept.name not in names]
+    gone = [kept for kept in listed if kept.block > last or kept.name in ("norm", "head", "loss")]
+    gone += [kept for kept in listed if kept.name == f"blocks.{last}.mlp.down"]
     whole = 1 if again.by == "k" else again.slices
-    return rows + _more("SwiGLU's input, computed again", sliced[:1], whole, sum(each.bits.bytes for each in gone))
+    return rows + _more("SwiGLU's input, computed again", sliced[:1], whole, sum(kept.bits.bytes for kept in gone))
 
 
 def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
-    """Return the row of what is computed again at a time, beyond what was freed before; none if nothing."""
-    more = math.ceil(sum(each.bits.bytes for each in tensors) / slices) - freed
-    elements = math.ceil(sum(each.elements for each in tensors) / slices)
+    """Return the row of the bytes that recomputation needs beyond those freed before it; none if it needs none."""
+    more = math.ceil(sum(kept.bits.bytes for kept in tensors) / slices) - freed
+    elements = math.ceil(sum(kept.elements for kept in tensors) / slices)
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
 
 
 def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
-    """Return the activations of any module, as a forward pass left them."""
+    """Return the activations of a module, from the tensors that a forward pass kept."""
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []
-    for each in saved.rows:
-        part, fmt, size = f"{each.layer or 'the model'}: saved", each.dtype, each.bytes
-        elements = math.prod(each.shape)
-        if each.input_of and each.dtype == "float32":
-            element, scaling = kept_input(recipe, name_of(each.input_of))
+    for row in saved.rows:
+        part, fmt, size = f"{row.layer or 'the model'}: saved", row.dtype, row.bytes
+        elements = math.prod(row.shape)
+        if row.input_of and row.dtype == "float32":
+            element, scaling = kept_input(recipe, name_of(row.input_of))
             if element is not None and elements:
-                columns = each.shape[-1]
+                columns = row.shape[-1]
                 fmt, size = str(element), stored_bits(element, scaling, (elements // columns, columns)).bytes
         rows.append(LedgerRow("activations", part, fmt, elements, size, size))
     return ModelActivations(tuple(rows))

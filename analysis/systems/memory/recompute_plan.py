@@ -1,4 +1,4 @@
-"""The recomputation that fits activations into a number of bytes, for the fewest multiplications."""
+"""The recomputation that keeps activations within a number of bytes with the fewest multiplications."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class RecomputePlan:
     """Recomputation that keeps activations within a budget.
 
     Attributes:
-      recompute: for `fp.train.run(recompute=...)`.
-      bytes: activations of a micro-batch at their peak, what is computed again included.
-      without: the same without recomputation.
-      budget: bytes that were to be kept to.
+      recompute: the argument of `fp.train.run(recompute=...)`.
+      bytes: bytes of the activations of a micro-batch at their peak, recomputed ones included.
+      without: their bytes without recomputation.
+      budget: the limit of the bytes.
       cost: multiplications that run once more, over those of a step.
     """
 
@@ -36,7 +36,7 @@ class RecomputePlan:
     cost: float
 
     def __str__(self) -> str:
-        """Say what is computed again, and what that saves and costs."""
+        """Return the clause that says what is recomputed, with its saving and cost."""
         again = self.recompute
         if not again.share:
             return f"nothing needs to be computed again: {bytes_in_words(self.bytes)} of activations"
@@ -49,24 +49,24 @@ class RecomputePlan:
 
 
 def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -> RecomputePlan:
-    """Choose the recomputation that keeps the activations of a micro-batch within a budget for the least work.
+    """Choose the recomputation that keeps the activations of a micro-batch within a budget with the least work.
 
-    Candidates are, block by block from the first one, SwiGLU's input by slices of tokens, and whole blocks; of those
-    that fit, the one with the fewest multiplications wins. A slice is made as fine as the budget asks, and no finer.
-    None of them changes a bit of training.
+    The candidates recompute SwiGLU's input in slices of tokens, or whole blocks, in the first block, the first two
+    blocks, and so on. Of those within the budget, the one with the fewest multiplications is chosen, with no more
+    slices than the budget needs. No candidate changes a bit of training.
 
     Args:
       config: shape of the transformer.
       recipe: an `fpsim.train.Recipe`, the name of a row, or a TOML file.
-      tokens: of a micro-batch.
-      budget: bytes of activations.
+      tokens: tokens of a micro-batch.
+      budget: limit of the bytes of activations.
 
     Returns:
       A RecomputePlan.
 
     Raises:
-      TypeError: config is no Config.
-      ValueError: a budget that even recomputing all blocks does not keep to; the sentence says the least.
+      TypeError: config is not a Config.
+      ValueError: recomputing all blocks does not reach the budget; the sentence names the smallest possible one.
 
     Example:
       >>> from fpsim.train.model import Config
@@ -89,7 +89,7 @@ def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -
             best = RecomputePlan(again, size, without, int(budget), cost)
     if best is None:
         raise ValueError(
-            f"budget must be at least {least:,} bytes, which recomputing every block takes; got {shown(budget)}. Take "
+            f"budget must be at least {least:,} bytes, the least that recomputation reaches; got {shown(budget)}. Take "
             "fewer tokens in a micro-batch."
         )
     return best
@@ -97,8 +97,8 @@ def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -
 
 def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
     """Return bytes of activations, and multiplications that run once more over those of a step."""
-    found = blockwise(config, recipe, tokens, again)
-    return sum(row.bytes for row in found.rows), found.cost
+    activations = blockwise(config, recipe, tokens, again)
+    return sum(row.bytes for row in activations.rows), activations.cost
 
 
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
@@ -117,7 +117,7 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
 
 
 def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
-    """Return the fewest slices of tokens with which activations fit, a power of two; the finest where none do."""
+    """Return the smallest power of two of slices of tokens with which activations fit; the finest if none do."""
     share, finest, budget = wanted
     if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:
         return finest

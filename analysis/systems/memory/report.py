@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fpsim.analysis.systems.saved_report import SavedReport
-from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import bytes_in_words, plural
 from fpsim.errors import require_word
 
@@ -53,6 +52,7 @@ class Ledger(SavedReport):
     """
 
     KIND = "fpsim ledger"
+    ROW = LedgerRow
 
     rows: tuple[LedgerRow, ...]
     recipe: str
@@ -77,7 +77,7 @@ class Ledger(SavedReport):
         return sum(row.rank_bytes for row in self.rows)
 
     def of(self, kind: str) -> int:
-        """Return bytes of a kind that one rank holds.
+        """Return the bytes of a kind that one rank holds.
 
         Raises:
           ValueError: there is no such kind.
@@ -89,10 +89,6 @@ class Ledger(SavedReport):
     def by_kind(self) -> dict[str, int]:
         """Kind -> bytes that one rank holds; kinds without any are left out."""
         return {kind: count for kind in KINDS if (count := self.of(kind))}
-
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame, a row for each part."""
-        return frame([dataclasses.asdict(row) for row in self.rows])
 
     def plot(self, ax: Any = None, others: Sequence[Ledger] = ()) -> Any:
         """Draw the bytes of a rank as a bar stacked by kind, with those of other ledgers below it.
@@ -109,11 +105,10 @@ class Ledger(SavedReport):
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Ledger:
-        rows = tuple(LedgerRow(**row) for row in contents["rows"])
-        return cls(**{**contents, "rows": rows, "notes": tuple(contents["notes"])})
+        return cls(**{**contents, "notes": tuple(contents["notes"])})
 
     def __str__(self) -> str:
-        """Return bytes of a rank by kind."""
+        """Return the bytes of a rank by kind."""
         head = f"{self.recipe or 'a recipe without a name'}, {plural(self.parameters, 'parameter')}: "
         head += f"{bytes_in_words(self.rank_bytes)} on each of {plural(self.ranks, 'rank')}"
         head += f" with ZeRO-{self.zero}" if self.zero else ""
@@ -123,9 +118,7 @@ class Ledger(SavedReport):
 
     def _repr_html_(self) -> str:
         """Return the same as a table."""
-        cells = "".join(
-            f"<tr><td>{kind}</td><td>{bytes_in_words(count)}</td></tr>" for kind, count in self.by_kind.items()
-        )
+        rows = ([kind, bytes_in_words(count)] for kind, count in self.by_kind.items())
         title = html.escape(str(self).splitlines()[0])
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return f"<p>{title}</p><table><tr><th>kind</th><th>bytes of a rank</th></tr>{cells}</table>{notes}"
+        return f"<p>{title}</p>{html_table(['kind', 'bytes of a rank'], rows)}{notes}"

@@ -22,10 +22,10 @@ class SavedTensor:
 
     Attributes:
       layer: qualified name of the innermost module whose forward pass saved it first; "" is the model or the loss.
-      shape: of the tensor that was saved first.
-      dtype: as text, such as "float32".
-      bytes: of its storage.
-      input_of: the linear layer whose input it is; "" for none.
+      shape: shape of the tensor that was saved first.
+      dtype: dtype as a string, such as "float32".
+      bytes: bytes of the storage.
+      input_of: name of the linear layer whose input it is; "" for none.
     """
 
     layer: str
@@ -43,7 +43,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """The tensors that a forward pass left for the backward pass, parameters and buffers aside.
+    """The tensors that a forward pass keeps for the backward pass, without parameters and buffers.
 
     Attributes:
       rows: a SavedTensor for each storage, in the order in which they were saved.
@@ -53,7 +53,7 @@ class SavedTensors:
 
     @property
     def bytes(self) -> int:
-        """All of them."""
+        """Bytes of all storages."""
         return sum(row.bytes for row in self.rows)
 
     def to_frame(self) -> Any:
@@ -67,22 +67,22 @@ class SavedTensors:
 def saved_tensors(model: Any, batch: Any, loss: Any = None) -> SavedTensors:
     """Run a forward pass and list the storages that autograd keeps for its backward pass.
 
-    Parameters and buffers of the model are left out: they are there anyway. Views of one storage count once. Hooks of
-    `torch.autograd.graph.saved_tensors_hooks` inside the model keep what they pack, which is not counted.
+    Parameters and buffers of the model are left out. Views of one storage count once. What hooks of
+    `torch.autograd.graph.saved_tensors_hooks` inside the model pack is not counted.
 
     Args:
-      model: a torch.nn.Module; it runs in the mode that it is in.
+      model: a torch.nn.Module; it runs in its present mode, training or evaluation.
       batch: its input, or a tuple of inputs; with a criterion as the loss, (inputs..., target).
       loss: a function of (model, batch), or a criterion of torch; None takes the output of the model.
 
     Raises:
-      TypeError: model is no module, or loss no loss.
+      TypeError: model is not a module, or loss is not a loss.
 
     Example:
       >>> import torch
       >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-      >>> found = fp.analysis.saved_tensors(model, torch.ones(3, 4))
-      >>> [(row.layer, row.shape, row.bytes) for row in found.rows]
+      >>> saved = fp.analysis.saved_tensors(model, torch.ones(3, 4))
+      >>> [(row.layer, row.shape, row.bytes) for row in saved.rows]
       [('0', (3, 4), 48), ('1', (3, 8), 96)]
     """
     require_kind("model", model, torch.nn.Module, "a torch.nn.Module")

@@ -1,4 +1,4 @@
-"""Listeners of a recording: a line per step in the terminal, and TensorBoard's event files."""
+"""Listeners of a recording: a line for each step in the terminal, and TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Listener = Callable[[StepFigures], None]
 
 
 def to_terminal(stream: TextIO | None = None, *, every: int = 1) -> Listener:
-    """Return a listener that writes a line for every recorded step, and at once for one that overflows or is skipped.
+    """Return a listener that writes a line for every recorded step; steps that overflow or are skipped always get one.
 
     Args:
-      stream: takes the lines; None for stderr.
-      every: lines of the first step and every so many.
+      stream: stream for the lines; None is stderr.
+      every: interval of the lines, in recorded steps.
 
     Raises:
-      ValueError: every is below 1.
+      ValueError: every is less than 1.
 
     Example:
       >>> import io, torch
@@ -52,10 +52,10 @@ def to_events(folder: str | Path) -> Listener:
     """Return a listener that writes TensorBoard's event files, a point of each curve for every recorded step.
 
     The curves are gradient_norm, update_ratio, lost_updates, activations/amax, activations/smallest, fallback (0 or 1),
-    overflow (0 or 1) and scale/<name>. Each step is on the disk as it ends: look at them with `tensorboard --logdir`.
+    overflow (0 or 1) and scale/<name>. Each step is on the disk when it ends; `tensorboard --logdir` shows them.
 
     Args:
-      folder: of the event files, which is made where there is none.
+      folder: the folder of the event files, which is created if there is none.
 
     Raises:
       ImportError: torch or tensorboard is not installed.

@@ -1,4 +1,4 @@
-"""The first tensor that overflows, over the ranks of a training."""
+"""The first tensor that overflows on any rank of a training."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Overflow(NamedTuple):
     """The first tensor that holds Inf or NaN.
 
     Attributes:
-      step, rank: when, and on which rank.
-      layer, tensor: which; "output", "input", "weight_gradient" and so on.
-      infinities, nans: elements.
-      ranks: how many ranks had one at that step, of `world` ranks.
+      step, rank: the step, and the rank on which it overflowed.
+      layer, tensor: name of the layer, and "output", "input", "weight_gradient" and so on.
+      infinities, nans: numbers of elements.
+      ranks: number of ranks with such a tensor at that step, of `world` ranks.
     """
 
     step: int
@@ -44,14 +44,14 @@ class Overflow(NamedTuple):
 def first_overflow(recordings: Sequence[Recording | str | Path] | Recording | str | Path) -> Overflow | None:
     """Return the first tensor that overflowed on any rank, or None.
 
-    Of a step it is the tensor that comes first in the order in which the products ran, and of several ranks where one
-    came at the same place, the lowest rank.
+    Within a step it is the first tensor in the order of computing, and if several ranks have the same one, the lowest
+    rank.
 
     Args:
-      recordings: one, or one of each rank in their order: objects of `fp.analysis.record`, or files that they saved.
+      recordings: one recording, or one for each rank in their order: objects of `fp.analysis.record`, or their files.
 
     Raises:
-      ValueError: no recordings, or those of other models.
+      ValueError: there are no recordings, or they are of different models.
 
     Example:
       >>> import torch
@@ -60,29 +60,29 @@ def first_overflow(recordings: Sequence[Recording | str | Path] | Recording | st
       ...     _ = model[1].weight.mul_(3e38)
       >>> with fp.analysis.record(model) as r:
       ...     y = model(torch.full((64, 32), 1e3))
-      >>> found = fp.analysis.first_overflow(r)
-      >>> found.layer, found.tensor
+      >>> overflow = fp.analysis.first_overflow(r)
+      >>> overflow.layer, overflow.tensor
       ('1', 'output')
     """
     listed = [recordings] if isinstance(recordings, (Recording, str, Path)) else list(recordings)
     if not listed:
-        raise ValueError("recordings must hold one of each rank; got none.")
+        raise ValueError("recordings must have one for each rank; got none.")
     loaded = [one if isinstance(one, Recording) else Recording.load(one) for one in listed]
     models = {one.model for one in loaded}
     if len(models) > 1:
         raise ValueError(f"recordings must be of one model; got {shown(sorted(models))}.")
-    found: dict[tuple[int, int, int], Overflow] = {}
+    overflows: dict[tuple[int, int, int], Overflow] = {}
     for rank, recording in enumerate(loaded):
         places = dict.fromkeys((row.layer, row.tensor) for row in recording)
         order = {place: i for i, place in enumerate(places)}
         for row in recording:
             if row.range.infinities or row.range.nans:
                 key = (row.step, order[row.layer, row.tensor], rank)
-                found[key] = Overflow(
+                overflows[key] = Overflow(
                     row.step, rank, row.layer, row.tensor, row.range.infinities, row.range.nans, 1, len(loaded)
                 )  # fmt: skip
-    if not found:
+    if not overflows:
         return None
-    first = min(found)
-    ranks = {rank for step, _, rank in found if step == first[0]}
-    return found[first]._replace(ranks=len(ranks))
+    first = min(overflows)
+    ranks = {rank for step, _, rank in overflows if step == first[0]}
+    return overflows[first]._replace(ranks=len(ranks))

@@ -1,4 +1,4 @@
-"""The page of a training's monitors: the curves, what overflowed, the scales, and the range of every tensor."""
+"""The page of a training's monitors: curves, the first overflow, scales, and the range of every tensor."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ SCALES = (("step", True), ("scale of", False), ("value", True), ("step skipped",
 
 
 def monitors_page(recording: Recording, path: str | Path) -> Path:
-    """Write a page of what a training did: its curves, the first overflow, its scales, and the ranges of the last step.
+    """Write a page about a training: its curves, the first overflow, its scales, and the ranges of the last step.
 
     Args:
-      recording: of `fp.analysis.record`.
-      path: of the HTML file, whose folder is made where there is none.
+      recording: a recording of `fp.analysis.record`.
+      path: path of the HTML file; its folder is created if there is none.
 
     Returns:
       The path.
 
     Raises:
-      TypeError: no recording.
-      ValueError: a recording without rows, or a folder that can't be written to.
+      TypeError: recording is not a Recording.
+      ValueError: the recording has no rows, or the folder can't be written to.
       ImportError: jinja2 is not installed.
     """
     require_kind("recording", recording, Recording, "a recording of fp.analysis.record")
     if not len(recording):
-        raise ValueError("recording must have rows; got one without. Run the model in the block of record().")
+        raise ValueError("recording must have rows; got none. Run the model inside `with fp.analysis.record(model):`.")
     target = path_of(path)
     require_folder(target.parent)
     overflow = first_overflow(recording)

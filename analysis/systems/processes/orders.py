@@ -1,4 +1,4 @@
-"""The orders in which collectives add what ranks bring, and which of them give the bits of a result."""
+"""Orders in which collectives add the ranks' contributions, and a search for those that give the bits of a result."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ BEFORE = {"after": "", "before": "divided first, ", "multiplied": "multiplied by
 
 
 class ExplainedMean(NamedTuple):
-    """The orders of additions that explain a mean, each with the number of elements that those before it don't give.
+    """The orders of additions that explain a mean, each with the number of elements that earlier orders do not explain.
 
-    unexplained: elements that no order gives. divided: "after" the additions, "before" them, or "multiplied" by the
-    number's inverse before.
+    Attributes:
+      orders: name of an order -> number of elements.
+      unexplained: number of elements that no order explains.
+      divided: "after" the additions, "before" them, or "multiplied" by the inverse of the number of ranks before them.
     """
 
     orders: dict[str, int]
@@ -29,7 +31,7 @@ class ExplainedMean(NamedTuple):
     divided: str = "after"
 
     def __str__(self) -> str:
-        """Return the explanation as a sentence without its subject.
+        """Return the explanation as a participle clause.
 
         Example:
           >>> from fpsim.analysis.systems.processes.orders import ExplainedMean
@@ -43,17 +45,15 @@ class ExplainedMean(NamedTuple):
         if len(names) > 1 and not any(name.startswith("pairs") for name in names):
             words = "added around a ring, from another rank in each part of the array"
         elif len(names) > 1:
-            words = f"added in an order that depends on the element's place: {', '.join(names)}"
-        words = {"after": "", "before": "divided first, ", "multiplied": "multiplied by 1/N first, "}[
-            self.divided
-        ] + words
-        return words + (f"; {self.unexplained} elements in no order that was tried" if self.unexplained else "")
+            words = f"added in an order that depends on the element's index: {', '.join(names)}"
+        more = f"; {self.unexplained} elements in no order that was tried" if self.unexplained else ""
+        return BEFORE[self.divided] + words + more
 
 
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
-    """Return the orders that rings, trees and halvings of so many ranks have, by name; sums are rounded to a format.
+    """Return the orders of rings, trees and halvings of a number of ranks, by name; sums are rounded to a format.
 
-    Orders that give the same bits whatever is added stand once.
+    Of orders that always give the same bits only one is returned.
 
     Example:
       >>> from fpsim.analysis.systems.processes.orders import orders_of
@@ -67,24 +67,24 @@ def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
     for first in forward:
         chains[f"a ring from rank {first} upward"] = forward[first:] + forward[:first]
         chains[f"a ring from rank {first} downward"] = [(first - i) % ranks for i in forward]
-    found: dict[str, Order] = {}
+    orders: dict[str, Order] = {}
     known = set[tuple[object, ...]]()
     for name, chain in chains.items():
         key = (frozenset(chain[:2]), *chain[2:])  # an addition is the same both ways round
         if key not in known:
             known.add(key)
-            found[name] = _chain(chain, fmt)
+            orders[name] = _chain(chain, fmt)
     if ranks > 2 and ranks & (ranks - 1) == 0:
-        found["pairs of neighbours"] = _pairs(1, fmt)
-        found["pairs half the ranks apart"] = _pairs(ranks // 2, fmt)
-    return found
+        orders["pairs of neighbours"] = _pairs(1, fmt)
+        orders["pairs half the ranks apart"] = _pairs(ranks // 2, fmt)
+    return orders
 
 
 def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
-    """Return the fewest orders that together give every element of a mean, whether it is divided before or after.
+    """Return the fewest orders that together give every element of a mean, divided before or after the additions.
 
     Args:
-      contributions: (ranks, n) float32, what each rank brings, which is rounded to the format first.
+      contributions: (ranks, n) float32, the contribution of each rank, which is rounded to the format first.
       mean: (n,) float32.
       fmt: the format that contributions travel in and sums are rounded to.
 
@@ -112,7 +112,7 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 
 
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
-    """Return the orders that explain most elements first, until none explains another one."""
+    """Return orders, each time the one that explains most of the remaining elements."""
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}
     while open_elements.any():
@@ -126,7 +126,7 @@ def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
 
 
 def _chain(order: list[int], fmt: Format) -> Order:
-    """Return what adds ranks one after the other."""
+    """Return a function that adds ranks one after the other."""
 
     def added(x: Array) -> Array:
         total = x[order[0]]
@@ -138,7 +138,9 @@ def _chain(order: list[int], fmt: Format) -> Order:
 
 
 def _pairs(apart: int, fmt: Format) -> Order:
-    """Return what adds pairs of ranks: neighbours at every level, or those half of what is left apart."""
+    """Return a function that adds pairs of ranks: neighbours at every level, or those half of the remaining ranks
+    apart.
+    """
 
     def added(x: Array) -> Array:
         level = list(x)

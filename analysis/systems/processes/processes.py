@@ -1,4 +1,4 @@
-"""The function that starts several processes, trains by torch's ways, and compares the bits with one process."""
+"""`fp.analysis.processes`: starts several processes, trains by torch's ways, and compares the bits with one process."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ MOST_RANKS = 16
 def processes(
     ways: Sequence[str] = WAYS, *, ranks: Sequence[int] | int = (2, 4), seconds: float = 300
 ) -> ProcessesReport:
-    """Take one training step on several processes by each of torch's ways, and compare its bits with one process.
+    """Take a training step on several processes by each of torch's ways, and compare its bits with one process.
 
     Args:
       ways: "ddp" (DistributedDataParallel), "zero1" (ZeroRedundancyOptimizer), "fsdp2" (fully_shard) and "fsdp2_bf16",
         whose gradients travel in BF16.
-      ranks: numbers of processes, 2 to 16, which torchrun starts on this machine: on GPUs by nccl where there are as
-        many, otherwise on the CPU by gloo.
-      seconds: that each start may take.
+      ranks: numbers of processes, 2 to 16, which torchrun starts on this machine: on GPUs with nccl if there are enough
+        GPUs, otherwise on the CPU with gloo.
+      seconds: time limit of each start.
 
     Returns:
-      ProcessesReport. Gradients are compared with the mean of the ranks' gradients in one process, added in float32 in
-      the order of the ranks and divided once; the reason names the order that gives their bits. Weights are compared
+      A ProcessesReport. Gradients are compared with the mean of the ranks' gradients in one process, added in float32
+      in the order of the ranks and divided once; the reason names the order that gives their bits. Weights are compared
       with AdamW in one process with the same gradients.
 
     Raises:
       ValueError: an unknown way, or a number of ranks out of range.
       ImportError: torch is not installed.
-      RuntimeError: the processes failed, with the last line that they printed.
+      RuntimeError: the processes failed; the sentence has the first error that they printed.
 
     Source: docs/processes.md.
 
@@ -67,7 +67,7 @@ def processes(
 
 
 def _run(ways: list[str], ranks: int, seconds: float) -> ProcessesReport:
-    """Start torchrun once, and return what rank 0 wrote."""
+    """Start torchrun once, and return the report that rank 0 wrote."""
     if find_spec("torch") is None:
         raise ImportError(f"processes need torch, which is not installed: {install('torch')}")
     root = str(Path(public().__file__).resolve().parent.parent)
@@ -79,7 +79,7 @@ def _run(ways: list[str], ranks: int, seconds: float) -> ProcessesReport:
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{ranks} processes took longer than {seconds:g} s; give more seconds.") from None
+            raise RuntimeError(f"{ranks} processes took longer than {seconds:g} s. Pass more seconds=.") from None
         if done.returncode or not file.exists():
             lines = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines() or ["?"]
             raise RuntimeError(f"{ranks} processes failed: {lines[0].strip()[:300]}")

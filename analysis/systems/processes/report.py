@@ -1,4 +1,4 @@
-"""The report on steps on several processes, compared with those of one process."""
+"""The report on training steps on several processes, compared with one process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.display.optional import frame
 
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """One way on so many ranks: how many elements of its gradients or weights have other bits than one process gives.
+    """One way on a number of ranks: the elements of its gradients or weights whose bits differ from one process's.
 
     Attributes:
       way: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".
-      ranks: processes.
+      ranks: number of processes.
       tensor: "gradients" or "weights".
-      elements: compared.
-      differing: of them in a bit.
-      largest: difference, as a share of the largest magnitude.
+      elements: number of elements that were compared.
+      differing: number of them that differ in a bit.
+      largest: the largest difference, over the largest magnitude.
       reason: the order of additions that gives these gradients, or what the weights were compared with.
     """
 
@@ -34,7 +35,7 @@ class ProcessRow:
 
 
 def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
-    """Return the row of two float32 arrays; NaN equals NaN, whatever its payload.
+    """Return the row of two float32 arrays; NaN equals NaN with any payload.
 
     Example:
       >>> import numpy as np
@@ -54,9 +55,9 @@ class ProcessesReport:
     """A row for the gradients and one for the weights of every way on every number of ranks.
 
     Attributes:
-      rows: of `ProcessRow`.
-      backend: what connected the processes: "gloo" or "nccl".
-      torch: its version, of which the orders of additions are facts.
+      rows: a `ProcessRow` for each.
+      backend: torch's backend between the processes: "gloo" or "nccl".
+      torch: version of torch, on which the orders of additions depend.
     """
 
     rows: tuple[ProcessRow, ...]
@@ -65,16 +66,14 @@ class ProcessesReport:
 
     def __str__(self) -> str:
         """Return a table, a line for each row."""
-        lines = [f"One step on several processes beside one process (torch {self.torch}, {self.backend}):"]
+        lines = [f"A training step on several processes, compared with one (torch {self.torch}, {self.backend}):"]
         for row in self.rows:
-            bits = "every bit is equal" if not row.differing else (
-                f"{row.differing} of {row.elements} elements differ, by {row.largest:.1e} of the largest at most"
+            bits = "all bits are equal" if not row.differing else (
+                f"{row.differing} of {row.elements} elements differ, by up to {row.largest:.1e} of the largest"
             )  # fmt: skip
             lines.append(f"{row.way:11} {row.ranks} ranks  {row.tensor:10} {bits}; {row.reason}")
         return "\n".join(lines)
 
     def to_frame(self) -> Any:
-        """Return the rows as a pandas.DataFrame."""
-        import pandas as pd
-
-        return pd.DataFrame([row.__dict__ for row in self.rows])
+        """Return a pandas DataFrame with a row for each ProcessRow."""
+        return frame([row.__dict__ for row in self.rows])

@@ -1,7 +1,7 @@
 """The script that torchrun starts in every process: a training step by each of torch's ways, compared by rank 0.
 
 `torchrun --nproc-per-node 4 -m fpsim.analysis.systems.processes.ways` prints the table; `--out FILE` writes the rows.
-On machines with a GPU for every process they go by nccl, otherwise by gloo on the CPU.
+On machines with a GPU for every process it uses nccl, otherwise gloo on the CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fpsim.files import write_whole
 from fpsim.formats.named import BF16, FP32
 
 Tensors = dict[str, torch.Tensor]
-WIDTH, HIDDEN, ROWS = 32, 96, 24  # of the model, and of a micro-batch
+WIDTH, HIDDEN, ROWS = 32, 96, 24  # sizes of the model, and rows of a micro-batch
 LEARNING_RATE = 1e-2
 
 
@@ -44,13 +44,13 @@ def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
 
 
 def gradients_of(model: torch.nn.Module) -> Tensors:
-    """Return the whole gradients of a model, float32, also of parameters that are shared out to ranks."""
-    found = {}
+    """Return the whole gradients of a model, float32, also of parameters that are sharded."""
+    gradients = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
         assert gradient is not None
-        found[name] = (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().clone()
-    return found
+        gradients[name] = (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().clone()
+    return gradients
 
 
 def weights_of(model: torch.nn.Module) -> Tensors:
@@ -72,7 +72,7 @@ def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
 
 
 def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return gradients and weights after a step of ZeRO's first stage: the optimizer's state is shared out to ranks."""
+    """Return gradients and weights after a step of ZeRO's first stage, in which ranks share the optimizer's state."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = small_model(device)
@@ -85,7 +85,7 @@ def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
 
 
 def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = None) -> tuple[Tensors, Tensors]:
-    """Return gradients and weights after a step of FSDP2, which shares parameters, gradients and state out to ranks."""
+    """Return gradients and weights after a step of FSDP2, which shards parameters, gradients and state."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -112,12 +112,12 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
     """Return the gradients of every rank's own micro-batch, (ranks, n) float32 for each parameter."""
     model = small_model(device)
     loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]
-    found = {}
+    gradients = {}
     for name, gradient in gradients_of(model).items():
         received = [torch.empty_like(gradient) for _ in range(world)]
         torch.distributed.all_gather(received, gradient)
-        found[name] = np.stack([x.cpu().numpy().reshape(-1) for x in received])
-    return found
+        gradients[name] = np.stack([x.cpu().numpy().reshape(-1) for x in received])
+    return gradients
 
 
 def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
@@ -132,7 +132,7 @@ def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
 def compared(
     way: str, parts: Mapping[str, Array], gradients: Tensors, weights: Tensors, device: str
 ) -> list[ProcessRow]:  # fmt: skip
-    """Return the rows of a way: its gradients beside the mean in one process, its weights beside AdamW in one."""
+    """Return the rows of a way: its gradients against the mean in one process, its weights against AdamW in one."""
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32
     alone = (orders_of(ranks)[IN_ORDER](wide) / np.float32(ranks)).astype(np.float32)

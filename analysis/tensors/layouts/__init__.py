@@ -1,1 +1,1 @@
-"""Layouts of quantised checkpoints: which tensors hold codes, which their scales, and which values they stand for."""
+"""Layouts of quantised checkpoints: the tensors of codes and scales, and the values that they represent."""

@@ -1,4 +1,4 @@
-"""Weights that bitsandbytes writes: 4 bits with a table and scales of flat blocks, and INT8 with scales of rows."""
+"""Weights of bitsandbytes: 4-bit codes with a table and scales of flat blocks, and INT8 with scales of rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
-from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
-from fpsim.arrays import FORMAT_OF, Array
+from fpsim.arrays import Array
 
 # Values of the codes 0 to 15, as bitsandbytes 0.50.2 stores them in `quant_map` (checked on its files).
 NF4 = (
@@ -33,7 +32,7 @@ def table_blocks(parts: WeightParts) -> Tensor:
     ("double quantisation") a scale is `table[code] * nested scale + offset`, each step rounded to float32.
 
     Raises:
-      LayoutError: tensors that contradict each other, or a state that is no JSON.
+      LayoutError: the tensors contradict each other, or the state is not JSON.
 
     Source: bitsandbytes 0.50.2, whose files are read with the same bits.
     """
@@ -43,11 +42,11 @@ def table_blocks(parts: WeightParts) -> Tensor:
     codes, stored = parts.codes, parts.beside["scale"]
     stored_bytes = codes.size * dtype_of(codes.dtype).itemsize
     if stored_bytes != -(-size // 2):
-        raise LayoutError(f"its {stored_bytes} bytes of codes fit no shape {shape}")
+        raise LayoutError(f"its {stored_bytes} bytes of codes do not fit the shape {shape}")
     count = -(-size // block)
     if stored.size != count or parts.beside["table"].size != 16:
         raise LayoutError(
-            f"its scales of shape {stored.shape} and table of shape {parts.beside['table'].shape} fit no {count} "
+            f"its scales of shape {stored.shape} and table of shape {parts.beside['table'].shape} do not fit {count} "
             f"blocks of {block}"
         )
     if stored.dtype == "uint8" and "nested_scale" not in parts.beside:
@@ -56,10 +55,12 @@ def table_blocks(parts: WeightParts) -> Tensor:
         nested = parts.beside["nested_scale"].size
         entries = parts.beside["nested_table"].size if "nested_table" in parts.beside else 0
         if entries != 256 or nested != -(-count // int(state["nested_blocksize"])) or stored.dtype != "uint8":
-            raise LayoutError(f"its {nested} nested scales and table of {entries} fit no {count} {stored.dtype} scales")
+            raise LayoutError(
+                f"its {nested} nested scales and table of {entries} do not fit {count} {stored.dtype} scales"
+            )
 
     def load() -> Decoder:
-        table = _floats(parts, "table")
+        table = parts.floats("table")
         scales = _scales(parts, state)
 
         def decode(band: Array, first: int) -> Array:
@@ -76,7 +77,7 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
 
 def is_nf4(parts: WeightParts) -> bool:
-    """Return whether the name of a weight's state says NF4; else it says FP4."""
+    """Return whether a weight is NF4, by the name of its state; else it is FP4."""
     return parts.beside["state"].name.endswith("nf4")
 
 
@@ -84,18 +85,18 @@ def int8_rows(parts: WeightParts) -> Tensor:
     """Return a weight of INT8 codes whose scale is the largest magnitude of a row: code * SCB / 127.
 
     Raises:
-      LayoutError: the scales fit no rows.
+      LayoutError: the number of scales is not that of the rows.
 
     Source: bitsandbytes 0.50.2, whose files are read with the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) != 2 or stored.size != codes.shape[0]:
-        raise LayoutError(f"its SCB of shape {stored.shape} fits no rows of its shape {codes.shape}")
+        raise LayoutError(f"its SCB of shape {stored.shape} does not fit the rows of its shape {codes.shape}")
     if "format" in parts.beside and parts.number("format") != 0:
         raise LayoutError(f"its weight_format is {parts.number('format'):g}; wanted 0, rows in their order")
 
     def load() -> Decoder:
-        largest = _floats(parts, "scale").reshape(-1, 1)
+        largest = parts.floats("scale").reshape(-1, 1)
 
         def decode(band: Array, first: int) -> Array:
             with np.errstate(all="ignore"):
@@ -110,7 +111,7 @@ def _state(parts: WeightParts) -> dict[str, Any]:
     """Return the state of a weight.
 
     Raises:
-      LayoutError: it lacks a key, or is no JSON.
+      LayoutError: it is not JSON, or a key is missing.
     """
     try:
         state = json.loads(parts.text("state"))
@@ -121,20 +122,16 @@ def _state(parts: WeightParts) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         plain = False
     if not plain:
-        raise LayoutError("its quant_state is no JSON with shape and blocksize")
+        raise LayoutError("its quant_state is not JSON with shape and blocksize")
     return dict(state)
 
 
 def _scales(parts: WeightParts, state: dict[str, Any]) -> Array:
     """Return the scale of each block."""
     if "nested_scale" not in parts.beside:
-        return _floats(parts, "scale").reshape(-1)
+        return parts.floats("scale").reshape(-1)
     codes, block = parts.array("scale").reshape(-1), int(state["nested_blocksize"])
-    table, nested = _floats(parts, "nested_table").reshape(-1), _floats(parts, "nested_scale").reshape(-1)
+    table, nested = parts.floats("nested_table").reshape(-1), parts.floats("nested_scale").reshape(-1)
     with np.errstate(all="ignore"):
         scales = table[codes] * nested[np.arange(codes.size) // block]
         return np.asarray(scales + np.float32(state["nested_offset"]))
-
-
-def _floats(parts: WeightParts, key: str) -> Array:
-    return values_of(parts.array(key), FORMAT_OF.get(dtype_of(parts.beside[key].dtype)))

@@ -1,4 +1,4 @@
-"""Codes of one byte with a scale for the tensor, for rows or for blocks, as FP8 and INT8 checkpoints have them."""
+"""Codes of one byte with a scale for the tensor, for rows or for blocks, as in FP8 and INT8 checkpoints."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import FORMAT_OF, Array
 
 SIDES = (128, 32, 16, 64, 256, 512, 1024)  # of blocks, those of known checkpoints first
-SHORTEST = 16  # side of a block that no known checkpoint has
+SHORTEST = 16  # shortest side of a block of unknown checkpoints
 MX_BLOCK = 32
 ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "E4M3FNUZ",
             "float8_e5m2fnuz": "E5M2FNUZ", "int8": "INT8", "uint8": "UINT8"}  # fmt: skip
 
 
 class ScaleBlocks(NamedTuple):
-    """Which rows and columns of a matrix share a scale."""
+    """The number of rows and columns of a matrix that share a scale."""
 
     rows: int
     columns: int
     scales: tuple[int, ...]  # the shape of the scales, with as many axes as the matrix
 
     def words(self, shape: Sequence[int]) -> str:
-        """Return the blocks of a matrix of this shape in words."""
+        """Return the blocks of a matrix of this shape as text, such as "in 128x128 blocks"."""
         whole_rows, whole_columns = self.rows >= shape[-2], self.columns >= shape[-1]
         if whole_rows and whole_columns:
             return "with one scale"
@@ -40,15 +40,15 @@ class ScaleBlocks(NamedTuple):
 def blocks_of(
     shape: tuple[int, ...], scales: tuple[int, ...], configured: tuple[int, int] | None = None
 ) -> ScaleBlocks:
-    """Return the blocks of a matrix that scales of a shape belong to; those at the end may be shorter.
+    """Return the blocks of a matrix that belong to scales of a shape; those at the end may be shorter.
 
     Args:
-      shape: of the matrix; leading axes are matrices of their own.
+      shape: shape of the matrix; leading axes are those of separate matrices.
       scales: the shape of its scales.
-      configured: rows and columns of a block in the checkpoint's configuration, which decide where they fit.
+      configured: rows and columns of a block in the checkpoint's configuration, which are taken if they fit.
 
     Raises:
-      LayoutError: there are none.
+      LayoutError: no blocks fit.
 
     Example:
       >>> blocks_of((576, 7168), (5, 56))
@@ -75,11 +75,11 @@ def blocks_of(
             sides = configured
         if sides[0] and sides[1]:
             return ScaleBlocks(sides[0], sides[1], scales)
-    raise LayoutError(f"its scales of shape {scales} fit no blocks of its shape {shape}")
+    raise LayoutError(f"its scales of shape {scales} do not fit blocks of its shape {shape}")
 
 
 def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return rows and columns of the blocks that share a scale by a checkpoint's configuration; None without them.
+    """Return rows and columns of the blocks that share a scale in a checkpoint's configuration; None without them.
 
     Example:
       >>> configured_block({"quant_method": "fp8", "weight_block_size": [128, 128]})
@@ -97,7 +97,7 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _side(length: int, count: int) -> int:
-    """Return the length of blocks of which `count` cover an axis; 0 where there is none."""
+    """Return the length of blocks of which `count` cover an axis; 0 if there is none."""
     if count == 1:
         return max(length, 1)
     if count == length:
@@ -125,25 +125,25 @@ def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int,
 
 
 def float_blocks(parts: WeightParts) -> Tensor:
-    """Return a weight of E4M3, E5M2, INT8 or UINT8 codes with scales, and zero points where there are some.
+    """Return a weight of E4M3, E5M2, INT8 or UINT8 codes with scales, and zero points if it has any.
 
-    The product of code and scale is one of float32, rounded to the scales' dtype where that has 16 bits.
+    The product of code and scale is computed in float32, and rounded to the scales' dtype if that has 16 bits.
 
     Raises:
-      LayoutError: the scales' shape fits no blocks.
+      LayoutError: the scales' shape does not fit any blocks.
 
     Source: transformers, compressed-tensors and ModelOpt, whose files are read with the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) < 2:
-        raise LayoutError(f"it has scales and the shape {codes.shape}; wanted a matrix")
+        raise LayoutError(f"it has scales, and the shape {codes.shape}; wanted a matrix")
     shape, tiled = stored.shape, False
     if len(codes.shape) == 2 and is_swizzled(shape, codes.shape[0], codes.shape[1] // MX_BLOCK):
         shape, tiled = (codes.shape[0], codes.shape[1] // MX_BLOCK), True
     blocks = blocks_of(codes.shape, shape, configured_block(parts.settings))
     if "zero_point" in parts.beside and parts.beside["zero_point"].size != math.prod(blocks.scales):
         of_zeros = parts.beside["zero_point"].shape
-        raise LayoutError(f"its zero points of shape {of_zeros} fit no scales of shape {stored.shape}")
+        raise LayoutError(f"its zero points of shape {of_zeros} do not fit its scales of shape {stored.shape}")
     fmt, dtype = FORMAT_OF.get(dtype_of(codes.dtype)), dtype_of(stored.dtype)
 
     def load() -> Decoder:

@@ -16,16 +16,16 @@ NVFP4, MXFP4 = 16, 32  # codes of a block
 def fp4_blocks(parts: WeightParts) -> Tensor:
     """Return a weight of E2M1 codes.
 
-    The scale of a tensor multiplies those of blocks (ModelOpt's weight_scale_2), or divides them
-    (compressed-tensors' weight_global_scale); the result is rounded to float32 before it meets the codes.
+    The scale of the tensor multiplies those of the blocks (ModelOpt's weight_scale_2), or divides them
+    (compressed-tensors' weight_global_scale); the result is rounded to float32 before it multiplies the codes.
 
     Raises:
-      LayoutError: the scales' shape fits no blocks.
+      LayoutError: the scales' shape does not fit any blocks.
 
     Source: compressed-tensors and ModelOpt, whose files are read with the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
-    if len(codes.shape) == len(stored.shape) + 1:  # blocks on an axis of their own
+    if len(codes.shape) == len(stored.shape) + 1:  # a separate axis for blocks
         shape, width = (*codes.shape[:-2], codes.shape[-2] * codes.shape[-1] * 2), codes.shape[-1] * 2
     else:
         shape, width = (*codes.shape[:-1], codes.shape[-1] * 2), 0
@@ -36,7 +36,7 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     fits = len(shape) > 1 and of_scales[:-1] == shape[:-1] and of_scales[-1] and shape[-1] % of_scales[-1] == 0
     block = shape[-1] // of_scales[-1] if fits else 0
     if not fits or width not in (0, block):
-        raise LayoutError(f"its scales of shape {stored.shape} fit no blocks of its codes of shape {codes.shape}")
+        raise LayoutError(f"its scales of shape {stored.shape} do not fit blocks of its codes of shape {codes.shape}")
     levels = {key: parts.number(key) for key in ("tensor_divisor", "tensor_scale") if key in parts.beside}
     table = fp4_values() if parts.minus_zero else fp4_values() + np.float32(0)
 

@@ -1,7 +1,7 @@
 """Values of GGUF's blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, which need no other package.
 
-A block of bytes begins with a step as float16, and of the kinds _1 with a smallest value; then, of five bits, come the
-fifth bits of all elements as a word. The low nibbles are the elements 0 to 15, the high ones 16 to 31.
+A block of bytes begins with a step as float16. In the types _1 the smallest value follows, in those of five bits a word
+with the fifth bits of all elements. The low nibbles are the elements 0 to 15, the high ones 16 to 31.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = 32  # elements
 
 
 class BlockKind(NamedTuple):
-    """A type of GGUF: its name, the bytes of a block, and what returns the float32 values of (blocks, bytes)."""
+    """A type of GGUF: its name, the bytes of a block, and the function that decodes (blocks, bytes) to float32."""
 
     name: str
     bytes: int
@@ -25,22 +25,27 @@ class BlockKind(NamedTuple):
 
 
 def _offset_nibbles(blocks: Array) -> Array:
+    """Return the values of Q4_0 blocks: step * (code - 8)."""
     return _step(blocks, 0) * (_nibbles(blocks[:, 2:]) - np.float32(8))
 
 
 def _lifted_nibbles(blocks: Array) -> Array:
+    """Return the values of Q4_1 blocks: step * code + smallest value."""
     return _step(blocks, 0) * _nibbles(blocks[:, 4:]) + _step(blocks, 2)
 
 
 def _offset_fives(blocks: Array) -> Array:
+    """Return the values of Q5_0 blocks: step * (code - 16)."""
     return _step(blocks, 0) * (_fives(blocks[:, 2:]) - np.float32(16))
 
 
 def _lifted_fives(blocks: Array) -> Array:
+    """Return the values of Q5_1 blocks: step * code + smallest value."""
     return _step(blocks, 0) * _fives(blocks[:, 4:]) + _step(blocks, 2)
 
 
 def _bytes(blocks: Array) -> Array:
+    """Return the values of Q8_0 blocks: step * code."""
     return _step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Weights that HQQ writes: codes of 1 to 8 bits with a float scale and a float zero point for each group."""
+"""Weights of HQQ: codes of 1 to 8 bits with a float scale and a float zero point for each group."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 
 from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.layouts.parts import LayoutError, WeightParts, whole
-from fpsim.analysis.tensors.layouts.unpacking import rounded_like, values_of
+from fpsim.analysis.tensors.layouts.unpacking import rounded_like
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
-from fpsim.arrays import FORMAT_OF, Array
+from fpsim.arrays import Array
 
-# What HQQ calls its ways to pack codes into bytes -> bits of a code. The first field of a byte, at its highest bits,
-# belongs to the first part of the rows of the grouped matrix, the next one to the next part.
+# HQQ's names for ways to pack codes into bytes -> bits of a code. The first field of a byte, at its highest bits,
+# belongs to the first part of the rows of the grouped matrix, the next field to the next part.
 PACKINGS = {"8bit_u8": 8, "4bit_u8": 4, "2bit_u8": 2, "1bit_u8": 1}
 
 
 def hqq_groups(parts: WeightParts) -> Tensor:
-    """Return a weight of HQQ: (code - zero point) * scale, rounded to the scales' dtype where that has 16 bits.
+    """Return a weight of HQQ: (code - zero point) * scale, rounded to the scales' dtype if that has 16 bits.
 
     Raises:
-      LayoutError: another packing, quantised scales, or shapes that do not fit.
+      LayoutError: the packing is unknown, scales are quantised, or shapes do not fit.
 
     Source: hqq 0.2.8, whose files are read with the same bits.
     """
@@ -35,21 +35,21 @@ def hqq_groups(parts: WeightParts) -> Tensor:
     codes, stored, zero = parts.codes, parts.beside["scale"], parts.beside["zero_point"]
     if not bits:
         raise LayoutError(f"its packing is {packing!r}; wanted {', '.join(PACKINGS)}")
-    each = 8 // bits
-    if len(codes.shape) != 2 or codes.size * each != size or codes.shape[0] < 1 or codes.shape[1] < 1:
-        raise LayoutError(f"its codes of shape {codes.shape} in {bits} bits fit no shape {shape}")
-    height, width = codes.shape[0] * each, codes.shape[1]
+    per_byte = 8 // bits
+    if len(codes.shape) != 2 or codes.size * per_byte != size or codes.shape[0] < 1 or codes.shape[1] < 1:
+        raise LayoutError(f"its codes of shape {codes.shape} in {bits} bits do not fit the shape {shape}")
+    height, width = codes.shape[0] * per_byte, codes.shape[1]
     if stored.shape != zero.shape or stored.shape not in ((height, 1), (1, width)):
-        raise LayoutError(f"its scales of shape {stored.shape} and zero points of shape {zero.shape} fit no groups of "
-                          f"its {height} x {width} codes")  # fmt: skip
+        raise LayoutError(f"its scales of shape {stored.shape} and zero points of shape {zero.shape} do not fit groups "
+                          f"of its {height} x {width} codes")  # fmt: skip
     by_row, dtype = stored.shape == (height, 1), dtype_of(stored.dtype)
     if by_row and "axis" in parts.beside and parts.number("axis") == 0 and height != 1 and width != 1:
         raise LayoutError(f"its axis is 0, and its scales of shape {stored.shape} are those of axis 1")
 
     def bands() -> Iterator[Array]:
-        scales, zeros = _floats(parts, "scale"), _floats(parts, "zero_point")
+        scales, zeros = parts.floats("scale"), parts.floats("zero_point")
         row = 0
-        for part in range(each):
+        for part in range(per_byte):
             shift = np.uint8(8 - bits * (part + 1))
             for piece in codes.chunks(max(CHUNK // width, 1) * width):
                 fields = (piece.reshape(-1, width) >> shift & np.uint8((1 << bits) - 1)).astype(np.float32)
@@ -70,8 +70,3 @@ def grouped_codes(parts: WeightParts) -> Array:
     fields = [packed >> np.uint8(8 - bits * (part + 1)) & np.uint8((1 << bits) - 1) for part in range(8 // bits)]
     codes = np.concatenate(fields)
     return codes if parts.beside["scale"].shape[-1] == 1 else np.ascontiguousarray(codes.T)
-
-
-def _floats(parts: WeightParts, key: str) -> Array:
-    one = parts.beside[key]
-    return values_of(parts.array(key), FORMAT_OF.get(dtype_of(one.dtype))).reshape(one.shape)

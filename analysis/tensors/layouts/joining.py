@@ -1,4 +1,4 @@
-"""Finds the codes and scales of quantised weights among tensors by their names, and joins them."""
+"""Quantised weights among stored tensors: their codes and scales are found by name, and joined."""
 
 from __future__ import annotations
 
@@ -25,13 +25,21 @@ CONFIGURATION_BYTES = 1 << 24
 class CheckpointLayout(NamedTuple):
     """The names that one kind of checkpoint gives the tensors of a weight.
 
-    `codes` ends the name of the codes, and `weight` takes its place in the weight's. `needed` and `more` name what lies
-    beside the codes, by what its name ends in. `scales` are the dtypes that scales may have, of any where it is empty.
-    `named` returns the layout's name. `exchanged`: whether the model has the last two axes the other way round.
+    Attributes:
+      codes: the end of the name of the codes.
+      dtypes: dtypes that the codes may have.
+      needed, more: end of a name -> part, for the tensors that must and may accompany the codes.
+      join: the function that makes the weight of its parts.
+      weight: the end of the weight's name, in place of `codes`.
+      source: the libraries that write it.
+      named: the function that returns the layout's name.
+      scales: dtypes that scales may have; () for any.
+      exchanged: whether the model has the last two axes in the other order.
+      minus_zero: whether the library reads the code of -0 as -0, else as 0.
     """
 
     codes: str
-    dtypes: tuple[str, ...]  # of the codes
+    dtypes: tuple[str, ...]
     needed: Mapping[str, str]
     more: Mapping[str, str]
     join: Callable[[WeightParts], Tensor]
@@ -45,7 +53,7 @@ class CheckpointLayout(NamedTuple):
 
 BYTES = tuple(ELEMENTS)
 FLOAT8 = tuple(name for name in ELEMENTS if name.startswith("float8"))
-TAILS = ("weight", "weight_packed", "qweight", "_weight_qdata", "W_q")  # of codes, in the layer that they belong to
+TAILS = ("weight", "weight_packed", "qweight", "_weight_qdata", "W_q")  # names of codes inside their layer
 NVFP4_LEVELS = {".weight_scale": "scale", ".weight_scale_2": "tensor_scale"}
 
 NESTED = {".weight.nested_absmax": "nested_scale", ".weight.nested_quant_map": "nested_table"}
@@ -54,7 +62,7 @@ HQQ_SETTINGS = (
     "quant_scale", "quant_zero", "round_zero", "stores_quant_config", "unpack_view_dtype", "view_as_float", "packing",
 )  # fmt: skip
 
-# The first row whose codes and needed tensors are there is taken.
+# The first row whose codes and needed tensors exist is taken.
 LAYOUTS: tuple[CheckpointLayout, ...] = (
     CheckpointLayout(
         ".qweight",
@@ -210,9 +218,9 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
 
 
 class Recognised(NamedTuple):
-    """The parts of a quantised weight: its layout, and the weight, or why it cannot be joined.
+    """A quantised weight with its layout and parts; or the reason why the parts cannot be joined.
 
-    `parts` holds the settings of the configuration that lies beside the file of the codes.
+    `parts` holds the settings of the configuration in the folder of the codes.
     """
 
     layout: CheckpointLayout
@@ -222,12 +230,12 @@ class Recognised(NamedTuple):
 
     @property
     def taken(self) -> set[int]:
-        """The ids of the tensors that it is made of."""
+        """Ids of the tensors that it consists of."""
         return {id(self.parts.codes), *(id(part) for part in self.parts.beside.values())}
 
 
 def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
-    """Return tensors with quantised weights in the place of their codes, and a line for each one left out.
+    """Return the tensors with quantised weights in place of their codes, and a line for each one left out.
 
     Example:
       >>> import numpy as np
@@ -237,12 +245,12 @@ def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
       >>> one.name, one.dtype, [part.tolist() for part in one.chunks()]
       ('up.weight', 'E2M1 in 1x2 blocks', [[1.0, 2.0]])
     """
-    found = recognised(tensors)
-    weights = {id(one.parts.codes): one.weight for one in found if one.weight is not None}
-    taken = {each for one in found for each in one.taken}
+    recognised_weights = recognised(tensors)
+    weights = {id(one.parts.codes): one.weight for one in recognised_weights if one.weight is not None}
+    taken = {part for one in recognised_weights for part in one.taken}
     kept: list[Tensor] = []
     notes: list[str] = []
-    for one in found:
+    for one in recognised_weights:
         if one.problem:
             codes = one.parts.codes
             where = f"{codes.source}: " if codes.source else ""
@@ -264,10 +272,10 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
     files: dict[str, list[Tensor]] = {}
     for one in tensors:
         files.setdefault(one.source, []).append(one)
-    found: list[Recognised] = []
+    weights: list[Recognised] = []
     taken: set[int] = set()
     settings: dict[str, Mapping[str, Any]] = {}
-    # scales may lie in another shard than their codes; two files of one name tell nothing
+    # scales may be in another shard than their codes, unless two shards have the name
     often = Counter(one.name for one in tensors)
     unique = [one for one in tensors if often[one.name] == 1]
     for inside in (*files.values(), unique):
@@ -281,13 +289,13 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
             layout, stem, beside = match
             name = f"{stem}{layout.weight}".removeprefix(".")
             parts = WeightParts(name, one, beside, settings[one.source], layout.minus_zero)
-            found.append(_joined(layout, parts))
-            taken |= found[-1].taken
-    return found
+            weights.append(_joined(layout, parts))
+            taken |= weights[-1].taken
+    return weights
 
 
 def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
-    """Return the weight of some parts."""
+    """Return the weight that consists of some parts, or the reason why they do not fit."""
     try:
         weight = layout.join(parts)
     except LayoutError as problem:
@@ -298,9 +306,9 @@ def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
 
 
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:
-    """Return the layout of a tensor of codes, the name without its end, and what lies beside it.
+    """Return the layout of a tensor of codes, the start of its name, and the tensors that accompany it.
 
-    The tensors of a model that is one layer have no name before their ends: "weight" is read as ".weight".
+    The tensors of a model of one layer have no prefix: "weight" is read as ".weight".
     """
     name = one.name if "." in one.name or not one.name.endswith(TAILS) else f".{one.name}"
     for layout in LAYOUTS:
@@ -321,7 +329,7 @@ def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLa
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:
-    """Return what the configuration beside a file says of its quantisation."""
+    """Return the settings of quantisation in the configuration of a folder; {} without one."""
     for name in CONFIGURATIONS:
         try:
             path = folder / name
@@ -331,7 +339,7 @@ def settings_of(folder: Path) -> Mapping[str, Any]:
         except (OSError, ValueError, RecursionError):
             continue
         inner = content.get("quantization_config", content) if isinstance(content, dict) else None
-        if isinstance(inner, dict) and isinstance(inner.get("quantization"), dict):  # ModelOpt's file of its own
+        if isinstance(inner, dict) and isinstance(inner.get("quantization"), dict):  # ModelOpt's separate file
             inner = {"quant_method": "modelopt", **inner["quantization"]}
         if isinstance(inner, dict) and ("quant_method" in inner or "bits" in inner):
             return inner

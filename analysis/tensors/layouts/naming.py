@@ -1,4 +1,4 @@
-"""The names of layouts, such as "compressed-tensors:nvfp4", of weights that have been recognised."""
+"""Names of the layouts of recognised weights, such as "compressed-tensors:nvfp4"."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def hqq(parts: WeightParts, weight: Tensor) -> str:
 
 
 def one_byte(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of FP8 and INT8 codes beside `weight_scale`, which compressed-tensors and ModelOpt both write.
+    """Return the name of FP8 and INT8 codes with `weight_scale`, which compressed-tensors and ModelOpt both write.
 
-    The configuration tells them apart, else the scales' shape: ModelOpt stores a scalar for a tensor and one axis for
-    rows, where compressed-tensors keeps (1,) and (N, 1).
+    The configuration names the library. Without it the scales' shape does: ModelOpt stores a scalar for a tensor and
+    one axis for rows, compressed-tensors (1,) and (N, 1).
     """
     shape = parts.beside["scale"].shape
     method = str(parts.settings.get("quant_method", ""))

@@ -1,4 +1,4 @@
-"""Integers of a few bits, packed in words of 32: compressed-tensors' rows, GPTQ's columns, AWQ's order."""
+"""Integers of a few bits in words of 32 bits: compressed-tensors' rows, GPTQ's columns, AWQ's order."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import math
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
-from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fields_down, rounded_like, values_of
+from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fields_down, rounded_like
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
-from fpsim.arrays import FORMAT_OF, Array
+from fpsim.arrays import Array
 
-SAMPLE = 1 << 20  # codes by which the zero points' convention is told
+SAMPLE = 1 << 20  # codes from which the convention of the zero points is inferred
 WIDTHS = (2, 3, 4, 8)
 
 
 def packed_rows(parts: WeightParts) -> Tensor:
     """Return a weight of compressed-tensors' pack-quantized layout: codes along rows, zero points along columns.
 
-    Without zero points codes are less by half of their range. Products are rounded to the scales' dtype.
+    Without zero points half of the range is subtracted from the codes. Products are rounded to the scales' dtype.
 
     Raises:
-      LayoutError: shapes that do not fit.
+      LayoutError: shapes do not fit.
 
     Source: compressed-tensors, whose files are read with the same bits.
     """
@@ -34,15 +34,17 @@ def packed_rows(parts: WeightParts) -> Tensor:
     bits = next((bits for bits in WIDTHS if -(-k * bits // WORD) == codes.shape[1]), 0)
     groups = stored.shape[1]
     if codes.shape[0] != n or not bits or stored.shape[0] not in (1, n) or not groups or k % groups:
-        raise LayoutError(f"its codes of shape {codes.shape} and scales of shape {stored.shape} fit no shape {shape}")
+        raise LayoutError(
+            f"its codes of shape {codes.shape} and scales of shape {stored.shape} do not fit the shape {shape}"
+        )
     if "zero_point" in parts.beside and parts.beside["zero_point"].shape != (-(-n * bits // WORD), groups):
         of_zeros = parts.beside["zero_point"].shape
-        raise LayoutError(f"its zero points of shape {of_zeros} fit no scales of shape {stored.shape}")
+        raise LayoutError(f"its zero points of shape {of_zeros} do not fit its scales of shape {stored.shape}")
     dtype = dtype_of(stored.dtype)
     of_column = groups_of(parts, k, groups)
 
     def load() -> Decoder:
-        scales = np.broadcast_to(_floats(parts, "scale"), (n, groups))
+        scales = np.broadcast_to(parts.floats("scale"), (n, groups))
         zeros = np.full((n, groups), np.float32(1 << bits - 1))
         if "zero_point" in parts.beside:
             zeros = fields_down(parts.array("zero_point"), bits, n).astype(np.float32)
@@ -61,11 +63,11 @@ def packed_rows(parts: WeightParts) -> Tensor:
 def packed_columns(parts: WeightParts) -> Tensor:
     """Return a weight of GPTQ's layout, or of AWQ's; outputs are the last axis, and products are rounded to FP16.
 
-    GPTQ's first version stores zero points less one, as whole words: the configuration says which version it is, else
-    the values do.
+    GPTQ's first version stores zero points minus one, subtracted from whole words. The version is that of the
+    configuration, or is inferred from the values.
 
     Raises:
-      LayoutError: shapes that do not fit.
+      LayoutError: shapes do not fit.
 
     Source: gptqmodel and autoawq, whose files are read with the same bits.
     """
@@ -81,21 +83,21 @@ def packed_columns(parts: WeightParts) -> Tensor:
     ):  # fmt: skip
         raise LayoutError(
             f"its codes of shape {codes.shape}, scales of shape {stored.shape} and zero points of shape {packed.shape} "
-            "fit no codes of 2, 4 or 8 bits"
+            "do not fit codes of 2, 4 or 8 bits"
         )
     if along_rows:
         return _awq(parts, bits)
     k = codes.shape[0] * WORD // bits
     group_of = groups_of(parts, k, groups)
     version, zeros = _zero_points(parts, bits, n, group_of)
-    dtype, each = dtype_of(stored.dtype), WORD // bits
+    dtype, per_word = dtype_of(stored.dtype), WORD // bits
 
     def load() -> Decoder:
-        scales = _floats(parts, "scale")
+        scales = parts.floats("scale")
 
         def decode(band: Array, first: int) -> Array:
-            groups = group_of[first * each : (first + len(band)) * each]
-            differences = fields_down(band, bits, len(band) * each).astype(np.float32) - zeros[groups]
+            groups = group_of[first * per_word : (first + len(band)) * per_word]
+            differences = fields_down(band, bits, len(band) * per_word).astype(np.float32) - zeros[groups]
             with np.errstate(all="ignore"):  # scales may be anything
                 return rounded_like(differences * scales[groups], dtype)
 
@@ -107,15 +109,15 @@ def packed_columns(parts: WeightParts) -> Tensor:
 def _awq(parts: WeightParts, bits: int) -> Tensor:
     """Return a weight of AWQ's layout."""
     if bits != 4:
-        raise LayoutError(f"its zero points are those of AWQ in {bits} bits; wanted 4")
+        raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
     (k, _), (groups, n) = parts.codes.shape, parts.beside["scale"].shape
     if k % groups:
-        raise LayoutError(f"its {k} rows are no whole number of {groups} groups")
+        raise LayoutError(f"its {k} rows are not a multiple of its {groups} groups")
     order = np.arange(n) // 8 * 8 + np.tile(AWQ_ORDER, n // 8)
     dtype = dtype_of(parts.beside["scale"].dtype)
 
     def load() -> Decoder:
-        scales = _floats(parts, "scale")
+        scales = parts.floats("scale")
         zeros = fields(parts.array("zero_point"), 4, n)[:, order].astype(np.float32)
 
         def decode(band: Array, first: int) -> Array:
@@ -133,7 +135,7 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
     """Return the group of each input."""
     if "group" not in parts.beside:
         if k % groups:
-            raise LayoutError(f"its {k} inputs are no whole number of {groups} groups")
+            raise LayoutError(f"its {k} inputs are not a multiple of its {groups} groups")
         return np.arange(k) // (k // groups)
     group_of = parts.array("group").reshape(-1)
     if group_of.size != k or not k:
@@ -144,7 +146,7 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 
 
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
-    """Return GPTQ's version and zero points."""
+    """Return GPTQ's version, "v1" or "v2", and the zero points."""
     words = parts.array("zero_point").view(np.uint32)
     ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
     with np.errstate(over="ignore"):
@@ -153,7 +155,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
     said = {"gptq_v2": "v2", "gptq": "v1"}.get(str(parts.settings.get("checkpoint_format", "")))
     middle = 1 << bits - 1
     symmetric = [version for version, read in zeros.items() if (read == middle).all()]
-    if symmetric:  # some files of the one version say the other
+    if symmetric:  # the configuration of some files names the wrong version
         return symmetric[0], zeros[symmetric[0]]
     if said is not None:
         return said, zeros[said]
@@ -171,7 +173,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
 
 def _refuse_floats(parts: WeightParts, *keys: str) -> None:
-    """Raise a LayoutError where one of the tensors beside the codes does not hold integers; words have 32 bits."""
+    """Raise LayoutError where a part does not hold integers; zero points are in words of 32 bits."""
     for key in keys:
         dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")
         if key in parts.beside and parts.beside[key].dtype not in dtypes:
@@ -179,10 +181,6 @@ def _refuse_floats(parts: WeightParts, *keys: str) -> None:
             raise LayoutError(f"its {one.name.rpartition('.')[2]} holds {one.dtype}; wanted {dtypes[0]}")
 
 
-def _floats(parts: WeightParts, key: str) -> Array:
-    one = parts.beside[key]
-    return values_of(parts.array(key), FORMAT_OF.get(dtype_of(one.dtype)))
-
-
 def _words(bits: int, k: int, groups: int) -> str:
+    """Return the format and the groups as text, such as "INT4 in groups of 128"."""
     return f"INT{bits} with row scales" if groups == 1 else f"INT{bits} in groups of {math.ceil(k / groups)}"

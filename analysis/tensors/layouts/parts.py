@@ -1,4 +1,4 @@
-"""The tensors of one quantised weight, and the weight that they become."""
+"""The stored tensors of one quantised weight, and the weight that they represent."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.tensors.chunks import CHUNK
+from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.operand import pieces_of
-from fpsim.analysis.tensors.tensor import Tensor
-from fpsim.arrays import Array
+from fpsim.analysis.tensors.tensor import Tensor, dtype_of
+from fpsim.arrays import FORMAT_OF, Array
 
 Decoder = Callable[[Array, int], Array]  # (rows of codes, the number of the first one) -> rows of float32 values
 
 
 class LayoutError(ValueError):
-    """Tensors of a weight that do not fit each other: the message says what came."""
+    """Tensors of a weight that do not fit each other; the message says how."""
 
 
 def whole(one: Tensor) -> Array:
@@ -30,14 +31,14 @@ def whole(one: Tensor) -> Array:
 
 @dataclass(frozen=True)
 class WeightParts:
-    """A tensor of codes and the tensors that lie beside it, by what their names end in.
+    """A tensor of codes and the tensors that accompany it, by the ends of their names.
 
     Attributes:
-      name: of the weight, as a model that is not quantised has it.
+      name: name of the weight in the unquantised model.
       codes: the tensor of codes.
-      beside: the others that belong to it, such as {"scale": ..., "zero_point": ...}.
-      settings: of the checkpoint's configuration, such as {"checkpoint_format": "gptq_v2"}.
-      minus_zero: whether the library that wrote it reads the code of -0 as -0; else as 0.
+      beside: the other tensors of the weight, such as {"scale": ..., "zero_point": ...}.
+      settings: settings of the checkpoint's configuration, such as {"checkpoint_format": "gptq_v2"}.
+      minus_zero: whether the library that wrote it reads the code of -0 as -0, else as 0.
     """
 
     name: str
@@ -48,31 +49,35 @@ class WeightParts:
 
     @cached_property
     def stored_bits(self) -> float:
-        """Bits of all of them."""
+        """Bits of all its tensors."""
         return math.fsum(one.size * one.stored_bits for one in (self.codes, *self.beside.values()))
 
     def array(self, key: str) -> Array:
-        """Return the elements of one that lies beside the codes."""
+        """Return the elements of one of the other tensors."""
         return whole(self.beside[key])
 
+    def floats(self, key: str) -> Array:
+        """Return the elements of one of the other tensors as float32 values."""
+        return values_of(self.array(key), FORMAT_OF.get(dtype_of(self.beside[key].dtype)))
+
     def text(self, key: str) -> str:
-        """Return a tensor of bytes as the text that it holds.
+        """Return the text in a tensor of bytes.
 
         Raises:
-          LayoutError: it holds no UTF-8.
+          LayoutError: it does not hold UTF-8.
         """
         try:
             if self.beside[key].dtype == "uint8":
                 return self.array(key).tobytes().decode()
         except UnicodeDecodeError:
             pass
-        raise LayoutError(f"its {key} is no text in UTF-8, one byte an element")
+        raise LayoutError(f"its {key} is not a text in UTF-8, with a byte for each element")
 
     def number(self, key: str) -> float:
-        """Return the one value of a tensor.
+        """Return the value of a tensor with one element.
 
         Raises:
-          LayoutError: it has several.
+          LayoutError: it has another number of elements.
         """
         if self.beside[key].size != 1:
             raise LayoutError(f"its {key} has the shape {self.beside[key].shape}; wanted one value")
@@ -81,13 +86,13 @@ class WeightParts:
     def weight(
         self, shape: Sequence[int], words: str, load: Callable[[], Decoder], outputs_last: bool | None = None
     ) -> Tensor:
-        """Return the weight, whose values are decoded from some rows of codes at a time.
+        """Return the weight; its values are decoded from some rows of codes at a time.
 
         Args:
-          shape: of the weight.
-          words: what tables call its format and scales.
-          load: reads the scales, and returns what turns rows of codes into rows of values.
-          outputs_last: whether its last axis are the outputs.
+          shape: shape of the weight.
+          words: name of its format and scales in tables.
+          load: reads the scales, and returns the function that decodes rows of codes.
+          outputs_last: whether its last axis is that of the outputs.
         """
         bands = self._bands(math.prod(shape), load)
         return self.weight_of(shape, words, bands, outputs_last)
@@ -99,13 +104,14 @@ class WeightParts:
         bands: Callable[[], Iterator[Array]],
         outputs_last: bool | None = None,
     ) -> Tensor:
-        """Return the weight whose values, flat float32 arrays in their order, `bands` yields anew at each call."""
+        """Return the weight whose values `bands` yields at each call, as flat float32 arrays in their order."""
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
             read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),
         )  # fmt: skip
 
     def _bands(self, size: int, load: Callable[[], Decoder]) -> Callable[[], Iterator[Array]]:
+        """Return the function that yields the decoded values, some rows at a time."""
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1
         rows = max(codes.size // max(width, 1), 1)

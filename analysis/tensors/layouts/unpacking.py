@@ -1,4 +1,4 @@
-"""Codes of few bits out of bytes and words, and the values of codes and scales."""
+"""Codes of few bits unpacked from bytes and words, and the values of codes and scales."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fpsim.casts.cast import decode
 from fpsim.formats.named import E2M1, E8M0, FP32, Format
 
 WORD = 32  # bits of a word of packed integers
-TILE_ROWS, TILE_COLUMNS = 128, 4  # of scales that lie side by side for tensor cores
+TILE_ROWS, TILE_COLUMNS = 128, 4  # tiles of scales in memory, for tensor cores
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # nibbles of a word, in the order of their columns
 
 
 def fields(words: Array, bits: int, count: int) -> Array:
-    """Return fields of some bits from words of 32, the lowest first; a field may go on in the next word.
+    """Return fields of some bits from words of 32 bits, the lowest first; a field may continue in the next word.
 
     Args:
       words: (..., W) int32 or uint32.
-      bits: of a field, 1 to 8.
-      count: fields of a row.
+      bits: bits of a field, 1 to 8.
+      count: number of fields of a row.
 
     Returns:
       (..., count) uint8.
@@ -64,22 +64,22 @@ def powers(codes: Array) -> Array:
 
 
 def values_of(stored: Array, fmt: Format | None = None) -> Array:
-    """Return what an array of floats or integers holds as float32; those of a format's codes where it is given."""
+    """Return an array of floats or integers as float32; with a format, the values of its codes."""
     if fmt is None or fmt == FP32:
         return np.asarray(stored, np.float32)
     return np.asarray(decode(np.ascontiguousarray(stored).view(fmt.storage), fmt, np.float32))
 
 
 def rounded_like(values: Array, dtype: Any) -> Array:
-    """Return float32 values rounded to a dtype of 16 bits, as a library's product in it is; others as they are."""
+    """Return float32 values rounded to a dtype if it has 16 bits, as a library's product in it is; else unchanged."""
     dtype = np.dtype(dtype)
     return values.astype(dtype).astype(np.float32) if dtype.itemsize == 2 else values
 
 
 def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
-    """Return a matrix of scales out of tiles of 128 rows by 4 columns, as cuBLAS takes them.
+    """Return a matrix of scales from tiles of 128 rows by 4 columns, as cuBLAS reads them.
 
-    A tile has 512 elements: rows r, r + 32, r + 64 and r + 96 lie side by side, four columns each.
+    A tile has 512 elements: rows r, r + 32, r + 64 and r + 96 are adjacent in memory, four columns each.
 
     Example:
       >>> unswizzled(np.arange(512), 128, 4)[[0, 1, 32]].tolist()
@@ -91,5 +91,5 @@ def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
 
 
 def is_swizzled(shape: tuple[int, ...], rows: int, columns: int) -> bool:
-    """Return whether scales of a shape are tiles of a matrix of so many rows and columns, as torchao shapes them."""
+    """Return whether a shape is that of tiles of scales for that number of rows and columns, as in torchao."""
     return shape == (32 * -(-rows // TILE_ROWS), 16 * -(-columns // TILE_COLUMNS))

@@ -1,4 +1,4 @@
-"""Notes on a checkpoint that are no fault of its own: faults of libraries' readers, and what no file can tell."""
+"""Notes that are not faults of the checkpoint: faults of libraries' readers, and what no file can show."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fpsim.analysis.tensors.layouts.unpacking import nibbles
 from fpsim.analysis.tensors.verifying.report import Finding
 
 UNTOLD = (
-    "codes exchanged within one scale's block, such as swapped nibbles, and scales exchanged between blocks "
-    "cannot be told from the file alone; compare with the unquantised model: verify(path, reference=)"
+    "the file alone does not show whether codes were exchanged within the block of one scale (swapped nibbles, for "
+    "example), or scales between blocks; compare with the unquantised model: verify(path, reference=)"
 )
 
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield what readers of a weight's layout do wrong with it."""
+    """Yield the mistakes that readers of a weight's layout make with it."""
     assert one.weight is not None
     parts, name, layout = one.parts, one.parts.name, one.weight.layout
     if layout.startswith("deepseek_fp8"):
@@ -28,8 +28,8 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "ragged blocks",
-                f"{name}: its {rows} rows are no whole number of {count} blocks; transformers 5.24 takes rows // "
-                "blocks for a block and refuses it.",
+                f"{name}: its {rows} rows do not divide into {count} equal blocks; transformers 5.24 computes the rows "
+                "of a block as rows // blocks and refuses the weight.",
                 False,
             )
     if layout == "modelopt:nvfp4":
@@ -38,7 +38,7 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "code of -0",
-                f"{name}: {minus_zero} of its codes are that of -0, which ModelOpt reads as 0 and other readers of "
+                f"{name}: {minus_zero} of its codes are the code of -0, which ModelOpt reads as 0 and other readers of "
                 "NVFP4 as -0.",
                 False,
             )
@@ -48,13 +48,13 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "blocks across rows",
-                f"{name}: its rows of {k} are no whole number of blocks of {block}; bitsandbytes 0.50 reads such "
-                "weights wrongly on CPUs (its generic path is right).",
+                f"{name}: its rows of {k} values are not a multiple of the block of {block}; bitsandbytes 0.50 reads "
+                "such weights wrongly on CPUs (its generic path reads them correctly).",
                 False,
             )
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield what the file alone cannot tell of weights of these layouts."""
+    """Yield what the file alone cannot show about weights of these layouts."""
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

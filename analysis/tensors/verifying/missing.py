@@ -1,4 +1,4 @@
-"""Checks for tensors that belong to a quantised weight and are not there."""
+"""Checks for tensors that a quantised weight needs and that the checkpoint does not hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fpsim.analysis.tensors.layouts.joining import BYTES, FLOAT8, LAYOUTS, Check
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
 
-# Ends of names that only tensors beside codes have, and the ends of the codes' names.
+# Ends of names that only scales and their like have, and the ends of the names of the codes that they belong to.
 BESIDE = {
     ".weight_scale_inv": (".weight",), ".weight_scale": (".weight", ".weight_packed"), ".weight_scale_2": (".weight",),
     ".weight_global_scale": (".weight_packed",), ".weight_shape": (".weight_packed",), ".qzeros": (".qweight",),
@@ -18,11 +18,14 @@ BESIDE = {
 }  # fmt: skip
 
 
-SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, where it is another one
+SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, where the two differ
 
 
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:
-    """Yield codes without what belongs to them, and scales without codes.
+    """Yield codes without the tensors that they need, and scales without codes.
+
+    Without another quantised weight and without a configuration, an FP8 tensor may be a plain cast, and a tensor called
+    "scales" a parameter of the model.
 
     Without another quantised weight and without a configuration, FP8 may be a plain cast, and "scales" an own name.
     """
@@ -37,11 +40,11 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
         layout = _nearest(one, names, SOURCES.get(method, method))
         if layout is not None:
             stem = one.name.removesuffix(layout.codes)
-            lost = [stem + end for end in layout.needed if stem + end not in names]
-            wanted = f"{lost[0]} is missing" if lost else "its scales have another dtype than the layout's"
+            missing = [stem + end for end in layout.needed if stem + end not in names]
+            wanted = f"{missing[0]} is missing" if missing else "the dtype of its scales is not the layout's"
             name = stem + layout.weight
             yield Finding(
-                name, "missing", f"{name}: {one.name} holds codes of {one.dtype} ({layout.source}), and {wanted}."
+                name, "missing", f"{name}: {one.name} holds {one.dtype} codes ({layout.source}), and {wanted}."
             )
             continue
         for end, codes in BESIDE.items():
@@ -50,14 +53,14 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
                 yield Finding(
                     f"{stem}.weight",
                     "codes missing",
-                    f"{stem}.weight: {one.name} is there, and its codes "
-                    f"{' or '.join(stem + code for code in codes)} are missing.",
+                    f"{stem}.weight: the checkpoint holds {one.name} without its codes, "
+                    f"{' or '.join(stem + code for code in codes)}.",
                 )
                 break
 
 
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
-    """Return the layout of codes that nothing joins: the one of which most tensors are there, then the library's."""
+    """Return the layout of codes that nothing joins: the one with most of its tensors present, then the library's."""
     fitting = [
         layout
         for layout in LAYOUTS
@@ -70,8 +73,8 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
     def present(layout: CheckpointLayout) -> tuple[int, bool, int]:
         stem = one.name.removesuffix(layout.codes)
         ends = {**layout.needed, **layout.more}
-        lost = sum(stem + end not in names for end in layout.needed)
-        return sum(stem + end in names for end in ends), bool(library) and library in layout.source.lower(), -lost
+        missing = sum(stem + end not in names for end in layout.needed)
+        return sum(stem + end in names for end in ends), bool(library) and library in layout.source.lower(), -missing
 
     return max(plain, key=present)
 

@@ -1,4 +1,4 @@
-"""Compares a quantised checkpoint with the unquantised model, which tells what no file can tell alone."""
+"""Comparison of a quantised checkpoint with the unquantised model, which shows what the file alone cannot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import Array, is_torch
 
-FAR = 0.5  # relative error beyond which a weight is another one; 2-bit formats keep below
-NEAR = 0.5  # times the error, which a change of the order explains
+FAR = 0.5  # relative error beyond which a weight is not the reference's; 2-bit formats stay below it
+NEAR = 0.5  # a change of the order explains an error if it leaves less than this share of it
 
 
 def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield weights whose values are not those of the reference, with the order of codes that explains it."""
+    """Yield weights that differ from the reference, with the order of codes that would explain it."""
     values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
         if not one.layout:
@@ -29,14 +29,15 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
                 one.name, "not in the reference", f"{one.name}: the reference has no tensor of that name.", False
             )
             continue
-        wanted = np.asarray(_array(values[one.name]), np.float32)
+        given: Any = values[one.name]
+        wanted = np.asarray(given.detach().float().cpu().numpy() if is_torch(given) else given, np.float32)
         got = whole(one)
         got = np.swapaxes(got, -1, -2) if one.exchanged else got
         if got.shape != wanted.shape:
             yield Finding(
                 one.name,
                 "shape of the reference",
-                f"{one.name}: it has the shape {got.shape}, and in the reference {wanted.shape}.",
+                f"{one.name}: its shape is {got.shape}, and the reference's {wanted.shape}.",
             )
             continue
         error = _relative(got, wanted)
@@ -52,12 +53,12 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
         yield Finding(
             one.name,
             "far from the reference",
-            f"{one.name}: it differs from the reference by {error:.2g} of its norm{why}.",
+            f"{one.name}: its relative error against the reference is {error:.2g}{why}.",
         )
 
 
 def _relative(got: Array, wanted: Array) -> float:
-    """Return the norm of the difference, in that of the reference; NaN counts as infinite."""
+    """Return the norm of the difference as a share of the reference's norm; NaN counts as infinite."""
     norm = float(np.linalg.norm(wanted.astype(np.float64)))
     with np.errstate(all="ignore"):
         error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)
@@ -69,10 +70,3 @@ def _pairs_exchanged(values: Array) -> Array | None:
     if values.shape[-1] % 2:
         return None
     return np.asarray(values.reshape(*values.shape[:-1], -1, 2)[..., ::-1].reshape(values.shape))
-
-
-def _array(x: Any) -> Any:
-    """Return a torch tensor as an array; others as they are."""
-    if is_torch(x):
-        return x.detach().float().cpu().numpy()
-    return x

@@ -1,4 +1,4 @@
-"""The report about a checkpoint: its layout, and what contradicts it."""
+"""The report about a checkpoint: its layout, and what contradicts the layout."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Finding(NamedTuple):
     """A statement about a tensor.
 
     Attributes:
-      tensor: the weight's name as the unquantised model has it; "" for the whole checkpoint.
-      kind: a few words that are the same for every tensor of which the same is said.
+      tensor: the weight's name in the unquantised model; "" for the whole checkpoint.
+      kind: a few words for the kind of statement, the same for all tensors that have the same fault.
       text: the statement, a sentence that begins with the tensor's name.
-      contradicts: whether it contradicts the layout; else it is for information: a fault of a library's reader that
-        this checkpoint meets, or something that the file alone cannot tell.
+      contradicts: True for a contradiction of the layout. False for information: a library's reader that handles this
+        checkpoint wrongly, or something that the file alone cannot show.
     """
 
     tensor: str
@@ -35,14 +35,14 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """A checkpoint's layout and what contradicts it.
+    """The layout of a checkpoint, and what contradicts the layout.
 
     Attributes:
-      path: of the checkpoint.
-      layout: its name, such as "gptq_v2"; names joined by " + " where there are several; "plain" without quantised
-        weights; "" where the file cannot be read.
-      weights: number of quantised weights that were checked.
-      findings: every statement, tensor by tensor.
+      path: the path of the checkpoint.
+      layout: the name of the layout, such as "gptq_v2"; several names are joined by " + "; "plain" for a checkpoint
+        without quantised weights; "" for a file that cannot be read.
+      weights: the number of quantised weights that were checked.
+      findings: all statements, tensor by tensor.
     """
 
     path: str
@@ -52,33 +52,33 @@ class LayoutReport:
 
     @property
     def ok(self) -> bool:
-        """True where nothing contradicts the layout."""
+        """True if nothing contradicts the layout."""
         return not any(one.contradicts for one in self.findings)
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each kind of contradiction, with the number of further weights that have it."""
+        """One sentence for each kind of contradiction, with the number of further weights that have it."""
         return list(_folded(one for one in self.findings if one.contradicts))
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each fault of a library's reader, and for each fault that the file alone cannot tell."""
+        """One sentence for each fault of a library's reader, and for each that the file alone cannot show."""
         return list(_folded(one for one in self.findings if not one.contradicts))
 
     def __str__(self) -> str:
-        """Return the verdict, the problems and the notes, a line each."""
+        """Return the verdict, the problems and the notes, one line each."""
         return "\n".join([self.verdict, *self.problems, *self.notes])
 
     @property
     def verdict(self) -> str:
-        """The path, the layout, and how many problems there are, in a sentence."""
+        """One sentence with the path, the layout and the number of problems."""
         checked = plural(self.weights, "quantised weight")
         if self.ok:
             return f"{self.path}: {self.layout}, {checked}, nothing contradicts it."
         return f"{self.path}: {self.layout or 'unreadable'}, {checked}, {plural(len(self.problems), 'problem')}."
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each statement: tensor, kind, text, contradicts."""
+        """Return a pandas frame with one row per statement: tensor, kind, text, contradicts."""
         return frame([one._asdict() for one in self.findings])
 
     def _repr_html_(self) -> str:
@@ -88,7 +88,7 @@ class LayoutReport:
         return f"<p><b>{html.escape(self.verdict)}</b></p><ul>{rows}{notes}</ul>"
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON, whole or not at all."""
+        """Write the report as JSON; the file is replaced only when all of it is written."""
         content = {"version": VERSION, **asdict(self), "findings": [one._asdict() for one in self.findings]}
         write_whole(path, json.dumps(content, indent=1) + "\n")
 
@@ -97,7 +97,7 @@ class LayoutReport:
         """Read a report that `save` wrote.
 
         Raises:
-          ValueError: the file is none.
+          ValueError: the file is not such a report.
         """
         try:
             content = json.loads(path_of(path).read_text(encoding="utf-8"))
@@ -105,9 +105,9 @@ class LayoutReport:
             findings = tuple(Finding(**row) for row in content.pop("findings"))
             return cls(findings=findings, **content)
         except (ValueError, AssertionError, KeyError, TypeError, AttributeError) as problem:
-            raise ValueError(f"{path} is no report that LayoutReport.save wrote. Run fp.analysis.verify again.") from (
-                problem
-            )
+            raise ValueError(
+                f"{path} is not a report that LayoutReport.save wrote. Run fp.analysis.verify again."
+            ) from (problem)
 
 
 def _folded(findings: Iterator[Finding] | Any) -> Iterator[str]:

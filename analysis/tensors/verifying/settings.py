@@ -1,4 +1,4 @@
-"""Checks of weights against the configuration beside them and the layouts that libraries read."""
+"""Checks of weights against the checkpoint's configuration and the layouts that libraries read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.values import floats
 from fpsim.errors import shown
 
-# quant_method -> how names of layouts begin that it stands for.
+# quant_method -> the beginnings of the names of the layouts that it stands for.
 METHODS = {
     "fp8": ("deepseek_fp8", "compressed-tensors:fp8", "modelopt:fp8"), "compressed-tensors": ("compressed-tensors:",),
     "modelopt": ("modelopt:",), "gptq": ("gptq",), "gptq_v2": ("gptq",), "awq": ("awq",), "mxfp4": ("mxfp4",),
     "torchao": ("torchao:",), "bitsandbytes": ("bitsandbytes:",), "hqq": ("hqq:",),
 }  # fmt: skip
-# compressed-tensors' strategy of weights -> what tables call the layout's scales.
+# compressed-tensors' strategy of weights -> the words for such scales in the names of weights' dtypes.
 STRATEGIES = {"tensor": ("with one scale",), "channel": ("with row scales",), "block": ("blocks", "with one scale")}
 ALGORITHMS = {
     "FP8": "modelopt:fp8", "NVFP4": "modelopt:nvfp4", "MXFP8": "modelopt:mxfp8", "MXFP4": "modelopt:mxfp4",
@@ -35,7 +35,7 @@ GGUF = "gguf:"
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield scales that join the codes, and that no library writes so."""
+    """Yield scales whose shape fits the codes although no library writes such scales."""
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
     scale = parts.beside["scale"]
@@ -46,30 +46,30 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
         yield Finding(
             name,
             "block size",
-            f"{name}: its {label} has a scale for each {block} codes, in {scale.dtype}; wanted one for each {wanted}.",
+            f"{name}: its {label} has one {scale.dtype} scale per {block} codes; expected one per {wanted}.",
         )
     if words == "NVFP4" and not {"tensor_scale", "tensor_divisor"} & parts.beside.keys():
-        lost = {".weight": "weight_scale_2", ".weight_packed": "weight_global_scale"}.get(one.layout.codes)
-        if lost:
-            yield Finding(name, "tensor scale missing", f"{name}: NVFP4 has a scale for the tensor; {lost} is missing.")
+        missing = {".weight": "weight_scale_2", ".weight_packed": "weight_global_scale"}.get(one.layout.codes)
+        if missing:
+            text = f"{name}: the layout has one more scale for the whole tensor, and {missing} is missing."
+            yield Finding(name, "tensor scale missing", text)
     if words.endswith("with column scales"):
         yield Finding(
             name,
             "scales transposed",
-            f"{name}: its {label} of shape {scale.shape} has a scale for each column; libraries multiply rows: it "
+            f"{name}: its {label} of shape {scale.shape} has one scale per column; libraries multiply rows, so it "
             "looks transposed.",
         )
     if words.startswith("E4M3 in ") and scale.dtype == "uint8" and "MX" not in words:
         yield Finding(
             name,
             "block size",
-            f"{name}: its {label} of powers of two has the shape {scale.shape}; MXFP8 has one for each 32 codes of "
-            "a row.",
+            f"{name}: its {label} of powers of two has the shape {scale.shape}; MXFP8 has one per 32 codes of a row.",
         )
 
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what the configuration, or the metadata in the file, contradicts."""
+    """Yield statements of the configuration, or of the file's metadata, that the weight contradicts."""
     assert one.weight is not None
     layout, settings, name = one.weight.layout, one.parts.settings, one.parts.name
     method = str(settings.get("quant_method", ""))
@@ -86,7 +86,7 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
             yield Finding(
                 name,
                 "ignored and quantised",
-                f"{name}: the configuration leaves {ignored} unquantised, and it is quantised.",
+                f"{name}: the configuration says that {ignored} is not quantised, and this weight is.",
             )
     if layout in ("gptq", "gptq_v2", "awq"):
         yield from _packed(one)
@@ -103,7 +103,7 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 
 
 def _packed(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions of GPTQ and AWQ."""
+    """Yield contradictions between a weight of GPTQ or AWQ and its configuration."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     k, n = one.weight.shape
@@ -122,8 +122,8 @@ def _packed(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "group size",
-                f"{name}: the configuration says groups of {size}, which are {wanted} of {k} inputs, and its "
-                f"scales have {groups}.",
+                f"{name}: the configuration says groups of {size}, which makes {wanted} groups of {k} inputs, and "
+                f"there are scales for {groups}.",
             )
         elif "group" in parts.beside:
             plain = np.arange(k) // (size if size > 0 else k)
@@ -138,8 +138,8 @@ def _packed(one: Recognised) -> Iterator[Finding]:
                 yield Finding(
                     name,
                     "g_idx in order",
-                    f"{name}: the configuration says desc_act, and its g_idx is input // {size}, as without; a "
-                    "lost order cannot be told from a file.",
+                    f"{name}: the configuration says desc_act, and its g_idx is input // {size}, as without desc_act; "
+                    "the file does not show whether an order was lost.",
                     False,
                 )
     if parts.settings.get("desc_act") is True and "group" not in parts.beside and groups > 1:
@@ -147,7 +147,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _deepseek(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions of DeepSeek's FP8."""
+    """Yield contradictions between a weight of DeepSeek's FP8 and its configuration."""
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
     block = configured_block(parts.settings)
@@ -155,12 +155,12 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
         wanted = tuple(-(-n // side) for n, side in zip(shape[-2:], block, strict=True))
         if scale.shape[-2:] != wanted:
             turned = scale.shape[-2:] == wanted[::-1]
-            more = ", which is the transpose" if turned else ""
+            more = ", the transpose" if turned else ""
             yield Finding(
                 name,
                 "block size",
-                f"{name}: the configuration says blocks of {block[0]} x {block[1]}, which are {wanted} of its "
-                f"shape {shape}, and its scales have the shape {scale.shape}{more}.",
+                f"{name}: the configuration says blocks of {block[0]} x {block[1]}, for which the scales of a weight "
+                f"of shape {shape} have the shape {wanted}; these have {scale.shape}{more}.",
             )
     if parts.settings.get("scale_fmt") == "ue8m0" and scale.dtype == "float32":
         values = floats(scale)
@@ -169,28 +169,28 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "ue8m0 as floats",
-                f"{name}: the configuration says scale_fmt ue8m0, and {odd} of its {values.size} float32 scales "
-                "are no powers of two: readers that take exponents alone change them. fpsim reads values.",
+                f"{name}: the configuration says scale_fmt ue8m0, and {odd} of its {values.size} float32 scales are "
+                "not powers of two: readers that use only the exponents change them. fpsim reads the values.",
                 False,
             )
 
 
 def _compressed(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions of compressed-tensors."""
+    """Yield contradictions between a weight of compressed-tensors and its configuration."""
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
     groups = parts.settings.get("config_groups")
     schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
     if len(schemes) != 1 or not isinstance(schemes[0].get("weights"), Mapping):
-        return  # which of several a weight belongs to is said in patterns of classes
+        return  # with several schemes, patterns of classes say which of them a weight has
     weights: Mapping[str, Any] = schemes[0]["weights"]
     strategy, size = weights.get("strategy"), weights.get("group_size")
     if strategy in STRATEGIES and not any(part in words for part in STRATEGIES[strategy]):
         yield Finding(
             name,
             "strategy",
-            f"{name}: the configuration says a scale for each {strategy}, and its scales of shape "
-            f"{parts.beside['scale'].shape} are {words}.",
+            f"{name}: the configuration says one scale per {strategy}, and with scales of shape "
+            f"{parts.beside['scale'].shape} the weight is {words}.",
         )
     if strategy in ("group", "tensor_group") and type(size) is int and size > 0:
         k = one.weight.shape[-1]
@@ -198,8 +198,8 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "group size",
-                f"{name}: the configuration says groups of {size}, which are {-(-k // size)} of {k} inputs, and "
-                f"its scales have {parts.beside['scale'].shape[-1]}.",
+                f"{name}: the configuration says groups of {size}, which makes {-(-k // size)} groups of {k} inputs, "
+                f"and there are scales for {parts.beside['scale'].shape[-1]}.",
             )
     block = configured_block(parts.settings)
     if strategy == "block" and block is not None:
@@ -208,29 +208,29 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "block size",
-                f"{name}: the configuration says blocks of {block[0]} x {block[1]}, which are {wanted}, and its "
-                f"scales have the shape {parts.beside['scale'].shape}.",
+                f"{name}: the configuration says blocks of {block[0]} x {block[1]}, for which the scales have the "
+                f"shape {wanted}; these have {parts.beside['scale'].shape}.",
             )
     bits = weights.get("num_bits")
     if words.startswith("INT") and type(bits) is int and words.partition(" ")[0] != f"INT{bits}":
-        yield Finding(name, "bits", f"{name}: the configuration says {bits} bits, and it holds {words}.")
+        yield Finding(name, "bits", f"{name}: the configuration says {bits} bits, and the weight is {words}.")
     symmetric, integers = weights.get("symmetric"), weights.get("type") == "int"
     if integers and symmetric is False and "zero_point" not in parts.beside:
         yield Finding(
             name,
             "zero points missing",
-            f"{name}: the configuration says not symmetric, and its weight_zero_point is missing.",
+            f"{name}: the configuration says that the codes are not symmetric, and weight_zero_point is missing.",
         )
     if integers and symmetric is True and "zero_point" in parts.beside:
         yield Finding(
             name,
             "zero points of symmetric codes",
-            f"{name}: the configuration says symmetric, and it has zero points.",
+            f"{name}: the configuration says that the codes are symmetric, and the weight has zero points.",
         )
 
 
 def _modelopt(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions of ModelOpt."""
+    """Yield contradictions between a weight of ModelOpt and its configuration."""
     assert one.weight is not None
     algorithm = str(one.parts.settings.get("quant_algo", ""))
     wanted = ALGORITHMS.get(algorithm)
@@ -248,19 +248,19 @@ def _modelopt(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 one.parts.name,
                 "group size",
-                f"{one.parts.name}: the configuration says groups of {size}, and its scales are of {block}.",
+                f"{one.parts.name}: the configuration says groups of {size}, and its scales have groups of {block}.",
             )
 
 
 def _bitsandbytes(one: Recognised) -> Iterator[Finding]:
-    """Yield contradictions of bitsandbytes."""
+    """Yield contradictions between a weight of bitsandbytes and its configuration."""
     assert one.weight is not None
     settings, name, layout = one.parts.settings, one.parts.name, one.weight.layout
     if "table" in one.parts.beside:
         table = NF4 if is_nf4(one.parts) else FP4
         if not np.array_equal(floats(one.parts.beside["table"]), np.array(table, np.float32)):
             said = "NF4" if table is NF4 else "FP4"
-            yield Finding(name, "quant_map", f"{name}: its quant_map is not {said}'s, which its state's name says.")
+            yield Finding(name, "quant_map", f"{name}: its state says {said}, and its quant_map is not {said}'s.")
     kind = settings.get("bnb_4bit_quant_type")
     if settings.get("load_in_4bit") is True and kind in ("nf4", "fp4") and f":{kind}" not in layout:
         yield Finding(
@@ -273,7 +273,7 @@ def _bitsandbytes(one: Recognised) -> Iterator[Finding]:
 
 
 def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield contradictions of the metadata that torchao writes into the file."""
+    """Yield contradictions between a weight and the metadata that torchao writes into the file."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     try:
@@ -281,11 +281,11 @@ def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
         saved = saved if isinstance(saved, dict) else {}
         data, tensors = saved.get("_data"), saved.get("_tensor_data_names")
     except (ValueError, RecursionError):
-        yield Finding(name, "metadata", f"{name}: the metadata of its file are no JSON.")
+        yield Finding(name, "metadata", f"{name}: the metadata of its file are not JSON.")
         return
     if not isinstance(data, dict) or not isinstance(tensors, list):
         yield Finding(
-            name, "metadata", f"{name}: the metadata of its file do not name its class; torchao cannot load it."
+            name, "metadata", f"{name}: the metadata of its file do not name its class, so torchao cannot load it."
         )
         return
     shape = parts.beside["scale"].shape
@@ -302,7 +302,7 @@ def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(
                 name,
                 "swizzled",
-                f"{name}: is_swizzled_scales is {said}, which is a shape of {wanted}, and its scales have "
+                f"{name}: is_swizzled_scales is {said}, for which the scales have the shape {wanted}; these have "
                 f"{shape}{f', {other}' if shape in (plain, tiled) else ''}.",
             )
     elif isinstance(width, int) and width > 0 and shape[-1:] != (k // width,) and parts.beside["scale"].size > 1:
@@ -311,14 +311,15 @@ def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
             "block size",
             f"{name}: its block_size is {shown(block)}, and its scales have the shape {shape}.",
         )
-    lost = [part for part in tensors if part != "qdata" and not any(
+    missing = [part for part in tensors if part != "qdata" and not any(
         stored.name.endswith(f"_weight_{part}") for stored in parts.beside.values())]  # fmt: skip
-    if lost:
-        yield Finding(name, "tensor missing", f"{name}: the metadata name {', '.join(lost)}, which the file lacks.")
+    if missing:
+        text = f"{name}: the metadata name {', '.join(missing)}, which the file does not hold."
+        yield Finding(name, "tensor missing", text)
 
 
 def _names(pattern: str, module: str) -> bool:
-    """Return whether a pattern of a configuration names a module: a regular expression after "re:", or as in shells."""
+    """Return whether a pattern names a module: a regular expression after "re:", otherwise as in shells."""
     if not pattern.startswith("re:"):
         return fnmatchcase(module, pattern)
     try:
@@ -328,5 +329,5 @@ def _names(pattern: str, module: str) -> bool:
 
 
 def _words(value: Any) -> list[str]:
-    """Return the texts of a list."""
+    """Return the strings of a list; none for another value."""
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.joining import Recognised
+from fpsim.analysis.tensors.layouts.parts import whole
 from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.analysis.tensors.verifying.report import Finding
@@ -15,17 +16,17 @@ from fpsim.arrays import FORMAT_OF, Array
 SCALES = ("scale", "tensor_scale", "tensor_divisor", "nested_scale")
 FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 POWERS = ("uint8", "float8_e8m0fnu")  # dtypes of scales that are powers of two
-LARGEST = 1000.0  # magnitude that no weight of a model has, and that a scale which is inverted gives
+LARGEST = 1000.0  # a magnitude that no weight of a model reaches, and that inverted scales produce
 # Largest magnitude of the codes of a layout's weights, by the beginning of the weight's dtype in tables.
 TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "INT8": 127.0, "NVFP4": 6.0}
 
 
 def value_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield what is wrong with the scales and codes of a weight."""
+    """Yield faults of a weight's scales and codes."""
     parts = one.parts
     for key in SCALES:
         if key in parts.beside:
-            yield from _scales(parts.name, parts.beside[key], _flat(parts.beside[key]), key == "scale")
+            yield from _scales(parts.name, parts.beside[key], key == "scale")
     if parts.codes.dtype in FLOATS:
         yield from _codes(one)
     if one.weight is not None:
@@ -34,20 +35,15 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def floats(one: Tensor) -> Array:
-    """Return the values of a small tensor of scales as flat float32; bytes are powers of two."""
-    array = _flat(one)
+    """Return the values of a small tensor of scales as flat float32; bytes are codes of powers of two."""
+    array = whole(one).reshape(-1)
     if one.dtype in POWERS:
         return np.asarray(values_of(array.view(np.uint8), FORMAT_OF[dtype_of("float8_e8m0fnu")]))
     return values_of(array, FORMAT_OF.get(dtype_of(one.dtype)))
 
 
-def _flat(one: Tensor) -> Array:
-    pieces = list(one.chunks())
-    return np.concatenate(pieces) if pieces else np.empty(0, np.float32)
-
-
-def _scales(name: str, one: Tensor, stored: Array, of_blocks: bool) -> Iterator[Finding]:
-    """Yield what is wrong with scales by themselves."""
+def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
+    """Yield scales that are NaN, infinite, negative or zero."""
     label = one.name.rpartition(".")[2]
     is_table = one.name.endswith(".absmax") and one.dtype == "uint8"  # codes of a table, not powers of two
     if is_table:
@@ -63,15 +59,15 @@ def _scales(name: str, one: Tensor, stored: Array, of_blocks: bool) -> Iterator[
             yield Finding(
                 name,
                 f"{label} {word}",
-                f"{name}: {int(mask.sum())} of its {values.size} scales in {label} are {word}, the first at "
-                f"{first}; scales are positive.",
+                f"{name}: {int(mask.sum())} of its {values.size} scales in {label} are {word}, the first at index "
+                f"{first}; scales must be positive.",
             )
     if not of_blocks and (values == 0).any():
         yield Finding(name, f"{label} zero", f"{name}: its {label} is 0, so the whole weight is 0 or NaN.")
 
 
 def _codes(one: Recognised) -> Iterator[Finding]:
-    """Yield NaN codes of FP8, with the fault of torchao that writes them."""
+    """Yield NaN codes of FP8, and name torchao's fault where it explains them."""
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
     table = np.isnan(values_of(np.arange(256, dtype=np.uint8), fmt))
@@ -87,20 +83,20 @@ def _codes(one: Recognised) -> Iterator[Finding]:
         return
     zero_rows = one.weight is not None and one.weight.layout == "torchao:fp8" and count % width == 0
     fault = (
-        " torchao's Float8WeightOnlyConfig writes a scale of 0 and codes 0xFF for a row of zeros: a fault of its own."
+        " torchao's Float8WeightOnlyConfig writes a scale of 0 and codes 0xFF for a row of zeros, which is its fault."
         if zero_rows and (floats(one.parts.beside["scale"]) == 0).any()
         else ""
     )
     yield Finding(
         name,
         "NaN codes",
-        f"{name}: {count} of its codes are NaN, the first in row {min(rows)}; no writer makes them of finite "
+        f"{name}: {count} of its codes are NaN, the first in row {min(rows)}; writers do not produce them from finite "
         f"weights.{fault}",
     )
 
 
 def _size(one: Recognised) -> Iterator[Finding]:
-    """Yield scales whose inverse gives magnitudes that weights have, where they themselves do not."""
+    """Yield scales that make weights improbably large, and whose inverses would make ordinary ones."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     top = TOP.get(one.weight.dtype.partition(" ")[0])
@@ -110,7 +106,7 @@ def _size(one: Recognised) -> Iterator[Finding]:
     if top is None:
         return
     values = floats(parts.beside["scale"])
-    used = values[np.isfinite(values) & (values > 1e-6)]  # those of zero blocks are next to nothing
+    used = values[np.isfinite(values) & (values > 1e-6)]  # blocks of zeros have smaller ones
     if not used.size:
         return
     middle = float(np.median(used))
@@ -119,13 +115,13 @@ def _size(one: Recognised) -> Iterator[Finding]:
         yield Finding(
             name,
             "scale inverted",
-            f"{name}: its {label} makes weights as large as {top * middle:.3g}, and 1 / {label} as large as "
-            f"{top / middle:.3g}: the scales look inverted. They multiply codes.",
+            f"{name}: with its {label}, weights are as large as {top * middle:.3g}, with 1 / {label} as large as "
+            f"{top / middle:.3g}: the scales look inverted. Scales multiply the codes.",
         )
 
 
 def _tensor_scale(one: Recognised) -> Iterator[Finding]:
-    """Yield a tensor's scale that looks like that of the other convention."""
+    """Yield a scale of the whole tensor that looks like another library's inverse convention."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
@@ -144,13 +140,13 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
         yield Finding(
             name,
             "tensor scale inverted",
-            f"{name}: its {label} makes weights as large as {read:.3g}, and its inverse as large as {other:.3g}: "
-            f"in this layout it {verb} the blocks' scales, and what is stored looks like a {opposite} is.",
+            f"{name}: with its {label}, weights are as large as {read:.3g}, with its inverse as large as {other:.3g}: "
+            f"in this layout it {verb} the blocks' scales, and the stored value looks like a {opposite}.",
         )
 
 
 def _infinite(one: Recognised) -> Iterator[Finding]:
-    """Yield values that are not finite although codes and scales are: products that overflow."""
+    """Yield a weight with values that are not finite although its codes and scales are: the products overflow."""
     assert one.weight is not None
     parts = one.parts
     stored = [floats(parts.beside[key]) for key in SCALES if key in parts.beside]
@@ -161,6 +157,6 @@ def _infinite(one: Recognised) -> Iterator[Finding]:
             yield Finding(
                 parts.name,
                 "values not finite",
-                f"{parts.name}: values that the codes and scales give are not finite.",
+                f"{parts.name}: products of its codes and scales are not finite.",
             )
             return

@@ -1,4 +1,4 @@
-"""Verifies checkpoints: the layout of a checkpoint, and everything in it that contradicts the layout."""
+"""The check of a checkpoint: its layout, and everything in it that contradicts the layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fpsim.analysis.tensors.layouts.hqq import grouped_codes
 from fpsim.analysis.tensors.layouts.joining import Recognised, joined, recognised
 from fpsim.analysis.tensors.layouts.naming import PLAIN
 from fpsim.analysis.tensors.layouts.packed_integers import groups_of
-from fpsim.analysis.tensors.layouts.parts import LayoutError
+from fpsim.analysis.tensors.layouts.parts import LayoutError, whole
 from fpsim.analysis.tensors.layouts.unpacking import WORD
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.analysis.tensors.verifying.faults import fault_findings, untold_findings
@@ -30,28 +30,28 @@ from fpsim.analysis.tensors.verifying.statistics import (
     packed_findings,
 )
 from fpsim.analysis.tensors.verifying.values import value_findings
-from fpsim.arrays import Array
 from fpsim.files import path_of
 
 
 def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None = None) -> LayoutReport:
-    """Tell a checkpoint's layout, and everything that contradicts it.
+    """Name a checkpoint's layout and everything that contradicts it.
 
-    Every weight is checked by itself, against the configuration beside it, and against the layouts that libraries read:
-    missing tensors, shapes, block sizes, scales and codes that are NaN or negative, scales that are inverted or of
-    another library's convention, zero points that are off by one, GPTQ's version, AWQ's order, g_idx, swizzled scales,
-    files that are cut short. Faults of libraries' readers that the checkpoint meets are in `.notes`, and so is what no
-    file can tell without a reference: codes that are exchanged within the block of one scale.
+    Every weight is checked by itself, against the configuration in the same folder, and against the layouts that
+    libraries read. The checks look for missing tensors, shapes and block sizes that do not fit, NaN codes, scales that
+    are NaN or negative, scales that are inverted or follow another library's convention, zero points that are off by
+    one, the wrong version of GPTQ or order of AWQ, a wrong g_idx, swizzled scales, and truncated files. `.notes` names
+    libraries' readers that handle this checkpoint wrongly, and what the file does not show without a reference, such
+    as codes that were exchanged within the block of one scale.
 
     Args:
-      path: a file, an `.index.json` of shards, or a folder, as of `fp.analysis.open`.
-      reference: the unquantised model, as a path or a mapping of names to arrays, that values are compared with.
+      path: a file, an `.index.json` of shards, or a folder, as for `fp.analysis.open`.
+      reference: the unquantised model to compare the values with: a path, or a mapping of names to arrays.
 
     Returns:
-      A LayoutReport: `.layout`, `.ok`, `.problems`, `.notes`; print it.
+      A LayoutReport with `.layout`, `.ok`, `.problems` and `.notes`, to print.
 
     Raises:
-      TensorFileError: a ValueError: there is no such file. One that is damaged is a problem of the report.
+      TensorFileError: a ValueError: the file does not exist. The report states a damaged file as a problem.
 
     Example:
       >>> import tempfile
@@ -59,8 +59,8 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
       >>> np.savez(path, **{"up.weight": np.int8([[1, -2]]), "up.weight_scale": np.float32([[-0.5]])})
       >>> report = verify(path)
       >>> report.layout, report.ok, report.problems
-      ('compressed-tensors:int8', False, ['up.weight: 1 of its 1 scales in weight_scale are negative, the first at 0; \
-scales are positive.'])
+      ('compressed-tensors:int8', False, ['up.weight: 1 of its 1 scales in weight_scale are negative, the first at \
+index 0; scales must be positive.'])
     """
     target = path_of(path)
     if not target.exists():
@@ -78,18 +78,18 @@ scales are positive.'])
 def _findings(
     path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
-    """Return every statement about the weights, and the weights."""
-    found = recognised(stored)
+    """Return the statements about the weights, and the weights."""
+    quantised = recognised(stored)
     metadata: dict[str, str] = {}
     for file in checkpoint_files(path)[0]:
         if file.suffix.lower() == ".safetensors":
             metadata |= safetensors_metadata(file)
     findings: list[Finding] = []
-    for one in found:
+    for one in quantised:
         findings += _of_weight(one, metadata)
-    taken = {each for one in found for each in one.taken}
+    taken = {identity for one in quantised for identity in one.taken}
     findings += missing_findings(stored, taken)
-    weights = [one.weight for one in found if one.weight is not None]
+    weights = [one.weight for one in quantised if one.weight is not None]
     blocks = [one for one in stored if one.layout.startswith(GGUF)]
     for tensor in blocks:
         findings += _finite(tensor)
@@ -101,14 +101,14 @@ def _findings(
 
 
 def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield every statement about a quantised weight."""
+    """Yield the statements about a quantised weight."""
     yield from value_findings(one)
     if one.weight is None:
-        turned = "; the transpose of its scales would fit" if _fits_transposed(one) else ""
+        hint = "; the transpose of the scales would fit" if _fits_transposed(one) else ""
         yield Finding(
             one.parts.name,
             "shapes",
-            f"{one.parts.name}: it holds codes ({one.layout.source}), and {one.problem}{turned}.",
+            f"{one.parts.name}: the tensor holds codes ({one.layout.source}), and {one.problem}{hint}.",
         )
         return
     yield from shape_findings(one)
@@ -118,7 +118,7 @@ def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding
 
 
 def _fits_transposed(one: Recognised) -> bool:
-    """Return whether a weight that cannot be joined could be with the transpose of its scales."""
+    """Return whether a weight that could not be decoded could be with its scales transposed."""
     scale = one.parts.beside["scale"]
     turned = {**one.parts.beside, "scale": replace(scale, shape=scale.shape[::-1])}
     try:
@@ -129,7 +129,7 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield what zero points contradict."""
+    """Yield faults of a weight's zero points."""
     assert one.weight is not None
     parts, layout = one.parts, one.weight.layout
     if "zero_point" not in parts.beside:
@@ -157,13 +157,8 @@ def _zero_points(one: Recognised) -> Iterator[Finding]:
             and parts.codes.size % groups == 0
             and parts.beside["zero_point"].shape == parts.beside["scale"].shape
         ):
-            codes = _whole(parts.codes).reshape(groups, -1)
+            codes = whole(parts.codes).reshape(groups, -1)
             yield from flat_findings(parts.name, codes, parts.array("zero_point").reshape(-1).astype(np.float32))
-
-
-def _whole(one: Tensor) -> Array:
-    pieces = list(one.chunks())
-    return np.concatenate(pieces) if pieces else np.empty(0, np.int8)
 
 
 def _finite(one: Tensor) -> Iterator[Finding]:
@@ -175,8 +170,8 @@ def _finite(one: Tensor) -> Iterator[Finding]:
             yield Finding(
                 one.name,
                 "values not finite",
-                f"{one.name}: values of its {one.layout.removeprefix(GGUF)} blocks are not finite, the first at "
-                f"{start + int(np.argmax(wrong))}: a scale is Inf or NaN.",
+                f"{one.name}: values of its {one.layout.removeprefix(GGUF)} blocks are not finite, the first at index "
+                f"{start + int(np.argmax(wrong))}, because a scale is Inf or NaN.",
             )
             return
         start += piece.size

@@ -1,4 +1,4 @@
-"""The layouts that can be written: what makes their tensors, which weights they take, what their configuration says."""
+"""The layouts that can be written: the functions that make their tensors, and the weights that they accept."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite,
 from fpsim.errors import nearest, unknown
 
 GGUF = "gguf:"
-EXPERTS = "mxfp4"  # gpt-oss's layout, of matrices and of experts in one tensor
+EXPERTS = "mxfp4"  # gpt-oss's layout, for matrices and for several experts in one tensor
 
 
 class WrittenLayout(NamedTuple):
     """A layout that can be written.
 
-    `write` returns a weight's tensors. Inputs come in multiples of `inputs` (0: of the group size), outputs in
-    multiples of `outputs`. `shares` says whether gate and up projections, and queries, keys and values, share a
-    scale of the tensor.
-    `takes_inputs` says whether the layout stores a scale of the layer's inputs.
+    Attributes:
+      write: returns the stored tensors of a weight.
+      inputs: the number of inputs of a weight is a multiple of this; 0 stands for the group size.
+      outputs: the number of outputs is a multiple of this.
+      shares: whether gate and up projections share the scale of the tensor, and queries, keys and values another one.
+      takes_inputs: whether the layout stores a scale of the layer's inputs.
     """
 
     write: Callable[[WeightToWrite, LayoutOptions], WrittenWeight]
@@ -57,7 +59,7 @@ LAYOUTS_WRITTEN: Mapping[str, WrittenLayout] = {
     f"{GGUF}Q5_0": WrittenLayout(gguf_blocks.q5_0, inputs=32),
     f"{GGUF}Q8_0": WrittenLayout(gguf_blocks.q8_0, inputs=32),
 }
-# Shorter names, and what they stand for.
+# Short name -> full name.
 SHORT = {
     "deepseek": "deepseek_fp8", "compressed-tensors": "compressed-tensors:fp8_channel", "modelopt": "modelopt:fp8",
     "gptq_v1": "gptq", "mxfp8": "torchao:mxfp8", "torchao": "torchao:mxfp8", "nvfp4": "compressed-tensors:nvfp4",
@@ -69,7 +71,7 @@ def layout_named(name: object) -> str:
     """Return the full name of a layout that can be written.
 
     Raises:
-      ValueError: there is none; the message suggests the nearest.
+      ValueError: no layout has this name; the message suggests the nearest.
 
     Example:
       >>> layout_named("compressed-tensors"), layout_named("GGUF:q8_0")
@@ -88,7 +90,7 @@ def layout_named(name: object) -> str:
 
 
 def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
-    """Raise a ValueError unless a layout takes a weight of this shape."""
+    """Raise a ValueError unless the layout can hold a weight of this shape."""
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]
     group = row.inputs or options.group_size or packed.GROUP
@@ -97,13 +99,13 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
         instead = f"group_size={near[0]}, or " if near and not row.inputs else ""
         raise ValueError(
             f"{layout} has groups of {group} inputs; {weight.name} of shape {weight.shape} has {k}. Pass {instead}"
-            f"keep= with its name to leave it as it is."
+            f"keep= with its name to leave it unquantised."
         )
     outputs = 32 // options.bits if layout.startswith("gptq") else row.outputs
     if n % outputs:
         raise ValueError(
             f"{layout} packs {outputs} outputs into a word; {weight.name} of shape {weight.shape} has {n}. Pass keep= "
-            "with its name to leave it as it is."
+            "with its name to leave it unquantised."
         )
     if options.bits == 8 and layout.startswith("gptq") and k % 4:
         raise ValueError(f"{layout} packs 4 inputs into a word; {weight.name} of shape {weight.shape} has {k}.")
@@ -113,18 +115,20 @@ def checked_options(layout: str, group_size: int | None, bits: int, symmetric: b
     """Return the options of a layout.
 
     Raises:
-      ValueError: an option that the layout does not have, or a value that it does not take.
+      ValueError: the layout does not have an option, or does not allow its value.
     """
     if group_size is not None and LAYOUTS_WRITTEN[layout].inputs:
-        raise ValueError(f"group_size is an option of compressed-tensors' INT4, GPTQ and AWQ; got it with {layout!r}.")
+        raise ValueError(f"group_size is an option of compressed-tensors' INT4, GPTQ and AWQ, not of {layout!r}.")
     if group_size is not None and (type(group_size) is not int or group_size < 8 or group_size % 8):
         raise ValueError(f"group_size must be a multiple of 8, such as 128 or 64; got {group_size!r}.")
     if bits not in (4, 8) or (bits == 8 and not layout.startswith("gptq")):
         raise ValueError(
-            f"bits must be 4, or 8 of GPTQ; got {bits!r} with {layout!r}. INT8 is compressed-tensors:int8."
+            f"bits must be 4, or 8 for GPTQ; got {bits!r} for {layout!r}. The layout compressed-tensors:int8 is INT8."
         )
     if not isinstance(symmetric, bool):
         raise ValueError(f"symmetric must be True or False; got {symmetric!r}.")
     if not symmetric and not layout.startswith("gptq"):
-        raise ValueError(f"symmetric=False is an option of GPTQ; got {layout!r}. int4_asym and awq have zero points.")
+        raise ValueError(
+            f"symmetric=False is an option of GPTQ, not of {layout!r}. int4_asym and awq always have zero points."
+        )
     return LayoutOptions(group_size, bits, symmetric)

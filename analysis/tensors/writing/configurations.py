@@ -1,4 +1,4 @@
-"""What config.json and hf_quant_config.json say of a layout, in the words of the libraries that read them."""
+"""The contents of config.json and hf_quant_config.json for a layout, in the words of the libraries that read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import fpsim.analysis.tensors.writing.packed as packed_layout
 from fpsim.analysis.tensors.writing.weights import LayoutOptions
 
 Config = dict[str, Any]
-MODELOPT = {"name": "modelopt", "version": "0.47.0"}  # the version whose files these are
+MODELOPT = {"name": "modelopt", "version": "0.47.0"}  # the version that writes such files
 ALGORITHMS = {"fp8": "FP8", "fp8_channel": "FP8_PER_CHANNEL_PER_TOKEN", "nvfp4": "NVFP4", "mxfp8": "MXFP8"}
 GROUPS = {"nvfp4": 16, "mxfp8": 32}
 # compressed-tensors: kind -> format, num_bits, type, symmetric, strategy, group_size of weights; strategy of inputs
@@ -27,7 +27,7 @@ COMPRESSED: dict[str, tuple[str, int, str, bool, str, int | None, str]] = {
 
 
 def _mx(dtype: str) -> Config:
-    """Return torchao's configuration of MX weights with its default rule of scales."""
+    """Return torchao's configuration of MX weights with its default rule for scales."""
     element = {"_type": "torch.dtype", "_data": dtype}
     data = {
         "block_size": 32, "activation_dtype": element, "weight_dtype": element,
@@ -49,17 +49,17 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
     """Return the `quantization_config` of config.json.
 
     Args:
-      layout: the full name.
-      options: of the layout.
-      kept: modules that stay unquantised.
-      measured: whether the largest magnitudes of inputs were measured.
+      layout: the full name of the layout.
+      options: the options of the layout.
+      kept: the modules that stay unquantised.
+      measured: whether the largest magnitudes of the layers' inputs were measured.
     """
     library, _, kind = layout.partition(":")
     if library == "deepseek_fp8":
-        found: Config = {
+        fp8: Config = {
             "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128],
         }  # fmt: skip
-        return found | ({"scale_fmt": "ue8m0"} if kind else {}) | _unless_empty("modules_to_not_convert", kept)
+        return fp8 | ({"scale_fmt": "ue8m0"} if kind else {}) | _unless_empty("modules_to_not_convert", kept)
     if library == "compressed-tensors":
         return _compressed(kind, options, kept, measured)
     if library == "modelopt":
@@ -88,7 +88,7 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
 
 
 def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
-    """Return what ModelOpt's hf_quant_config.json says."""
+    """Return the content of ModelOpt's hf_quant_config.json."""
     quantization: Config = {"quant_algo": ALGORITHMS[kind], "kv_cache_quant_algo": None}
     if kind in GROUPS:
         quantization["group_size"] = GROUPS[kind]
@@ -96,17 +96,18 @@ def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
-    found: Config = {"ignore": list(kept), "quant_algo": ALGORITHMS[kind], "producer": MODELOPT}
+    """Return ModelOpt's `quantization_config`."""
+    config: Config = {"ignore": list(kept), "quant_algo": ALGORITHMS[kind], "producer": MODELOPT}
     if kind in ("fp8", "nvfp4"):
         scheme: Config = {"dynamic": False, "num_bits": 8 if kind == "fp8" else 4, "type": "float"}
         scheme |= {"group_size": GROUPS[kind]} if kind in GROUPS else {}
         inputs = {"input_activations": dict(scheme)} if measured else {}
-        found["config_groups"] = {"group_0": {**inputs, "weights": scheme, "targets": ["Linear"]}}
-    return {**found, "quant_method": "modelopt"}
+        config["config_groups"] = {"group_0": {**inputs, "weights": scheme, "targets": ["Linear"]}}
+    return {**config, "quant_method": "modelopt"}
 
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return the scheme of compressed-tensors for all linear layers but those kept."""
+    """Return compressed-tensors' scheme for all linear layers except those kept."""
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {
         "num_bits": bits, "type": number, "symmetric": symmetric, "strategy": strategy, "dynamic": False,
@@ -135,4 +136,5 @@ def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured
 
 
 def _unless_empty(key: str, words: Sequence[str]) -> Config:
+    """Return {key: words}, or nothing for no words."""
     return {key: list(words)} if words else {}

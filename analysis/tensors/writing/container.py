@@ -1,4 +1,4 @@
-"""Files of tensors whose places are known before their elements are: .safetensors and .gguf."""
+"""Files of tensors whose header is written before their elements: .safetensors and .gguf."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ U32, STRING = 4, 8  # types of values
 
 
 class PlacedTensor(NamedTuple):
-    """A tensor of a file to be written: its name, what its elements are, and its bytes.
+    """A tensor of a file that is to be written.
 
-    `kind` is the name of a dtype, or of a GGUF type; `shape` that of its values.
+    Attributes:
+      name: its name in the file.
+      kind: the name of the dtype, or of the GGUF type.
+      shape: the shape of its values.
+      nbytes: the number of bytes of its elements.
     """
 
     name: str
@@ -39,19 +43,19 @@ class PlacedTensor(NamedTuple):
 
 
 class TensorFile:
-    """A file that is being written: each tensor in pieces, in any order of tensors.
+    """A file that is being written, each tensor in pieces; pieces of different tensors may alternate.
 
     Args:
-      path: a draft.
-      header: what comes before the elements.
-      tensors: in the order of the file.
-      alignment: bytes that each tensor begins at a multiple of, behind the header.
+      path: the path of the draft.
+      header: the bytes before the elements.
+      tensors: the tensors, in their order in the file.
+      alignment: each tensor begins at a multiple of this many bytes after the header.
     """
 
     def __init__(self, path: Path, header: bytes, tensors: Sequence[PlacedTensor], alignment: int = 1) -> None:
         self._file = path.open("wb")
         self._file.write(header)
-        self._places: dict[str, list[int]] = {}  # name -> the next byte, the last one's end
+        self._places: dict[str, list[int]] = {}  # name -> the next byte to write, the end of the tensor
         begin = len(header)
         for one in tensors:
             self._places[one.name] = [begin, begin + one.nbytes]
@@ -80,7 +84,7 @@ class TensorFile:
 
 
 def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, str]) -> bytes:
-    """Return the header of a .safetensors file, with spaces behind it up to a multiple of 8 bytes."""
+    """Return the header of a .safetensors file, padded with spaces to a multiple of 8 bytes."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
     for one in tensors:
@@ -92,7 +96,7 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
 
 
 def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
-    """Return the header of a .gguf file, version 3, little-endian, filled up to where elements begin."""
+    """Return the header of a little-endian .gguf file of version 3, padded to the begin of the elements."""
     pairs = [
         _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),
         _text("general.quantization_version") + struct.pack("<II", U32, 2),
@@ -109,5 +113,6 @@ def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -
 
 
 def _text(text: str) -> bytes:
+    """Return a string as GGUF stores it: its length, then its bytes."""
     data = text.encode()
     return struct.pack("<Q", len(data)) + data

@@ -1,4 +1,4 @@
-"""E2M1 codes, two in a byte: NVFP4 of three libraries, MXFP4 of three."""
+"""Layouts of E2M1 codes, two in a byte: NVFP4 of three libraries, and MXFP4 of three."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fpsim.arrays import Array
 from fpsim.casts.cast import encode
 
 NV, MX = 16, 32  # codes of a block
-TENSOR_TOP = np.float32(2688)  # 448 * 6, which the largest magnitude of a tensor becomes
+TENSOR_TOP = np.float32(2688)  # 448 * 6, to which the largest magnitude of a tensor is scaled
 ONE = np.float32(1)
 
 
 def e2m1_pairs(values: Array) -> Array:
-    """Return bytes of two E2M1 codes each, the first in the low bits: (rows, K) float32, (rows, K / 2) uint8."""
+    """Return bytes of two E2M1 codes each, the first in the low bits: (rows, K) float32 become (rows, K / 2) uint8."""
     codes = encode(np.ascontiguousarray(values, np.float32), "e2m1", overflow="saturate")
     return np.asarray(codes[:, ::2] | codes[:, 1::2] << np.uint8(4))
 
@@ -29,7 +29,7 @@ def e2m1_pairs(values: Array) -> Array:
 def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' NVFP4: g = 2688 / amax divides; s = E4M3(g * amax of a block / 6), 1/8 for zeros.
 
-    The quotient amax / 6 is one of the model's dtype. Source: compressed-tensors 0.20.0; the same bytes.
+    The quotient amax / 6 is rounded to the model's dtype. Source: compressed-tensors 0.20.0; the bytes are the same.
     """
     n, k = weight.shape
     tensors = {
@@ -81,7 +81,7 @@ def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return torchao's NVFP4: p = amax / 2688 multiplies; s = E4M3 of amax / 6 / p within 2^-6 and 448.
 
-    Codes are those of w * ((1 / p) / s). Source: torchao 0.18.0; the same bytes.
+    The codes are those of w * ((1 / p) / s). Source: torchao 0.18.0; the same bytes.
     """
     n, k = weight.shape
     tensors = {
@@ -116,13 +116,13 @@ def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's MXFP4 with its default rule of scales; source: torchao 0.18.0, the same bytes."""
-    found = _mxfp4(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
-    return found._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2"))
+    """Return torchao's MXFP4 with its default rule for scales; source: torchao 0.18.0, the same bytes."""
+    written = _mxfp4(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
+    return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2"))
 
 
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return gpt-oss's MXFP4, blocks on an axis of their own: codes (..., N, K/32, 16), scales (..., N, K/32).
+    """Return gpt-oss's MXFP4, with an axis for blocks: codes (..., N, K/32, 16), scales (..., N, K/32).
 
     Source: codes and scales of torchao 0.18.0's default rule, as transformers 5.24.0 reads them.
     """
@@ -135,7 +135,7 @@ def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def _mxfp4(
     weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
 ) -> WrittenWeight:
-    """Return E2M1 codes with a power of two for each 32 of a row."""
+    """Return E2M1 codes with one power of two per 32 codes of a row."""
     *lead, n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -158,10 +158,10 @@ def _decoded(codes: Array) -> Array:
 
 
 def _level(amax: float) -> np.float32:
-    """Return the multiplier of a tensor; 1 where all of it is zero."""
+    """Return the multiplier of a tensor; 1 for a tensor of zeros."""
     return np.float32(amax) / TENSOR_TOP if amax > 0 else ONE
 
 
 def _inverse(amax: float) -> np.float32:
-    """Return the divisor of a tensor; 1 where all of it is zero."""
+    """Return the divisor of a tensor; 1 for a tensor of zeros."""
     return TENSOR_TOP / np.float32(amax) if amax > 0 else ONE

@@ -1,4 +1,4 @@
-"""Writes checkpoints in the layouts of libraries: streamed, whole or not at all, read again and measured."""
+"""The writing of checkpoints in layouts of libraries: written in pieces, replaced only when complete, read again."""
 
 from __future__ import annotations
 
@@ -42,22 +42,28 @@ from fpsim.analysis.tensors.writing.weights import (
 from fpsim.arrays import Array
 from fpsim.files import replacing, require_folder
 
-SHARD = 5_000_000_000  # bytes of a shard, as in transformers
+SHARD = 5_000_000_000  # the largest number of bytes of a shard, as in transformers
 REPORT = "fpsim_export.json"
 PLAIN_TENSOR = '{"_type": "Tensor"}'  # torchao's metadata of tensors that are not quantised
-# Files beside the tensors of a model that go with it.
+# Files in the folder of a model that are copied with it.
 COMPANIONS = re.compile(r"(?i)(tokenizer|vocab|merges|special_tokens|added_tokens|generation_config|chat_template|"
                         r"preprocessor|processor|modeling|configuration).*|.*\.(tiktoken|jinja|model)")  # fmt: skip
-SIBLINGS = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("w1", "w3"))  # read as one matrix by servers
+SIBLINGS = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("w1", "w3"))  # servers read them as one matrix
 
 
 class ExportJob(NamedTuple):
     """Everything that an export needs.
 
-    `tensors` are all of the model; `quantised` the names of those that are quantised, `kept` name -> why it is not.
-    `modules` are the linear layers that stay as they are. `inputs` has the largest magnitude of the inputs of weights,
-    where they were measured. `config` is config.json without its quantisation; `companions` a folder whose tokenizer
-    files go with the model, or None.
+    Attributes:
+      layout: the full name of the layout.
+      options: the options of the layout.
+      tensors: all tensors of the model.
+      quantised: the names of the tensors that are quantised.
+      kept: the name of each other tensor -> the reason why it is not quantised.
+      modules: the linear layers that stay unquantised.
+      inputs: the name of a weight -> the largest magnitude of its layer's inputs, where it was measured.
+      config: config.json without its quantisation.
+      companions: the folder whose tokenizer files are copied; None for none.
     """
 
     layout: str
@@ -74,16 +80,16 @@ class ExportJob(NamedTuple):
 def write_checkpoint(
     job: ExportJob, out: Path, measure: Callable[[CheckpointTensors], dict[str, Any]] | None = None
 ) -> ExportReport:
-    """Write a checkpoint into a folder or file, read it again and return what it lost.
+    """Write a checkpoint into a folder or file, read it again, and return the errors of its weights.
 
     Args:
-      job: what to write.
-      out: a folder; or of a single file, one that ends in .safetensors or .gguf.
+      job: everything that the export needs.
+      out: a folder, or for a single file a path that ends in .safetensors or .gguf.
       measure: takes the written checkpoint and returns further fields of the report.
 
     Raises:
-      ValueError: weights that the layout does not take, NaN or Inf in them, or a folder that holds another model.
-      OSError: the disk is full, and the like; nothing half-written stays.
+      ValueError: the layout cannot hold a weight, a weight holds NaN or Inf, or the folder holds another model.
+      OSError: the disk is full, for example; drafts are removed.
     """
     weights = {one.name: _weight(job, one) for one in job.tensors if one.name in set(job.quantised)}
     for weight in weights.values():
@@ -130,19 +136,19 @@ def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -
     """Yield bands of a weight.
 
     Raises:
-      ValueError: one holds NaN or Inf.
+      ValueError: a band holds NaN or Inf.
     """
     for band in bands(multiple):
         if not math.isfinite(float(np.sum(band, dtype=np.float64))):
             raise ValueError(
-                f"weights to export must be finite; {name} holds NaN or Inf. Mend it, or pass keep= with its name to "
-                "leave it as it is."
+                f"weights to export must be finite; {name} holds NaN or Inf. Correct it, or pass keep= with its name "
+                "to leave it unquantised."
             )
         yield band
 
 
 def _siblings(name: str) -> list[str]:
-    """Return the weights that share a tensor's scale with one, itself included.
+    """Return the weights that share a tensor's scale with a weight, including that weight.
 
     Example:
       >>> _siblings("l.0.q_proj.weight")
@@ -159,7 +165,7 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 
 
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
-    """Return the tensors of each file: one, or shards of at most SHARD bytes unless a tensor has more."""
+    """Return the tensors of each file: of one file, or of shards of at most SHARD bytes each where possible."""
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
     if _is_file(out):
@@ -181,30 +187,30 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
-    """Return the tensors of a file that hold a tensor of the model."""
+    """Return the stored tensors that hold a tensor of the model."""
     gguf = job.layout.startswith(GGUF)
     if written is None:
         dtype = _kept_dtype(job, one)
         kind = dtype.name if gguf else WORDS[dtype]
         shape = one.shape if not one.exchanged else (*one.shape[:-2], one.shape[-1], one.shape[-2])
         return [PlacedTensor(one.name, kind, shape, math.prod(shape) * dtype.itemsize)]
-    found = []
+    placed = []
     for end, (dtype, shape) in written.tensors.items():
         size = math.prod(shape) * dtype.itemsize
         if gguf:
-            found.append(PlacedTensor(one.name, job.layout.removeprefix(GGUF), one.shape, size))
+            placed.append(PlacedTensor(one.name, job.layout.removeprefix(GGUF), one.shape, size))
         else:
-            found.append(PlacedTensor(_prefix(job, one.name, end) + end, WORDS[dtype], shape, size))
-    return found
+            placed.append(PlacedTensor(_prefix(job, one.name, end) + end, WORDS[dtype], shape, size))
+    return placed
 
 
 def _prefix(job: ExportJob, name: str, end: str) -> str:
-    """Return what comes before the end of a stored tensor's name."""
+    """Return the part of a stored tensor's name before its end."""
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
 
 def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
-    """Return the dtype of a tensor that is written as it is: float32 of quantised weights and of GGUF's norms."""
+    """Return the dtype of an unquantised tensor: float32 for decoded weights and for GGUF's norms, else its own."""
     if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
         return np.dtype(np.float32)
     return dtype_of(one.dtype)
@@ -216,7 +222,7 @@ def _write_tensors(
     parts: Sequence[tuple[Tensor, WrittenWeight | None]],
     weights: Mapping[str, WeightToWrite],
 ) -> None:
-    """Write a file."""
+    """Write a file of tensors."""
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
     if gguf:
@@ -238,7 +244,7 @@ def _write_tensors(
 
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
-    """Write config.json, what ModelOpt has beside it, the index of shards, and the tokenizer's files."""
+    """Write config.json, ModelOpt's own configuration, the index of shards, and the tokenizer's files."""
     config = {key: value for key, value in job.config.items() if key != "quantization_config"}
     measured = bool(job.inputs) and set(job.quantised) <= set(job.inputs)
     config["quantization_config"] = quantization_config(job.layout, job.options, job.modules, measured)
@@ -263,31 +269,34 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return what readers of the file should know."""
-    found = []
+    """Return the sentences that users of the file should read."""
+    notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
-        found.append(
-            f"{job.layout} stores a scale of each layer's inputs where they were measured: pass batch= for them. "
-            "Without, the configuration says dynamic scales, or weights alone."
+        notes.append(
+            f"{job.layout} stores a scale of each layer's inputs if they were measured: pass batch= to measure them. "
+            "Without a batch, the configuration asks for dynamic scales, or for quantised weights only."
         )
     takes_inputs = LAYOUTS_WRITTEN[job.layout].takes_inputs and bool(job.inputs)
     missing = [name for name in job.quantised if takes_inputs and name not in job.inputs]
     if missing:
-        found.append(
-            f"Scales of inputs are missing for {missing[0]} and {len(missing) - 1} more: their layers were not called."
+        notes.append(
+            f"Scales of inputs are missing for {missing[0]} and {len(missing) - 1} more, whose layers were not called."
         )
     if job.layout.startswith(GGUF):
-        found.append("Tensors keep their names; llama.cpp wants its own, and permutes queries and keys of some models.")
-    return tuple(found)
+        notes.append(
+            "Tensors have the model's names; llama.cpp expects its own, and permutes queries and keys of some models."
+        )
+    return tuple(notes)
 
 
 def _is_file(out: Path) -> bool:
+    """Return whether a checkpoint is written as a single file."""
     return out.suffix in (".safetensors", ".gguf")
 
 
 @contextmanager
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
-    """A folder to write to, whose files take the place of `out` at the end, together; or vanish.
+    """Yield a folder for drafts, whose files replace `out` together at the end, or are removed.
 
     Raises:
       ValueError: the folder holds another model.
@@ -309,7 +318,8 @@ def _drafts(out: Path, files: Planned) -> Iterator[Path]:
     others = sorted(set(models) - set(earlier))
     if others:
         raise ValueError(
-            f"out must be a new or empty folder, or that of an earlier export; {out} holds {others[0]}. Name another."
+            f"out must be a new or empty folder, or the folder of an earlier export; {out} holds {others[0]}. Pass "
+            "another folder."
         )
     names = {*earlier, *files, REPORT, "config.json", "hf_quant_config.json", "model.safetensors.index.json"}
     with replacing(folder, names) as drafts:

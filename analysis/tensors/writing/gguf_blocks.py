@@ -1,4 +1,4 @@
-"""Blocks of 32 values of GGUF: Q4_0, Q5_0 and Q8_0."""
+"""Layouts of GGUF's blocks of 32 values: Q4_0, Q5_0 and Q8_0."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from fpsim.arrays import Array
 
 U8 = np.dtype(np.uint8)
 BLOCK = 32
-BYTES = {"Q4_0": 18, "Q5_0": 22, "Q8_0": 34}  # of a block
+BYTES = {"Q4_0": 18, "Q5_0": 22, "Q8_0": 34}  # bytes of a block
 
 
 def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q4_0: d = the extreme / -8, code = min(trunc(x / d + 8.5), 15); source: ggml 0.13.1, the same bytes."""
+    """Return Q4_0: d = e / -8 for the value e of largest magnitude, code = min(trunc(x / d + 8.5), 15).
+
+    Source: ggml 0.13.1; the same bytes.
+    """
     return _blocks(weight, "Q4_0", _q4_0)
 
 
 def q5_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q5_0: d = the extreme / -16, code = min(trunc(x / d + 16.5), 31); source: ggml 0.13.1, the same bytes."""
+    """Return Q5_0: d = e / -16 for the value e of largest magnitude, code = min(trunc(x / d + 16.5), 31).
+
+    Source: ggml 0.13.1; the same bytes.
+    """
     return _blocks(weight, "Q5_0", _q5_0)
 
 
 def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q8_0: d = amax / 127, code = x / d, ties away from zero; source: ggml 0.13.1, the same bytes."""
+    """Return Q8_0: d = amax / 127, code = x / d with ties away from zero; source: ggml 0.13.1, the same bytes."""
     return _blocks(weight, "Q8_0", _q8_0)
 
 
 def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Array, ...]]) -> WrittenWeight:
-    """Return blocks of bytes; coded: (blocks, 32) float32 -> the fields of each block as bytes."""
+    """Return blocks of bytes. `coded` takes blocks (blocks, 32) of float32 and returns the fields of each block."""
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -42,6 +48,7 @@ def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Arr
 
 
 def _q8_0(blocks: Array) -> tuple[Array, ...]:
+    """Return the steps and codes of Q8_0."""
     amax = np.maximum(blocks.max(1), -blocks.min(1)) + np.float32(0)  # of zeros 0, not -0
     step = amax / np.float32(127)
     scaled = blocks * _inverse(step)[:, None]
@@ -50,18 +57,20 @@ def _q8_0(blocks: Array) -> tuple[Array, ...]:
 
 
 def _q4_0(blocks: Array) -> tuple[Array, ...]:
+    """Return the steps and codes of Q4_0."""
     step, codes = _offset(blocks, 8)
     return step, _halves(codes)
 
 
 def _q5_0(blocks: Array) -> tuple[Array, ...]:
+    """Return the steps of Q5_0, the fifth bits of its codes, and their four low bits."""
     step, codes = _offset(blocks, 16)
     fifth = np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
     return step, fifth, _halves(codes & np.uint8(15))
 
 
 def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
-    """Return steps as float16 and codes: the value of the largest magnitude becomes the code 0."""
+    """Return float16 steps, and codes in which the value of the largest magnitude is 0."""
     place = np.argmax(np.abs(blocks), axis=1)[:, None]
     extreme = np.take_along_axis(blocks, place, axis=1)[:, 0] + np.float32(0)  # of zeros 0, so that the step is -0
     step = extreme / np.float32(-middle)
@@ -70,7 +79,7 @@ def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
 
 
 def _halves(codes: Array) -> Array:
-    """Return bytes whose low nibbles are the first half of a block, and whose high nibbles the second."""
+    """Return bytes with the first half of a block in the low nibbles, and the second half in the high ones."""
     return np.asarray(codes[:, : BLOCK // 2] | codes[:, BLOCK // 2 :] << np.uint8(4))
 
 

@@ -1,4 +1,4 @@
-"""Measures what written weights lost: the values that the file is read with, against those that were written."""
+"""Errors of written weights: the values that a reader gets from the file, compared with the original ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fpsim.arrays import Array
 
 
 def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> Iterator[ExportedWeight]:
-    """Yield what each weight lost.
+    """Yield the error of each weight.
 
     Raises:
-      AssertionError: the file does not hold a weight in its shape, which is a fault of fpsim.
+      AssertionError: the file does not hold a weight of the expected shape, which is a bug of fpsim.
     """
     for name, weight in weights.items():
         assert name in checkpoint, f"{name} cannot be read again: {checkpoint.notes}"
@@ -34,14 +34,14 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
 
 
 def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield flat pieces of what was written and what is read, in one order."""
+    """Yield flat pieces of the original weight and of the weight read, in the same order."""
     n, k = weight.shape[-2:]
     if one.shape == weight.shape and not (one.exchanged and len(one.shape) == 2):
         flat = (band.reshape(-1) for band in weight.bands(1))
         yield from zip(pieces_of(flat, BAND), one.chunks(BAND), strict=True)
         return
     assert one.shape == (k, n), f"{one.name} is read in the shape {one.shape}"
-    turned, start = np.empty((k, n), np.float16), 0  # products of these layouts are of float16, so nothing is lost
+    turned, start = np.empty((k, n), np.float16), 0  # products of these layouts are exact in float16
     read = turned.reshape(-1)
     for piece in one.chunks():
         read[start : start + piece.size] = piece
@@ -53,6 +53,6 @@ def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
 
 
 def _square(values: Array) -> float:
-    """Return the sum of squares of float32 values, in float64."""
+    """Return the sum of the squares of float32 values, in float64."""
     rows = values.reshape(-1, 4096) if values.size % 4096 == 0 else values.reshape(1, -1)
     return float(np.sum(np.einsum("ij,ij->i", rows, rows, dtype=np.float64)))

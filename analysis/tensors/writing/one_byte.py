@@ -1,4 +1,4 @@
-"""FP8 and INT8 codes with scales of the tensor, of rows, of blocks, and of MX."""
+"""Layouts of FP8 and INT8 codes with scales of the tensor, of rows, of blocks, and of MX."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INT8_STEPS = np.float32(127.5)
 
 
 def fp8_codes(values: Array) -> Array:
-    """Return E4M3 codes of float32 values, those beyond the range saturated."""
+    """Return the E4M3 codes of float32 values, saturated beyond the range."""
     return encode(np.ascontiguousarray(values, np.float32), "e4m3", overflow="saturate")
 
 
@@ -177,13 +177,13 @@ def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 
 def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's MXFP8 with its default rule of scales; source: torchao 0.18.0, the same bytes."""
-    found = _mxfp8(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
-    return found._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
+    """Return torchao's MXFP8 with its default rule for scales; source: torchao 0.18.0, the same bytes."""
+    written = _mxfp8(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
+    return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
 
 
 def mx_metadata(dtype: str, element: str) -> str:
-    """Return what torchao's files say of an MX weight whose inputs are quantised in the same way when it is used."""
+    """Return torchao's metadata of an MX weight whose inputs are quantised alike when the layer is called."""
     common = {
         "elem_dtype": {"_type": "torch.dtype", "_data": element}, "block_size": MX,
         "kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}, "is_swizzled_scales": False,
@@ -199,7 +199,7 @@ def mx_metadata(dtype: str, element: str) -> str:
 def _mxfp8(
     weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
 ) -> WrittenWeight:
-    """Return E4M3 codes with a power of two for each 32 of a row."""
+    """Return E4M3 codes with one power of two per 32 codes of a row."""
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -218,9 +218,10 @@ def _blocks(
     dtype: np.dtype[np.generic],
     quantised: Callable[[Array, Array], tuple[Array, Array]],
 ) -> WrittenWeight:
-    """Return E4M3 codes with a scale for each block of 128 x 128; blocks at the edges are shorter.
+    """Return E4M3 codes with one scale per block of 128 x 128; blocks at the edges are smaller.
 
-    quantised: (blocks of (rows, 128, columns, 128), their amax) -> what is rounded, and the scales to store.
+    `quantised` takes blocks of shape (rows, 128, columns, 128) and their amax, and returns the values to round and the
+    scales to store.
     """
     n, k = weight.shape
 

@@ -1,4 +1,4 @@
-"""Integers of few bits in words of 32: compressed-tensors' rows, GPTQ's and AWQ's columns."""
+"""Layouts of integers of few bits in 32-bit words: compressed-tensors' rows, GPTQ's and AWQ's columns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, Weight
 from fpsim.arrays import Array
 
 I32, I64, F16 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.float16)
-GROUP = 128  # codes of a group, unless another number is wished
-AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # of a word, in the order of its nibbles
-LOWEST_RANGE = np.float32(np.float16(1e-5))  # of a group of AWQ
+GROUP = 128  # the default number of codes of a group
+AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)  # the columns of a word, in the order of its nibbles
+LOWEST_RANGE = np.float32(np.float16(1e-5))  # the smallest range of a group of AWQ
 
 
 def words_of(codes: Array, bits: int) -> Array:
-    """Return codes along the last axis in words of 32 bits, the first in the lowest bits; bits are 4 or 8.
+    """Return codes along the last axis, of 4 or 8 bits, in words of 32 bits, the first code in the lowest bits.
 
     Example:
       >>> [hex(word) for word in words_of(np.arange(8, dtype=np.uint8)[None], 4)[0]]
@@ -56,6 +56,9 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
+    s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s). Source: compressed-tensors 0.20.0; the same
+    bytes.
+
     s = (max - min) / 15 with 0 inside the range, z = RNE(-8 - min / s). Source: compressed-tensors 0.20.0; the same
     bytes.
     """
@@ -86,33 +89,34 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return GPTQ's first version, which stores zero points less one, as whole words."""
+    """Return GPTQ's first version, which stores zero points minus one, subtracted from whole words."""
     return _gptq(weight, options, version=1)
 
 
 def gptq_v2(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return GPTQ's second version, which stores zero points as they are."""
+    """Return GPTQ's second version, which stores the zero points themselves."""
     return _gptq(weight, options, version=2)
 
 
 def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
-    """Return codes along the inputs, (K bits/32, N), with scales and zero points of groups of inputs, in their order.
+    """Return words of codes along the inputs, (K bits/32, N), with a scale and zero point for each group of inputs.
 
-    s = (max - min) / levels with 0 inside the range, z = RNE(-min / s); symmetric: s = 2 amax / levels, z the middle. A
-    group of zeros has the range -1 to 1. Codes are rounded with the float32 scale, which is stored in FP16.
+    s = (max - min) / levels for a range that includes 0, z = RNE(-min / s); symmetric: s = 2 amax / levels, and z is
+    the middle code. A group of zeros has the range -1 to 1. Codes are rounded with the float32 scale, which is stored
+    in FP16.
 
-    Source: gptqmodel 7.7.0; the same bytes, except that it halves the scale of symmetric groups without negatives, and
-    so clips them.
+    Source: gptqmodel 7.7.0; the same bytes, except that gptqmodel halves the scale of symmetric groups without
+    negative values, and so clips them.
     """
     (n, k), group, bits = weight.shape, options.group_size or GROUP, options.bits
-    groups, levels, each = k // group, np.float32((1 << bits) - 1), WORD // bits
+    groups, levels, per_word = k // group, np.float32((1 << bits) - 1), WORD // bits
     tensors: Stored = {
-        "qweight": (I32, (k // each, n)), "qzeros": (I32, (groups, n // each)), "scales": (F16, (groups, n)),
+        "qweight": (I32, (k // per_word, n)), "qzeros": (I32, (groups, n // per_word)), "scales": (F16, (groups, n)),
         "g_idx": (I32, (k,)),
     }  # fmt: skip
 
     def pieces() -> Iterator[tuple[str, Array]]:
-        words, scales16 = np.empty((n, k // each), np.int32), np.empty((n, groups), np.float16)
+        words, scales16 = np.empty((n, k // per_word), np.int32), np.empty((n, groups), np.float16)
         zero_points = np.empty((n, groups), np.uint8)
         first = 0
         for band in weight.bands(1):
@@ -133,7 +137,7 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
             first += len(band)
         yield "qweight", np.ascontiguousarray(words.T)
         stored = words_of(np.ascontiguousarray(zero_points.T), bits)
-        if version == 1:  # as a whole word, so that a zero point of 0 borrows from the next
+        if version == 1:  # subtracted from the whole word, so that a zero point of 0 borrows from the next field
             ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
             with np.errstate(over="ignore"):
                 stored = (stored.view(np.uint32) - ones).view(np.int32)
@@ -145,11 +149,11 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
 
 
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return AWQ's layout, packed along the outputs in its order of nibbles; everything is computed in float16.
+    """Return AWQ's layout, packed along the outputs in AWQ's order of nibbles; everything is computed in float16.
 
     s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
 
-    Source: autoawq 0.2.9; the same bytes. Its search for scales of inputs is no part of the layout.
+    Source: autoawq 0.2.9; the same bytes. AWQ's search for scales of the inputs is not part of the layout.
     """
     (n, k), group = weight.shape, options.group_size or GROUP
     groups = k // group
@@ -178,18 +182,18 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _half(values: Array) -> Array:
-    """Return float32 values rounded to float16: NumPy's own operations of float16 give the same, and take longer."""
+    """Return float32 values rounded to float16. NumPy's float16 operations give the same results, and take longer."""
     return values.astype(np.float16).astype(np.float32)
 
 
 def _awq_words(codes: Array) -> Array:
-    """Return codes along the outputs in words, in AWQ's order: (rows, N) codes, (rows, N / 8) int32."""
+    """Return codes in words along the outputs, in AWQ's order: (rows, N) codes become (rows, N / 8) int32."""
     fields = np.ascontiguousarray(codes.astype(np.uint8))
     return words_of(fields.reshape(len(fields), -1, 8)[..., AWQ_COLUMNS].reshape(fields.shape), 4)
 
 
 def _whole_words(codes: Array) -> Array:
-    """Return codes of 4 bits as bytes, with zeros behind them, so that they fill words."""
-    lacking = -codes.shape[-1] % 8
+    """Return codes of 4 bits as bytes, padded with zeros to whole words."""
+    padding = -codes.shape[-1] % 8
     fields = codes.astype(np.uint8)
-    return np.pad(fields, ((0, 0), (0, lacking))) if lacking else fields
+    return np.pad(fields, ((0, 0), (0, padding))) if padding else fields

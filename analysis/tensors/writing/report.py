@@ -1,4 +1,4 @@
-"""The report about a written checkpoint: what was written, and what the weights and outputs lost."""
+"""The report about a written checkpoint: its files, and the errors of its weights and of the model's outputs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from typing import Any, NamedTuple
 
 from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
 from fpsim.display.wording import bytes_in_words, decibels, plural, short
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
 
 VERSION = 1  # of the file
-SHOWN = 12  # weights that the table of a notebook lists
+SHOWN = 12  # rows of a notebook's table of weights
 
 
 class ExportedWeight(NamedTuple):
-    """What a weight lost, by the values that the written file is read with.
+    """The error of a weight: its values read from the written file, compared with the original ones.
 
     Attributes:
-      tensor: its name.
-      shape: of the weight.
-      bits_per_value: bits of a stored value, its share of the scales included.
-      signal: sum of squares of the weight.
-      noise: sum of squares of the differences.
-      max_error: the largest difference.
+      tensor: the name of the weight.
+      shape: the shape of the weight.
+      bits_per_value: the bits of a stored value, including its share of the scales.
+      signal: the sum of the squares of the original values.
+      noise: the sum of the squares of the differences.
+      max_error: the largest magnitude of a difference.
     """
 
     tensor: str
@@ -46,30 +47,30 @@ class ExportedWeight(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """The signal-to-noise ratio, in dB; infinite without an error."""
+        """The signal-to-noise ratio in dB; infinite if no value changed."""
         return _decibels(self.signal, self.noise)
 
     @property
     def relative_error(self) -> float:
-        """The norm of the differences, in that of the weight; 0 where both are 0."""
+        """The norm of the differences divided by the norm of the weight; 0 if both are 0."""
         return math.sqrt(self.noise / self.signal) if self.signal else math.sqrt(self.noise)
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written, and what it lost.
+    """A written checkpoint, and the errors of its weights.
 
     Attributes:
-      layout: the full name, such as "compressed-tensors:fp8_channel".
+      layout: the full name of the layout, such as "compressed-tensors:fp8_channel".
       path: the folder or file.
-      files: names of the files in it.
-      weights: what each quantised weight lost.
-      kept: name of each tensor that was written as it is -> why.
-      source_bytes, stored_bytes: of all tensors before and after.
-      output_error: norm of the difference of the model's outputs on the batch, in that of the outputs; None without a
-        batch.
-      output_kl: mean KL divergence in nats of the softmax of the outputs' last axis; None without a batch.
-      notes: a sentence for each thing that readers of the file should know.
+      files: the names of the files in it.
+      weights: the error of each quantised weight.
+      kept: the name of each tensor that was written unquantised -> the reason.
+      source_bytes, stored_bytes: the bytes of all tensors before and after.
+      output_error: the norm of the change of the model's outputs on the batch, divided by the norm of the outputs;
+        None without a batch.
+      output_kl: the mean KL divergence in nats of the softmax of the outputs' last axis; None without a batch.
+      notes: one sentence for each thing that users of the file should know.
     """
 
     layout: str
@@ -85,28 +86,31 @@ class ExportReport:
 
     @property
     def sqnr_db(self) -> float:
-        """The signal-to-noise ratio of all quantised weights together, in dB."""
+        """The signal-to-noise ratio in dB of all quantised weights together."""
         return _decibels(math.fsum(one.signal for one in self.weights), math.fsum(one.noise for one in self.weights))
 
     @property
     def worst(self) -> ExportedWeight:
-        """The quantised weight of the lowest signal-to-noise ratio."""
+        """The quantised weight with the lowest signal-to-noise ratio."""
         return min(self.weights, key=lambda one: one.sqnr_db)
 
     def __str__(self) -> str:
-        """Return what was written and lost, in a few lines."""
+        """Return the sizes and errors in a few lines."""
         lines = [
             f"{self.path}: {self.layout}, {plural(len(self.weights), 'weight')} quantised, "
             f"{bytes_in_words(self.source_bytes)} became {bytes_in_words(self.stored_bytes)}.",
-            f"Weights keep {decibels(self.sqnr_db)}; the worst is {self.worst.tensor} with "
-            f"{decibels(self.worst.sqnr_db)}.",
+            f"The SQNR of the weights is {decibels(self.sqnr_db)}; the lowest is {decibels(self.worst.sqnr_db)}, of "
+            f"{self.worst.tensor}.",
         ]
         if self.output_error is not None:
-            lines.append(f"Outputs change by {self.output_error:.2g} of their norm, KL {self.output_kl:.2g} nats.")
+            lines.append(
+                f"The relative change of the outputs is {self.output_error:.2g}, their KL divergence "
+                f"{self.output_kl:.2g} nats."
+            )
         return "\n".join([*lines, *self.notes])
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each quantised weight."""
+        """Return a pandas frame with one row per quantised weight."""
         return frame([
             {"tensor": one.tensor, "shape": one.shape, "bits_per_value": one.bits_per_value, "sqnr_db": one.sqnr_db,
              "relative_error": one.relative_error, "max_error": one.max_error}
@@ -114,7 +118,7 @@ class ExportReport:
         ])  # fmt: skip
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the signal-to-noise ratio of each weight, the lowest first; returns the matplotlib axes."""
+        """Draw the signal-to-noise ratio of each weight, the lowest first, and return the matplotlib axes."""
         from fpsim.display.figure import COLORS, axes_of, figure_style
 
         rows = sorted(self.weights, key=lambda one: one.sqnr_db)[: 3 * SHOWN]
@@ -127,21 +131,18 @@ class ExportReport:
             ax.set_yticks(range(len(rows)), names)
             ax.invert_yaxis()
             ax.set_xlabel("SQNR in dB")
-            ax.set_title(f"{self.layout}: what weights keep")
+            ax.set_title(f"{self.layout}: SQNR of the weights")
         return ax
 
     def _repr_html_(self) -> str:
-        """Return the summary, and the weights that lose most."""
+        """Return the summary, and the weights with the lowest SQNR."""
         rows = sorted(self.weights, key=lambda one: one.sqnr_db)[:SHOWN]
-        cells = "".join(
-            f"<tr><td>{html.escape(one.tensor)}</td><td>{one.bits_per_value:.4g}</td><td>{decibels(one.sqnr_db)}</td></tr>"
-            for one in rows
-        )
+        cells = ([one.tensor, f"{one.bits_per_value:.4g}", decibels(one.sqnr_db)] for one in rows)
         text = html.escape(str(self)).replace("\n", "<br>")
-        return f"<p>{text}</p><table><tr><th>weight</th><th>bits</th><th>SQNR</th></tr>{cells}</table>"
+        return f"<p>{text}</p>{html_table(['weight', 'bits per value', 'SQNR'], cells)}"
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON, whole or not at all."""
+        """Write the report as JSON; the file is replaced only when all of it is written."""
         write_whole(path, self.to_json())
 
     def to_json(self) -> str:
@@ -155,7 +156,7 @@ class ExportReport:
         """Read a report that `save` wrote, or the fpsim_export.json of an export's folder.
 
         Raises:
-          ValueError: the file is none.
+          ValueError: the file is not such a report.
         """
         try:
             content = json.loads(path_of(path).read_text(encoding="utf-8"))
@@ -166,11 +167,12 @@ class ExportReport:
             return cls(weights=tuple(weights), files=files, notes=notes, **content)
         except (ValueError, AssertionError, KeyError, TypeError, AttributeError, IndexError) as problem:
             raise ValueError(
-                f"{path} is no report that ExportReport.save wrote. Run fp.torch.export again."
+                f"{path} is not a report that ExportReport.save wrote. Run fp.torch.export again."
             ) from problem
 
 
 def _decibels(signal: float, noise: float) -> float:
+    """Return the signal-to-noise ratio of two sums of squares, in dB."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf

@@ -1,4 +1,4 @@
-"""Scales by the rules of libraries, each checked on bytes that its library wrote (tests/data/README.md)."""
+"""Scales computed by the rules of libraries, checked on bytes that each library wrote (tests/data/README.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fpsim.arrays import Array
 
 E8M0_BIAS = 127
 E8M0_LARGEST = 254
-# Exponent of the largest power of two in a format, which the rules "floor" and "even" take off.
+# The exponent of a format's largest power of two, which the rules "floor" and "even" subtract.
 EXPONENTS = {"e2m1": 2, "e4m3": 8}
 LARGEST = {"e2m1": 6.0, "e4m3": 448.0}
 
@@ -38,7 +38,7 @@ def ceil_codes(amax: Array, fmt: str) -> Array:
 
 
 def even_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of amax rounded to one mantissa bit, less the largest exponent: compressed-tensors, both MX.
+    """Return E8M0 codes of amax rounded to one mantissa bit, minus the largest exponent: compressed-tensors.
 
     Example:
       >>> even_codes(np.float32([6.9, 7, 0]), "e2m1").tolist()
@@ -57,11 +57,11 @@ def _biased(exponents: Array, amax: Array) -> Array:
 def block_amax(values: Array, width: int) -> Array:
     """Return the largest magnitude of each block of `width` neighbours of a row: (rows, K / width)."""
     blocks = values.reshape(len(values), -1, width)
-    return np.asarray(np.maximum(blocks.max(-1), -blocks.min(-1)) + np.float32(0))  # 0 of blocks of zeros, not -0
+    return np.asarray(np.maximum(blocks.max(-1), -blocks.min(-1)) + np.float32(0))  # 0 for blocks of zeros, not -0
 
 
 def swizzled(scales: Array) -> Array:
-    """Return scales in tiles of 128 rows by 4 columns, filled with 0: the reverse of `unswizzled`.
+    """Return scales in tiles of 128 rows by 4 columns, padded with 0: the inverse of `unswizzled`.
 
     Example:
       >>> swizzled(np.arange(512, dtype=np.uint8).reshape(128, 4))[:3].tolist()
@@ -77,11 +77,11 @@ def swizzled(scales: Array) -> Array:
 
 
 def with_eps(scales: Array, half: Any) -> Array:
-    """Return scales with the machine epsilon of their dtype in the place of 0, as compressed-tensors has it.
+    """Return scales with each 0 replaced by the machine epsilon of their dtype, as compressed-tensors does.
 
     Args:
-      scales: float32.
-      half: their dtype if it has 16 bits; None for float32.
+      scales: float32 values.
+      half: the dtype of the scales if it has 16 bits; None for float32.
     """
     mantissa = {"bfloat16": 7, "float16": 10}.get("" if half is None else np.dtype(half).name, 23)
     return np.where(scales == 0, np.float32(2.0**-mantissa), scales)

@@ -1,4 +1,4 @@
-"""bitsandbytes' NF4: codes of the nearest entry of a table, with the largest magnitude of flat blocks."""
+"""bitsandbytes' NF4: the code of the nearest entry of a table, with one scale per flat block."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ F32, U8 = np.dtype(np.float32), np.dtype(np.uint8)
 
 
 def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return NF4 in flat blocks of 64, which cross rows; the high nibble of a byte comes first.
+    """Return NF4 in flat blocks of 64, which may cross rows; the high nibble of a byte comes first.
 
-    A code is that of the entry nearest to w / absmax; where two are as near, of the lower one.
+    A code is the index of the entry nearest to w / absmax; of two that are equally near, the lower one.
 
     Source: bitsandbytes 0.50.2; the same bytes.
     """
@@ -48,7 +48,7 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _coded(values: Array, middles: Array) -> Iterator[tuple[str, Array]]:
-    """Yield codes and scales of blocks; the last block may be shorter."""
+    """Yield the codes and scales of blocks; the last block may be shorter."""
     if not values.size:
         return
     padded = np.pad(values, (0, -values.size % BLOCK)) if values.size % BLOCK else values
@@ -57,7 +57,7 @@ def _coded(values: Array, middles: Array) -> Iterator[tuple[str, Array]]:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(largest[:, None] > 0, blocks / largest[:, None], np.float32(0))
     flat, codes = ratios.reshape(-1), np.zeros(ratios.size, np.uint8)
-    for start in range(0, flat.size, CHUNK):  # of a size that stays in the cache; fifteen comparisons beat a search
+    for start in range(0, flat.size, CHUNK):  # a chunk stays in the cache; 15 comparisons are faster than a search
         part = slice(start, start + CHUNK)
         for middle in middles:
             codes[part] += flat[part] > middle

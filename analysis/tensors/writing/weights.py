@@ -1,4 +1,4 @@
-"""Weights to be written: their rows as float32, a band at a time, and what a layout makes of them."""
+"""Weights to be written: their rows as float32, some at a time, and the stored tensors that a layout makes of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.analysis.tensors.layouts.parts import whole
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 
-BAND = 1 << 22  # elements of a band
+BAND = 1 << 22  # elements of a band of rows
 HALVES = ("bfloat16", "float16")  # dtypes of models in which libraries compute scales and quotients
 
 
@@ -21,12 +21,16 @@ Stored = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # end of a tensor's n
 
 
 class WeightToWrite(NamedTuple):
-    """A matrix with a row for each output, or several of them.
+    """A matrix with one row per output, or several such matrices.
 
-    `name` is the weight's in the model; `shape` (..., N, K); `dtype` that of the model: "float32", "bfloat16" or
-    "float16". `bands(multiple)` yields float32 bands (rows, K), of a multiple of that many rows unless a matrix ends.
-    `amax` returns the largest magnitude of all that share a scale of the tensor; `input_amax` is that of the layer's
-    inputs, or None where they were not measured.
+    Attributes:
+      name: the weight's name in the model.
+      shape: (..., N, K).
+      dtype: the dtype in the model: "float32", "bfloat16" or "float16".
+      bands: bands(multiple) yields float32 bands (rows, K); rows is a multiple of `multiple` except at the end of a
+        matrix.
+      amax: returns the largest magnitude of all weights that share a scale of the tensor.
+      input_amax: the largest magnitude of the layer's inputs; None where they were not measured.
     """
 
     name: str
@@ -48,12 +52,12 @@ class WeightToWrite(NamedTuple):
 
     @property
     def scale_dtype(self) -> np.dtype[Any]:
-        """The dtype of scales where a library keeps them in the model's."""
+        """The dtype of scales, where a library stores them in the model's dtype."""
         return np.dtype(np.float32) if self.half is None else self.half
 
 
 class LayoutOptions(NamedTuple):
-    """What a layout leaves open: codes of a group, bits of a code, whether codes are symmetric about zero."""
+    """The options of a layout: codes of a group, bits of a code, whether codes are symmetric about zero."""
 
     group_size: int | None = None
     bits: int = 4
@@ -61,10 +65,12 @@ class LayoutOptions(NamedTuple):
 
 
 class WrittenWeight(NamedTuple):
-    """The tensors that hold a weight, and what yields their elements.
+    """The stored tensors of a weight.
 
-    `tensors`: end of the name, behind the weight's prefix -> (dtype, shape). `pieces()` yields (end, array), the pieces
-    of each tensor in their order. `metadata` is what the file says of the weight.
+    Attributes:
+      tensors: the end of a tensor's name, after the weight's prefix -> (dtype, shape).
+      pieces: pieces() yields pairs (end, array), the pieces of each tensor in their order.
+      metadata: the metadata of the file about the weight.
     """
 
     tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -73,7 +79,7 @@ class WrittenWeight(NamedTuple):
 
 
 def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
-    """Return what yields the rows of a tensor as float32; turned: its last two axes are exchanged first."""
+    """Return the function that yields the rows of a tensor as float32; turned: of its transpose."""
     shape = tensor.shape
     rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
 
@@ -100,13 +106,13 @@ def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
 
 
 def amax_of(tensor: Tensor) -> float:
-    """Return the largest magnitude of a tensor; NaN where it holds one."""
+    """Return the largest magnitude of a tensor; NaN if it holds a NaN."""
     largest = [float(np.max(np.abs(np.asarray(piece, np.float32)))) for piece in tensor.chunks(BAND) if piece.size]
     return math.nan if any(math.isnan(one) for one in largest) else max(largest, default=0.0)
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
-    """Return a matrix with zeros behind it, so that its sides are multiples of `rows` and `columns`.
+    """Return a matrix padded with zeros, so that its sides are multiples of `rows` and `columns`.
 
     Example:
       >>> filled(np.ones((3, 5), np.float32), 2, 4).shape
@@ -122,5 +128,5 @@ def filled(values: Array, rows: int, columns: int) -> Array:
 
 
 def like_model(values: Array, half: Any) -> Array:
-    """Return float32 values rounded to the model's dtype where that has 16 bits."""
+    """Return float32 values rounded to the model's dtype if that has 16 bits."""
     return values if half is None else values.astype(half).astype(np.float32)

@@ -353,7 +353,7 @@ def loose(value: Any) -> Any:
         ),
         (lambda: fp.analysis.saved_tensors("x", 1), "model must be a torch.nn.Module; got 'x'"),
         (lambda: fp.analysis.bits_per_value((0, 3)), r"shape must be a tuple of lengths >= 1, .* got \(0, 3\)"),
-        (lambda: fp.analysis.bits_per_value(scalings=["MX"]), "scalings need formats"),
+        (lambda: fp.analysis.bits_per_value(scalings=["MX"]), "scalings must come with formats"),
         (lambda: fp.analysis.bits_per_value((4, 4), ["e4m3"], ["MX", "ROW"]), "as many, .* got 1 and 2"),
         (lambda: stored_bits("e4m3", "ROW", (4, 4), swizzled=True), "swizzled is for scales of 1x16 and 1x32 blocks"),
         (lambda: stored_bits(None, "ROW", (4, 4)), "scaling needs a format of the elements"),
