@@ -57,8 +57,10 @@ class SavedReport:
         try:
             if missing := {x.name for x in fields(cls)} - {*contents, *cls.UNSAVED}:  # type: ignore[arg-type]
                 raise KeyError(*missing)
-            rows = [{cls.RENAMED.get(name, name): value for name, value in row.items()} for row in contents["rows"]]
-            return cls._made({**contents, "rows": tuple(cls.ROW(**row) for row in rows)})
+            if cls.ROW is not None:
+                rows = [{cls.RENAMED.get(name, name): value for name, value in row.items()} for row in contents["rows"]]
+                contents["rows"] = tuple(cls.ROW(**row) for row in rows)
+            return cls._made(contents)
         except (TypeError, ValueError, KeyError, AttributeError):
             raise ValueError(
                 f"{path_of(path)}: wanted {cls.KIND} as save() wrote it; parts are missing or have other types. Save "

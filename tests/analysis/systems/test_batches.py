@@ -248,7 +248,7 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
             TypeError,
             "choose must",
         ),
-        (lambda: A.ScheduledProduct()(np.ones((1, 2))), ValueError, "takes it in the call"),
+        (lambda: A.ScheduledProduct()(np.ones((1, 2))), ValueError, "made without w"),
         (lambda: A.decoding(WRONG, np.sin, [1]), TypeError, "first must be a function"),
         (lambda: A.decoding(lambda t: np.ones(3), lambda t: np.ones(4), [1]), ValueError, "one shape"),
         (lambda: A.decoding(lambda t: np.ones((1, 3)), lambda t: np.ones(3), [1]), ValueError, r"\(vocabulary,\)"),

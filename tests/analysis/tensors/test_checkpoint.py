@@ -107,7 +107,9 @@ def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
 def test_a_missing_shard_or_tensor_is_named(tmp_path: Path) -> None:
     index = sharded(tmp_path)
     safetensors(tmp_path / "model-2.safetensors", {"norm.weight": np.ones(8, np.float32)})
-    with pytest.raises(TensorFileError, match=r"model-2.safetensors: lacks w.weight_scale, which the index says"):
+    with pytest.raises(
+        TensorFileError, match=r"model-2.safetensors: w.weight_scale is missing, although the index names this file"
+    ):
         fp.analysis.open(tmp_path)
     (tmp_path / "model-2.safetensors").unlink()
     with pytest.raises(TensorFileError, match=r"its shard model-2\.safetensors is missing; wanted 2 files"):
@@ -153,22 +155,22 @@ def test_a_block_of_the_configuration_decides_where_several_fit(tmp_path: Path) 
 
 
 DAMAGED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a state that is no JSON": ("bnb_nf4", {"weight.quant_state.bitsandbytes__nf4": np.array([91], "u1")}, "no JSON"),
-    "scales of another block size": ("bnb_nf4", {"weight.absmax": np.ones(7, "f4")}, "fit no 256 blocks of 64"),
+    "a state that is no JSON": ("bnb_nf4", {"weight.quant_state.bitsandbytes__nf4": np.array([91], "u1")}, "not JSON"),
+    "scales of another block size": ("bnb_nf4", {"weight.absmax": np.ones(7, "f4")}, "do not fit 256 blocks of 64"),
     "nested scales of another count": ("bnb_nf4_double", {"weight.nested_absmax": np.ones(2, "f4")}, "2 nested scales"),
     "another order of rows": ("bnb_int8", {"weight_format": np.array([2], "u1")}, "its weight_format is 2"),
-    "scales of other rows": ("bnb_int8", {"SCB": np.ones(3, "f4")}, "fits no rows"),
+    "scales of other rows": ("bnb_int8", {"SCB": np.ones(3, "f4")}, "does not fit the rows"),
     "an unknown packing": ("hqq_int4_axis1", {"packing": np.frombuffer(b"3bit_32", "u1")}, "packing is '3bit_32'"),
-    "zero points of other groups": ("hqq_int4_axis1", {"zero": np.ones((2, 1), "f4")}, "fit no groups"),
+    "zero points of other groups": ("hqq_int4_axis1", {"zero": np.ones((2, 1), "f4")}, "do not fit groups"),
     "a g_idx of floats": ("gptq_v2_asym", {"g_idx": np.zeros(256, "f4")}, "its g_idx holds float32; wanted int32"),
     "an empty g_idx": ("gptq_v2_asym", {"g_idx": np.zeros(0, "i4")}, "its g_idx has 0 entries; it has 256 inputs"),
-    "a state of floats": ("bnb_nf4", {"weight.quant_state.bitsandbytes__nf4": np.ones(9, "f4")}, "is no JSON"),
+    "a state of floats": ("bnb_nf4", {"weight.quant_state.bitsandbytes__nf4": np.ones(9, "f4")}, "is not JSON"),
     "zero points of other blocks": (
         "torchao_int8",
         {"_weight_zero_point": np.ones((8, 1), "i1")},
-        "(8, 1) fit no scale",
+        "(8, 1) do not fit its scales",
     ),
-    "another shape": ("hqq_int4_axis0", {"shape": np.array([64, 128])}, "in 4 bits fit no shape (64, 128)"),
+    "another shape": ("hqq_int4_axis0", {"shape": np.array([64, 128])}, "in 4 bits do not fit the shape (64, 128)"),
 }
 
 

@@ -212,8 +212,8 @@ def test_ragged_blocks_and_experts() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"w.weight_scale": np.ones((3, 5), np.float32)}, "its scales of shape (3, 5) fit no blocks"),
-        ({"w.weight_scale": np.ones((8, 8, 8), np.float32)}, "fit no blocks of its shape (8, 8)"),
+        ({"w.weight_scale": np.ones((3, 5), np.float32)}, "its scales of shape (3, 5) do not fit blocks"),
+        ({"w.weight_scale": np.ones((8, 8, 8), np.float32)}, "do not fit blocks of its shape (8, 8)"),
     ],
 )
 def test_scales_that_fit_nothing_leave_the_codes_out(more: dict[str, Any], said: str) -> None:

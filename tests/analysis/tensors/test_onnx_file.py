@@ -111,8 +111,8 @@ def test_external_data_stay_in_the_models_folder(tmp_path: Path, location: str) 
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ({"offset": "-1"}, "where 'w' lies"),
-        ({"offset": "9" * 30}, "where 'w' lies"),
+        ({"offset": "-1"}, "the position of 'w'"),
+        ({"offset": "9" * 30}, "the position of 'w'"),
         ({"offset": "1"}, "'w' ends at 17, its file at 16"),
         ({"length": "8"}, "does not fit its shape"),
     ],
@@ -139,7 +139,7 @@ def test_constants_and_subgraphs_are_found_and_integers_are_left_out(tmp_path: P
     assert {t.name: t.shape for t in tensors} == {"c": (40,), "branch": (40,), "other": (40,), "w": (30, 40)}
     assert sorted(notes) == [
         f"{path}: ids left out, it holds int64 and not floats",
-        f"{path}: q left out, it holds int8 and not floats; quantised weights are integers with scales of their own",
+        f"{path}: q left out, it holds int8 and not floats; quantised weights are integers with separate scales",
         f"{path}: texts left out, it holds texts and not floats",
     ]
 
@@ -166,7 +166,7 @@ def test_sparse_initializers_are_counted_in_a_note(tmp_path: Path) -> None:
         ({"dims": [-4], "raw_data": bytes(8)}, "shape of 'w'"),
         ({"dims": [1 << 40, 1 << 40], "raw_data": bytes(8)}, "shape of 'w'"),
         ({"dims": [1] * 65, "raw_data": bytes(4)}, "shape of 'w'"),
-        ({"dims": [2], "double_data": [1, 2]}, "are not those of float32"),
+        ({"dims": [2], "double_data": [1, 2]}, "do not have the dtype float32"),
         ({"dims": [2], "data_type": 10, "int32_data": [1]}, "the size of 'w' does not fit its shape"),
         ({"dims": [2], "float_data": [1, 2], "raw_data": bytes(8)}, "'w' has 2 values instead of one"),
     ],

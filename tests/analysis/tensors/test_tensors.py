@@ -167,7 +167,7 @@ def test_saved_ml_dtypes_say_what_to_do(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", q=VALUES.astype(ml_dtypes.float8_e4m3fn), w=VALUES)
     _, notes = read_file(tmp_path / "m.npz")
     assert "raw bytes" in notes[0]
-    assert "save it with safetensors" in notes[0]
+    assert "Save it with safetensors" in notes[0]
 
 
 def test_shards_folders_and_equal_names(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_every_bad_path_gives_a_problem_and_the_others_are_read(tmp_path: Path) 
     names = ["w.npy", "i.npy", "empty.npy", "folder", "a.txt", "absent.pt"]
     found = open_tensors([tmp_path / name for name in names])
     assert [tensor.name for tensor in found.tensors] == ["w"]
-    said = ["no float tensor", "empty file", "no tensor file in this folder", "unknown kind of file", "no such file"]
+    said = ["no float tensor", "empty file", "no tensor file in this folder", "unknown file extension", "no such file"]
     assert len(found.problems) == len(said)
     for problem, words in zip(found.problems, said, strict=True):
         assert words in problem

@@ -75,7 +75,7 @@ def test_faults_of_readers_are_notes(tmp_path: Path) -> None:
     assert any("readers that add 1 to each field read 5 of 256 wrongly" in note for note in notes)
     (tmp_path / "b").mkdir()
     notes = fp.analysis.verify(copied("modelopt_nvfp4", tmp_path / "b")).notes
-    assert any("711 of its codes are that of -0, which ModelOpt reads as 0" in note for note in notes)
+    assert any("711 of its codes are the code of -0, which ModelOpt reads as 0" in note for note in notes)
     codes = np.full((576, 128), 0x7E, np.uint8).view(ml_dtypes.float8_e4m3fn)
     scales = np.full((5, 1), 0.001, np.float32)
     config = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"}}
@@ -85,8 +85,8 @@ def test_faults_of_readers_are_notes(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     report = fp.analysis.verify(folder)
     assert report.ok
-    assert any("576 rows are no whole number of 5 blocks" in note for note in report.notes)
-    assert any("5 of its 5 float32 scales are no powers of two" in note for note in report.notes)
+    assert any("576 rows do not divide into 5 equal blocks" in note for note in report.notes)
+    assert any("5 of its 5 float32 scales are not powers of two" in note for note in report.notes)
 
 
 def test_equal_findings_are_folded_and_reports_are_saved(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_equal_findings_are_folded_and_reports_are_saved(tmp_path: Path) -> None
         arrays[f"l.{i}.weight_scale"] = np.full((4, 1), np.nan, np.float32)
     report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
     assert report.problems == [
-        "l.0.weight: 4 of its 4 scales in weight_scale are NaN, the first at 0; scales are positive. "
+        "l.0.weight: 4 of its 4 scales in weight_scale are NaN, the first at index 0; scales must be positive. "
         "The same holds for 2 further weights."
     ]
     assert len(report.to_frame()) == 4
@@ -104,7 +104,7 @@ def test_equal_findings_are_folded_and_reports_are_saved(tmp_path: Path) -> None
     report.save(tmp_path / "r.json")
     assert LayoutReport.load(tmp_path / "r.json") == report
     (tmp_path / "r.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"is no report that LayoutReport\.save wrote"):
+    with pytest.raises(ValueError, match=r"is not a report that LayoutReport\.save wrote"):
         LayoutReport.load(tmp_path / "r.json")
 
 
@@ -123,7 +123,7 @@ def test_fp8_without_scales_may_be_a_plain_cast(tmp_path: Path) -> None:
     report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
     assert (report.layout, report.problems) == ("plain", [])
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
-    assert "a.weight holds codes of float8_e4m3fn" in fp.analysis.verify(tmp_path).problems[0]
+    assert "a.weight holds float8_e4m3fn codes" in fp.analysis.verify(tmp_path).problems[0]
 
 
 def test_fp8_of_one_scale_may_be_called_fp8(tmp_path: Path) -> None:
@@ -139,5 +139,5 @@ def test_scales_without_codes_are_found(tmp_path: Path) -> None:
     arrays = {"a.weight": np.ones((4, 4), np.float32), "b.weight_scale": np.ones((4, 1), np.float32)}
     report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
     assert report.problems == [
-        "b.weight: b.weight_scale is there, and its codes b.weight or b.weight_packed are missing."
+        "b.weight: the checkpoint holds b.weight_scale without its codes, b.weight or b.weight_packed."
     ]  # fmt: skip

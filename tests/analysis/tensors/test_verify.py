@@ -32,7 +32,7 @@ def test_files_of_the_libraries_pass(layout: str, tmp_path: Path) -> None:
     else:
         assert report.ok, report.problems
     assert report.weights == (14 if layout == "gguf" else 1)
-    assert any("cannot be told from the file alone" in note for note in report.notes)
+    assert any("the file alone does not show" in note for note in report.notes)
 
 
 class Corruption(NamedTuple):
@@ -94,7 +94,7 @@ CORRUPTIONS: dict[str, Corruption] = {
         "fp8_block_deepseek_v3", put("weight_scale_inv", (0, 1), np.nan), "scales in weight_scale_inv are NaN"
     ),
     "deepseek: negative scale": Corruption(
-        "fp8_block_deepseek_v3", put("weight_scale_inv", (1, 1), -0.01), "are negative, the first at 3"
+        "fp8_block_deepseek_v3", put("weight_scale_inv", (1, 1), -0.01), "are negative, the first at index 3"
     ),
     "deepseek: NaN code": Corruption("fp8_block_deepseek_v3", put("weight", (7, 9), NAN8), "first in row 7"),
     "deepseek: inverted scales": Corruption(
@@ -104,7 +104,7 @@ CORRUPTIONS: dict[str, Corruption] = {
         "fp8_block_deepseek_v3", without("weight_scale_inv"), "weight_scale_inv is missing"
     ),
     "deepseek: another block size": Corruption(
-        "fp8_block_deepseek_v3", mapped("weight_scale_inv", twice_as_long), "says blocks of 128 x 128, which are (2, 2)"
+        "fp8_block_deepseek_v3", mapped("weight_scale_inv", twice_as_long), "have the shape (2, 2); these have (2, 4)"
     ),
     "deepseek: configuration of another block": Corruption(
         "fp8_block_deepseek_v3", None, "says blocks of 64 x 128", {"weight_block_size": [64, 128]}
@@ -117,32 +117,32 @@ CORRUPTIONS: dict[str, Corruption] = {
     "ue8m0 in float32: infinite": Corruption(
         "fp8_block_ue8m0_in_float32", put("weight_scale_inv", (0, 0), np.inf), "are infinite"
     ),
-    "ct fp8 tensor: scale of 0": Corruption("ct_fp8_tensor", put("weight_scale", 0, -0.0), "are -0, the first at 0"),
+    "ct fp8 tensor: scale of 0": Corruption("ct_fp8_tensor", put("weight_scale", 0, -0.0), "are -0, the first at"),
     "ct fp8 tensor: inverted": Corruption(
         "ct_fp8_tensor", mapped("weight_scale", lambda s: np.float32(1) / s), "the scales look inverted"
     ),
     "ct fp8 channel: transposed": Corruption(
-        "ct_fp8_channel", mapped("weight_scale", np.transpose), "the transpose of its scales would fit"
+        "ct_fp8_channel", mapped("weight_scale", np.transpose), "the transpose of the scales would fit"
     ),
     "ct fp8 channel: one scale": Corruption(
-        "ct_fp8_channel", mapped("weight_scale", lambda s: s[:1, 0]), "says a scale for each channel"
+        "ct_fp8_channel", mapped("weight_scale", lambda s: s[:1, 0]), "says one scale per channel"
     ),
     "ct fp8 channel bf16: NaN": Corruption("ct_fp8_channel_bf16scale", put("weight_scale", (3, 0), np.nan), "are NaN"),
     "ct fp8 block: another block": Corruption(
-        "ct_fp8_block", mapped("weight_scale", twice_as_long), "says blocks of 128 x 128, which are (2, 2)"
+        "ct_fp8_block", mapped("weight_scale", twice_as_long), "have the shape (2, 2); these have (2, 4)"
     ),
-    "ct int8: negative": Corruption("ct_int8_w8a8", put("weight_scale", (5, 0), -1), "negative, the first at 5"),
+    "ct int8: negative": Corruption("ct_int8_w8a8", put("weight_scale", (5, 0), -1), "negative, the first at index 5"),
     "ct int8: no scale": Corruption("ct_int8_w8a8", without("weight_scale"), "weight_scale is missing"),
     "ct int4: no shape": Corruption("ct_int4_pack_sym", without("weight_shape"), "weight_shape is missing"),
     "ct int4: group size": Corruption("ct_int4_pack_sym", mapped("weight_scale", twice_as_long), "says groups of 128"),
     "ct int4: words of other bits": Corruption(
-        "ct_int4_pack_sym", mapped("weight_packed", lambda w: w[:, :20]), "fit no shape (64, 256)"
+        "ct_int4_pack_sym", mapped("weight_packed", lambda w: w[:, :20]), "do not fit the shape (64, 256)"
     ),
     "ct int4 asym: zero points one too high": Corruption(
-        "ct_int4_pack_asym", with_fields("weight_zero_point", lambda z: z + 1), "codes too high for the mean codes"
+        "ct_int4_pack_asym", with_fields("weight_zero_point", lambda z: z + 1), "codes too high against the mean codes"
     ),
     "ct int4 asym: no zero points": Corruption(
-        "ct_int4_pack_asym", without("weight_zero_point"), "says not symmetric, and its weight_zero_point is missing"
+        "ct_int4_pack_asym", without("weight_zero_point"), "not symmetric, and weight_zero_point is missing"
     ),
     "ct nvfp4: multiplier": Corruption(
         "ct_nvfp4", mapped("weight_global_scale", lambda g: np.float32(1) / g), "looks like a multiplier"
@@ -151,15 +151,15 @@ CORRUPTIONS: dict[str, Corruption] = {
     "ct nvfp4: negative block scale": Corruption(
         "ct_nvfp4", mapped("weight_scale", lambda s: -s), "are negative"
     ),
-    "ct nvfp4: blocks of 32": Corruption("ct_nvfp4", mapped("weight_scale", half), "a scale for each 32 codes"),
-    "ct mxfp4: NaN scale": Corruption("ct_mxfp4", put("weight_scale", (2, 1), 255), "are NaN, the first at 17"),
-    "ct mxfp4: transposed": Corruption("ct_mxfp4", mapped("weight_scale", np.transpose), "transpose of its scales"),
-    "ct mxfp8: blocks of 64": Corruption("ct_mxfp8", mapped("weight_scale", half), "MXFP8 has one for each 32 codes"),
+    "ct nvfp4: blocks of 32": Corruption("ct_nvfp4", mapped("weight_scale", half), "float8_e4m3fn scale per 32 codes"),
+    "ct mxfp4: NaN scale": Corruption("ct_mxfp4", put("weight_scale", (2, 1), 255), "are NaN, the first at index 17"),
+    "ct mxfp4: transposed": Corruption("ct_mxfp4", mapped("weight_scale", np.transpose), "transpose of the scales"),
+    "ct mxfp8: blocks of 64": Corruption("ct_mxfp8", mapped("weight_scale", half), "MXFP8 has one per 32 codes"),
     "modelopt nvfp4: divisor": Corruption(
         "modelopt_nvfp4", mapped("weight_scale_2", lambda s: np.float32(1) / s), "divisor, as compressed-tensors'"
     ),
     "modelopt nvfp4: no tensor scale": Corruption(
-        "modelopt_nvfp4", without("weight_scale_2"), "NVFP4 has a scale for the tensor; weight_scale_2 is missing"
+        "modelopt_nvfp4", without("weight_scale_2"), "scale for the whole tensor, and weight_scale_2 is missing"
     ),
     "modelopt nvfp4: tensor scale of 0": Corruption(
         "modelopt_nvfp4", mapped("weight_scale_2", lambda s: s * 0), "its weight_scale_2 is 0"
@@ -170,35 +170,35 @@ CORRUPTIONS: dict[str, Corruption] = {
     "modelopt fp8: other algorithm": Corruption(
         "modelopt_fp8", None, "says quant_algo NVFP4, and its", {"quant_algo": "NVFP4"}
     ),
-    "modelopt fp8 channel: NaN": Corruption("modelopt_fp8_channel", put("weight_scale", 9, np.nan), "the first at 9"),
+    "modelopt fp8 channel: NaN": Corruption("modelopt_fp8_channel", put("weight_scale", 9, np.nan), "first at index 9"),
     "modelopt mxfp8: ignored": Corruption(
-        "modelopt_mxfp8", None, "leaves *up_proj unquantised, and it is quantised", {"ignore": ["*up_proj"]}
+        "modelopt_mxfp8", None, "says that *up_proj is not quantised, and this weight is", {"ignore": ["*up_proj"]}
     ),
     "modelopt mxfp8: ignored by a regular expression": Corruption(
-        "modelopt_mxfp8", None, "leaves re:.*up_proj unquantised", {"ignore": ["re:.*up_proj"]}
+        "modelopt_mxfp8", None, "says that re:.*up_proj is not quantised", {"ignore": ["re:.*up_proj"]}
     ),
     "gptq v1: called v2": Corruption(
-        "gptq_v1_asym", None, "this is v1, or the zero points are off by one", {"checkpoint_format": "gptq_v2"}
+        "gptq_v1_asym", None, "the file is v1, or the zero points are off by one", {"checkpoint_format": "gptq_v2"}
     ),
     "gptq v2: called v1": Corruption(
-        "gptq_v2_asym", None, "this is v2, or the zero points are off by one", {"checkpoint_format": "gptq"}
+        "gptq_v2_asym", None, "the file is v2, or the zero points are off by one", {"checkpoint_format": "gptq"}
     ),
     "gptq v1 sym: called v2": Corruption(
-        "gptq_v1_sym", None, "stored as 7, which is v1's middle", {"checkpoint_format": "gptq_v2"}
+        "gptq_v1_sym", None, "stored as 7, the middle code in v1", {"checkpoint_format": "gptq_v2"}
     ),
     "gptq v1 sym: zero points off": Corruption(
         "gptq_v1_sym", with_fields("qzeros", lambda z: z + 3), "zero points are stored as 10"
     ),
     "gptq v1 int8: called v2": Corruption(
-        "gptq_v1_int8", None, "stored as 127, which is v1's middle", {"checkpoint_format": "gptq_v2"}
+        "gptq_v1_int8", None, "stored as 127, the middle code in v1", {"checkpoint_format": "gptq_v2"}
     ),
     "gptq v2: zero points two too high": Corruption(
-        "gptq_v2_asym", with_fields("qzeros", lambda z: z + 2), "codes too high for the mean codes"
+        "gptq_v2_asym", with_fields("qzeros", lambda z: z + 2), "codes too high against the mean codes"
     ),
     "gptq v2: g_idx": Corruption("gptq_v2_act_order", put("g_idx", 11, 4), "names groups from 0 to 4; it has 4"),
     "gptq v2: no g_idx": Corruption("gptq_v2_act_order", without("g_idx"), "says desc_act, and its g_idx is missing"),
     "gptq v2: order": Corruption("gptq_v2_act_order", None, "says desc_act false", {"desc_act": False}),
-    "gptq v2: negative scale": Corruption("gptq_v2_asym", put("scales", (0, 3), -1), "negative, the first at 3"),
+    "gptq v2: negative scale": Corruption("gptq_v2_asym", put("scales", (0, 3), -1), "negative, the first at index 3"),
     "gptq v2: group size": Corruption("gptq_v2_asym", None, "says groups of 128", {"group_size": 128}),
     "gptq v2: bits": Corruption("gptq_v2_asym", None, "says 8 bits, and its tensors have 4", {"bits": 8}),
     "gptq v2: no zero points": Corruption("gptq_v2_asym", without("qzeros"), "qzeros is missing"),
@@ -209,9 +209,9 @@ CORRUPTIONS: dict[str, Corruption] = {
         "awq_gemm", with_fields("qzeros", plain_order), "nibbles of its qzeros are in plain order"
     ),
     "awq: zero points one too low": Corruption(
-        "awq_gemm", with_fields("qzeros", lambda z: np.maximum(z.astype(int) - 1, 0)), "codes too low for the mean"
+        "awq_gemm", with_fields("qzeros", lambda z: np.maximum(z.astype(int) - 1, 0)), "codes too low against the mean"
     ),
-    "gpt-oss: blocks of another size": Corruption("mxfp4_gpt_oss", mapped("_scales", half), "fit no blocks"),
+    "gpt-oss: blocks of another size": Corruption("mxfp4_gpt_oss", mapped("_scales", half), "do not fit blocks"),
     "gpt-oss: no scales": Corruption("mxfp4_gpt_oss", without("_scales"), "gate_up_proj_scales is missing"),
     "torchao mxfp8: flag": Corruption(
         "torchao_mxfp8", None, "is_swizzled_scales is true",
@@ -219,15 +219,15 @@ CORRUPTIONS: dict[str, Corruption] = {
     ),
     "torchao mxfp8 swizzled: flag": Corruption(
         "torchao_mxfp8_swizzled", None,
-        "is_swizzled_scales is false, which is a shape of (64, 8), and its scales have (32, 32), in tiles of 128 x 4",
+        "is_swizzled_scales is false, for which the scales have the shape (64, 8); these have (32, 32), in tiles",
         {WEIGHT: '{"_data": {"block_size": 32, "is_swizzled_scales": false}, "_tensor_data_names": []}'},
     ),
     "torchao mxfp4: metadata": Corruption("torchao_mxfp4", None, "do not name its class", {WEIGHT: "{}"}),
     "torchao nvfp4: inverted": Corruption(
-        "torchao_nvfp4", mapped("_weight_per_tensor_scale", lambda s: np.float32(1) / s), "makes weights as large as"
+        "torchao_nvfp4", mapped("_weight_per_tensor_scale", lambda s: np.float32(1) / s), "weights are as large as"
     ),
     "torchao nvfp4: no tensor scale": Corruption(
-        "torchao_nvfp4_swizzled", without("_weight_per_tensor_scale"), "per_tensor_scale, which the file lacks"
+        "torchao_nvfp4_swizzled", without("_weight_per_tensor_scale"), "per_tensor_scale, which the file does not hold"
     ),
     "torchao int8: scale": Corruption("torchao_int8", put("_weight_scale", (0, 0), np.nan), "are NaN"),
     "torchao int4: zero points": Corruption(
@@ -237,22 +237,22 @@ CORRUPTIONS: dict[str, Corruption] = {
         _weight_scale=half(a["_weight_scale"]).copy(), _weight_zero_point=half(a["_weight_zero_point"]).copy()),
         "its block_size is [1, 32]",
     ),
-    "bnb nf4: negative": Corruption("bnb_nf4", put("weight.absmax", 4, -1), "negative, the first at 4"),
+    "bnb nf4: negative": Corruption("bnb_nf4", put("weight.absmax", 4, -1), "negative, the first at index 4"),
     "bnb nf4: no table": Corruption("bnb_nf4", without("weight.quant_map"), "quant_map is missing"),
     "bnb nf4: another type": Corruption("bnb_nf4", None, "says fp4, and its tensors", {"bnb_4bit_quant_type": "fp4"}),
     "bnb nf4: another table": Corruption("bnb_nf4", put("weight.quant_map", 3, 0.5), "its quant_map is not NF4's"),
-    "bnb fp4: cut": Corruption("bnb_fp4", mapped("weight", lambda w: w[:-1]), "8191 bytes of codes fit no shape"),
+    "bnb fp4: cut": Corruption("bnb_fp4", mapped("weight", lambda w: w[:-1]), "8191 bytes of codes do not fit"),
     "bnb double: no nested scales": Corruption(
         "bnb_nf4_double", without("weight.nested_absmax"), "their nested_absmax is missing"
     ),
     "bnb double: NaN": Corruption("bnb_nf4_double", put("weight.nested_absmax", 0, np.nan), "are NaN"),
     "bnb int8: no scale": Corruption("bnb_int8", without("SCB"), "SCB is missing"),
-    "hqq: negative scale": Corruption("hqq_int4_axis0", put("scale", (0, 2), -1), "negative, the first at 2"),
+    "hqq: negative scale": Corruption("hqq_int4_axis0", put("scale", (0, 2), -1), "negative, the first at index 2"),
     "hqq: zero points one too high": Corruption(
-        "hqq_int4_axis0", mapped("zero", lambda z: z + np.float32(1)), "codes too high for the mean codes"
+        "hqq_int4_axis0", mapped("zero", lambda z: z + np.float32(1)), "codes too high against the mean codes"
     ),
     "hqq: zero points one too low": Corruption(
-        "hqq_int4_axis1", mapped("zero", lambda z: z - np.float32(1)), "codes too low for the mean"
+        "hqq_int4_axis1", mapped("zero", lambda z: z - np.float32(1)), "codes too low against the mean"
     ),
     "hqq: transposed": Corruption("hqq_int4_axis1", lambda a: a.update(scale=a["scale"].T.copy()), "transpose"),
     "hqq: no zero points": Corruption("hqq_int4_axis1", without("zero"), "zero is missing"),
