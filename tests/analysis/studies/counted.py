@@ -1,4 +1,7 @@
-"""What workers call, which import this file alone: pytest and pandas would take most of what a test of them takes."""
+"""Functions that workers call.
+
+The file is imported alone: pytest and pandas would take most of the time of a test of workers.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ def called(folder: Path, name: object) -> None:
 
 
 def calls(folder: Path) -> dict[str, int]:
-    """How often each name was called."""
-    found: dict[str, int] = {}
+    """Count the calls of each name."""
+    counts: dict[str, int] = {}
     for mark in folder.glob("*"):
         name = mark.name.partition("-")[0]
-        found[name] = found.get(name, 0) + 1
-    return found
+        counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def product(a: int, b: float) -> float:
-    """A measure that other processes import."""
+    """Multiply two numbers: a measure that other processes import."""
     return a * b
 
 
@@ -37,7 +40,7 @@ class Unsayable(Exception):
 
 
 def swept(folder: Path, workers: int = 2) -> None:
-    """A sweep of 30 cells; cells from the number in the file slow_from on take a minute."""
+    """Sweep 30 cells; cells from the number in the file slow_from on take a minute."""
     import fpsim as fp
 
     def measure(a: int) -> float:

@@ -38,12 +38,12 @@ VALUES: dict[str, Any] = {
 
 
 def bits(value: Any) -> Any:
-    """A value and its type, a float by its bits."""
+    """Return a value and its type, a float by its bits."""
     return type(value), struct.pack(">d", value) if isinstance(value, float) else value
 
 
 def filled(folder: Path) -> bytes:
-    """A file of three cells."""
+    """Return a file of three cells."""
     fp.analysis.sweep(product, {"a": [1, 2, 3], "b": [0.1]}, out=folder, workers=1)
     return (folder / CELLS).read_bytes()
 

@@ -18,16 +18,16 @@ pytestmark = pytest.mark.slow
 
 
 def studied(package: str, *patterns: str) -> StudyReport:
-    """The study of a package's files."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    """Study the files of a package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         pytest.skip(f"{package} is not installed")
-    folder = Path(found.origin).parent
+    folder = Path(spec.origin).parent
     return fp.analysis.study([path for pattern in patterns for path in sorted(folder.rglob(pattern))])
 
 
 def assert_weights_go_to_8_bits_and_nothing_else_does(report: StudyReport, share: float) -> None:
-    """What holds for all: 8 bits for the weights, none for what is no operand, and a headline by values."""
+    """Check what holds for all: 8 bits for weights, none for tensors that are no operands, a headline by values."""
     total = sum(row.values for row in report.recommendations)
     chosen = [row for row in report.recommendations if row.met]
     assert sum(row.values for row in chosen) >= share * total

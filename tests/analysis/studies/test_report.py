@@ -25,7 +25,7 @@ from fpsim.display.wording import printable
 
 
 def f32(*values: float) -> Any:
-    """A float32 array."""
+    """Make a float32 array."""
     return np.array(values, np.float32)
 
 
@@ -105,7 +105,7 @@ def checked(text: str) -> Checker:
 
 @functools.cache
 def checkpoint() -> StudyReport:
-    """A model of 200 tensors: 80 weights, and what lies beside them, with integers that are left out."""
+    """Make a model of 200 tensors: 80 weights, and other tensors, with integers that are left out."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Any:
@@ -134,15 +134,15 @@ def page_of(study: Callable[[], StudyReport]) -> str:
 def test_the_page_is_well_formed_and_refers_to_nothing_outside() -> None:
     pytest.importorskip("matplotlib")
     text = page_of(small_study)
-    found = checked(text)
-    assert len(found.ids) == len(set(found.ids))
-    assert "svg" in found.seen
-    assert found.seen["script"] == 1  # the page's own lines, which it works without
-    assert not {"link", "iframe", "img", "object", "form"} & found.seen.keys()
-    for reference in found.references:
+    shown_page = checked(text)
+    assert len(shown_page.ids) == len(set(shown_page.ids))
+    assert "svg" in shown_page.seen
+    assert shown_page.seen["script"] == 1  # the page's own lines, which it works without
+    assert not {"link", "iframe", "img", "object", "form"} & shown_page.seen.keys()
+    for reference in shown_page.references:
         if reference != "errors.csv":
             assert reference.startswith("#"), reference
-            assert reference[1:] in found.ids
+            assert reference[1:] in shown_page.ids
     addresses = set(re.findall(r"https?://[^\s\"'<>]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert 'name="viewport"' in text
@@ -154,12 +154,14 @@ def test_hostile_names_stay_text() -> None:
     pytest.importorskip("matplotlib")
     report = small_study((HOSTILE, "fine"))
     text = page(report, [])
-    found = checked(text)
-    assert found.seen["script"] == found.seen["style"] - found.seen["svg"] == 1  # matplotlib has a style in each figure
+    shown_page = checked(text)
+    assert (
+        shown_page.seen["script"] == shown_page.seen["style"] - shown_page.seen["svg"] == 1
+    )  # matplotlib has a style in each figure
     assert not set("\x1b\x00\u202e") & set(text)
     assert "&lt;script&gt;" in text
     assert "{{7*7}}" in text
-    assert [row[0] for row in found.tables["Every tensor"][1:]].count(printable(HOSTILE)) == 1
+    assert [row[0] for row in shown_page.tables["Every tensor"][1:]].count(printable(HOSTILE)) == 1
     assert HOSTILE.partition(" ")[0] not in recommendation_table(report)
 
 
@@ -185,13 +187,13 @@ def test_pictures_are_the_same_bytes_every_time() -> None:
 def test_200_tensors_fold_to_a_few_rows_and_one_picture() -> None:
     pytest.importorskip("matplotlib")
     report, text = checkpoint(), page_of(checkpoint)
-    found = checked(text)
-    groups = found.tables["Groups"][1:]
+    shown_page = checked(text)
+    groups = shown_page.tables["Groups"][1:]
     assert len(report.recommendations) == 160
     assert len(groups) == len(report.groups) < 10
     assert sum(int(row[0].split()[0]) for row in groups) == 160
-    assert len(found.tables["Exceptions"]) - 1 <= 12
-    assert len(found.tables["Every tensor"]) - 1 == 160
+    assert len(shown_page.tables["Exceptions"]) - 1 <= 12
+    assert len(shown_page.tables["Every tensor"]) - 1 == 160
     assert "40 tensors left out: each holds int64 and not floats (num_batches_tracked)" in text
     assert text.count("<figure>") == 1 + 2 + 1  # weights; gain and noise; ranges
     assert len(text) < 600_000
@@ -226,12 +228,12 @@ def test_exceptions_are_what_no_candidate_suits_and_nan() -> None:
 @needs_page
 def test_numbers_can_be_sorted_and_names_are_whole_without_a_script() -> None:
     text = page_of(checkpoint)
-    found = checked(text)
+    shown_page = checked(text)
     assert 'data-kind="number"' in text
     assert 'class="sortable filtered"' in text
-    assert len(found.numbers) > 160 * 8
-    assert all(math.isnan(float(value)) or value for value in found.numbers)
-    assert "backbone.stages.4.blocks.7.conv1.weight" in {row[0] for row in found.tables["Every tensor"]}
+    assert len(shown_page.numbers) > 160 * 8
+    assert all(math.isnan(float(value)) or value for value in shown_page.numbers)
+    assert "backbone.stages.4.blocks.7.conv1.weight" in {row[0] for row in shown_page.tables["Every tensor"]}
 
 
 @needs_page
@@ -296,8 +298,8 @@ def test_candidates_add_up_over_operands() -> None:
     assert first.sqnr_db == pytest.approx(-10 * math.log10(noise))
     assert first.lowest_db <= first.sqnr_db
     for one in summaries:
-        for each in one.judged:
-            assert each.good or not each.chosen
+        for candidate in one.judged:
+            assert candidate.good or not candidate.chosen
 
 
 def test_hardest_are_what_nothing_suits_then_the_largest_deficit() -> None:

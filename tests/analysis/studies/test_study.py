@@ -17,7 +17,7 @@ from fpsim.analysis.studies.report import StudyReport
 
 
 def f32(*values: float) -> Any:
-    """A float32 array."""
+    """Make a float32 array."""
     return np.array(values, np.float32)
 
 

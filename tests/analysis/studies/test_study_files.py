@@ -21,7 +21,7 @@ from fpsim.files import replacing
 
 
 def f32(*values: float) -> Any:
-    """A float32 array."""
+    """Make a float32 array."""
     return np.array(values, np.float32)
 
 
@@ -51,7 +51,7 @@ def save_study(folder: Path, text: str, names: tuple[str, ...] = NAMES) -> None:
 
 
 def study_in(folder: Path) -> str:
-    """The text of a study's files, which must be one and the same, beside files of somebody else."""
+    """Return the text of a study's files, which must be one and the same, beside files of somebody else."""
     assert sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")) == sorted((*NAMES, *OTHERS))
     assert (folder / "notes" / "n.txt").read_text() == "notes"
     texts = {(folder / name).read_text() for name in NAMES}
@@ -63,7 +63,7 @@ OTHERS = ("mine.txt", "notes")
 
 
 def folder_of_a_study(parent: Path) -> Path:
-    """A study with files of somebody else beside it."""
+    """Save a study with files of somebody else beside it."""
     folder = parent / "study"
     (folder / "notes").mkdir(parents=True)
     (folder / "notes" / "n.txt").write_text("notes")
@@ -210,8 +210,8 @@ def test_a_study_replaces_one_where_the_process_stands(
 def test_tables_of_an_earlier_study_do_not_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = fp.analysis.study({"w": np.ones(8, np.float32)}, formats=["e4m3"], roundings=["nearest_even"])
     (tmp_path / "errors.parquet").write_text("of another study")
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else found(name))
+    page = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else page(name))
     files, notes = report.save(tmp_path)
     assert "Parquet tables need pyarrow: pip install pyarrow" in notes
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(file.name for file in files)

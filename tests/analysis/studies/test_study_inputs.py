@@ -31,13 +31,13 @@ def test_shards_on_a_cluster_are_one_study(tmp_path: Path, cluster: Any) -> None
         np.savez(tmp_path / f"shard{i}.npz", **arrays)
     (tmp_path / "bad.npz").write_bytes(b"bad")
     client = cluster(n_workers=1, processes=False)
-    found = study([tmp_path], client=client)
+    report = study([tmp_path], client=client)
     with pytest.raises(ValueError, match="client needs paths of tensor files"):
         study({"w": x}, client=client)
     here = study([tmp_path])
-    assert sorted(found.ranges_of) == sorted(here.ranges_of)
-    assert len(found.problems) == len(here.problems) == 1
-    assert sorted(found.recommendations, key=str) == sorted(here.recommendations, key=str)
+    assert sorted(report.ranges_of) == sorted(here.ranges_of)
+    assert len(report.problems) == len(here.problems) == 1
+    assert sorted(report.recommendations, key=str) == sorted(here.recommendations, key=str)
 
 
 def test_nan_and_inf_are_counted_and_reported() -> None:
@@ -131,9 +131,9 @@ def test_the_built_in_study_learns_and_repeats_itself() -> None:
     layers = 2 * 4 + 1
     assert len(first.tensors) == layers * 3 * 2
     report = study(list(first.tensors), formats=("E4M3", "BF16"), roundings=("nearest_even",))
-    found = choices(report)
-    assert len(found) == layers * 3
-    assert found["block1.qkv output gradient"][0] == "E4M3"
+    page = choices(report)
+    assert len(page) == layers * 3
+    assert page["block1.qkv output gradient"][0] == "E4M3"
     assert {row.role for row in report.recommendations} == {"activation", "matrix", "gradient"}
     gradient = report.errors_of["block1.qkv output gradient"]
     assert all(

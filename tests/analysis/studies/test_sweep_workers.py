@@ -67,13 +67,13 @@ def test_what_cannot_be_sent_fails_alone() -> None:
         return (lambda: (yield))() if kind == "generator" else kind
 
     stream = (one for one in "ab")
-    found = dict(run_over(["raise", "exit", "generator", stream, "fine"], task, workers=2))
-    assert found[0] == Failure("Unsayable: 1 and 2")
-    assert found[1] == Failure("SystemExit: 4")
-    assert "a result must be something that cloudpickle can send to another process" in found[2].text
-    assert isinstance(found[3], Failure)
-    assert "a task must be something that cloudpickle can send" in found[3].text
-    assert found[4] == "fine"
+    results = dict(run_over(["raise", "exit", "generator", stream, "fine"], task, workers=2))
+    assert results[0] == Failure("Unsayable: 1 and 2")
+    assert results[1] == Failure("SystemExit: 4")
+    assert "a result must be something that cloudpickle can send to another process" in results[2].text
+    assert isinstance(results[3], Failure)
+    assert "a task must be something that cloudpickle can send" in results[3].text
+    assert results[4] == "fine"
 
 
 def test_a_measure_that_cannot_be_sent_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_leaving_the_loop_ends_the_workers(tmp_path: Path) -> None:
         return os.getpid()
 
     began = time.monotonic()
-    found = run_over([0, 1, 2], task, workers=2)
-    _, pid = next(found)
-    found.close()
+    results = run_over([0, 1, 2], task, workers=2)
+    _, pid = next(results)
+    results.close()
     assert time.monotonic() - began < 30
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -168,7 +168,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def group_is_empty(group: int) -> bool:
-    """Whether no process of a group lives, zombies aside, which belong to whoever has to wait for them."""
+    """Say whether no process of a group lives, apart from zombies, which belong to whoever has to wait for them."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

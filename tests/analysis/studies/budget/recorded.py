@@ -30,7 +30,7 @@ def linears(*widths: int, seed: int = 0) -> Any:
 
 
 def recorded(model: Any, *batches: Any, gradients: Any = None, **options: Any) -> fp.analysis.Recording:
-    """A recording of a step for each batch, with normal gradients of the output, or those that are given."""
+    """Make a recording of a step for each batch, with normal gradients of the output or given ones."""
     with fp.analysis.record(model, **{"keep": len(batches), "formats": (), **options}) as r:
         for i, x in enumerate(batches):
             model.zero_grad()
@@ -44,7 +44,7 @@ def recorded(model: Any, *batches: Any, gradients: Any = None, **options: Any) -
 
 
 def one_layer(x: Any, weight: Any, gradient: Any = None, **options: Any) -> fp.analysis.Recording:
-    """The recording of a linear layer of given operands, arrays or tensors."""
+    """Make the recording of a linear layer of given operands, arrays or tensors."""
     x, weight = torch.as_tensor(x), torch.as_tensor(weight)
     model = nn.Sequential(nn.Linear(weight.shape[1], weight.shape[0], bias=False))
     with torch.no_grad():
@@ -53,12 +53,14 @@ def one_layer(x: Any, weight: Any, gradient: Any = None, **options: Any) -> fp.a
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
-    """Normal float32 values."""
+    """Draw normal float32 values."""
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def transformer(steps: int, change: Any = None, recipe: Any = None, seed: int = 0) -> fp.analysis.Recording:
-    """The built-in transformer after some steps of float32, changed and quantised, and one batch of 1,024 tokens.
+    """Return the built-in transformer after some steps of float32, changed and quantised, and a batch of 1,024 tokens.
+
+    The batch is that of `fp.train.probe`.
 
     The batch is that of `fp.train.gradient_probe`.
     """

@@ -23,13 +23,13 @@ def relative(error: Any, reference: Any) -> float:
 
 
 def exact(x: Any, w: Any, dy: Any) -> dict[str, Any]:
-    x, w, dy = (torch.from_numpy(each.astype(np.float64)) for each in (x, w, dy))
+    x, w, dy = (torch.from_numpy(array.astype(np.float64)) for array in (x, w, dy))
     pairs = {"fprop": (x, w.T), "dgrad": (dy, w), "wgrad": (dy.T, x)}
     return {product: (a.contiguous() @ b.contiguous()).numpy() for product, (a, b) in pairs.items()}
 
 
 def ready(recipe: Any, chip: Any, x: Any, w: Any, dy: Any) -> dict[str, Any]:
-    """The three products of the layer itself."""
+    """Compute the three products of the layer itself."""
     layer = ft.QuantLinear(w.shape[1], w.shape[0], False, recipe=on_chip(recipe, chip), name="0")
     layer.weight = torch.nn.Parameter(torch.from_numpy(w.copy()))
     inputs = torch.from_numpy(x.copy()).requires_grad_()
@@ -103,18 +103,18 @@ def test_joint_has_the_bits_of_the_layer() -> None:
         ("DEEPSEEK_V3", "H100"), ("DEEPSEEK_V3_POW2", "H100"), ("MXFP8", "B200"), ("NVFP4", "B200"),
         ("TE_HYBRID", "H100"), ("TE_DELAYED", "H100"), ("BF16", "A100"), ("FP16", "MI300X"), ("FP8_RAW", "H100"),
     ):  # fmt: skip
-        found = fp.analysis.budget(r, recipe=name, on=chip)
+        report = fp.analysis.budget(r, recipe=name, on=chip)
         products, wanted = ready(ft.RECIPES[name], chip, x, w, dy), exact(x, w, dy)
         for product in PRODUCTS:
             error = products[product].astype(np.float64) - wanted[product]
-            assert found.row("0", product).squares.joint == float(np.sum(error * error)), (name, product)
+            assert report.row("0", product).squares.joint == float(np.sum(error * error)), (name, product)
 
 
 def test_each_cause_alone_is_what_it_says() -> None:
-    """By hand, from the functions that users have."""
+    """Compute each cause by hand, with the functions that users have."""
     x, w, dy = np.abs(normal(64, 512)), np.abs(normal(128, 512, seed=1)), normal(64, 128, seed=2)
     row = fp.analysis.budget(one_layer(x, w, dy), recipe="FP8_TENSOR").row("0", "fprop")
-    a, b = (fp.encode_scaled(each, "e4m3", fp.scalings.TENSOR) for each in (x, w))
+    a, b = (fp.encode_scaled(operand, "e4m3", fp.scalings.TENSOR) for operand in (x, w))
     qa, qb, reference = a.decode().astype(np.float64), b.decode().T.astype(np.float64), exact(x, w, dy)["fprop"]
     xa, xb = x.astype(np.float64), w.T.astype(np.float64)
     size = np.linalg.norm(reference)
@@ -190,19 +190,19 @@ def test_delayed_scales_come_from_the_recorded_steps_before() -> None:
     x = [np.float32(4.0**i) * normal(64, 128, seed=i) for i in range(3)]
     model = linears(128, 128)
     recipe = ft.TE_DELAYED.replace(delayed=ft.Delayed(history=2))
-    found = fp.analysis.budget(recorded(model, *map(torch.from_numpy, x)), recipe=recipe)
+    report = fp.analysis.budget(recorded(model, *map(torch.from_numpy, x)), recipe=recipe)
     of_x, of_w = (fp.DelayedScaling("e4m3", history=2) for _ in range(2))
     w, squares = model[0].weight.detach().numpy(), 0.0
-    for each in x:
-        a, b = of_x.encode(each), of_w.encode(w)
+    for batch in x:
+        a, b = of_x.encode(batch), of_w.encode(w)
         y = fp.matmul(a, b.transpose(), accumulate="hopper_e4m3_f32", out_fmt="bf16").astype(np.float64)
-        error = y - each.astype(np.float64) @ w.T.astype(np.float64)
+        error = y - batch.astype(np.float64) @ w.T.astype(np.float64)
         squares += float(np.vdot(error, error))
-    row = found.row("0", "fprop")
-    assert (row.batches, found.steps) == (3, (1, 2, 3))
+    row = report.row("0", "fprop")
+    assert (row.batches, report.steps) == (3, (1, 2, 3))
     assert row.squares.joint == pytest.approx(squares, rel=1e-12)
     assert row.scales > 0.1  # clipped: four times as large as what came before
-    assert found.notes == ("Delayed scales are 1 at step 1, since no step before it was recorded: 0.",)
+    assert report.notes == ("Delayed scales are 1 at step 1, since no step before it was recorded: 0.",)
 
 
 def test_float32_has_sums_alone() -> None:
@@ -255,15 +255,15 @@ def test_a_planted_bad_layer_is_named_first(where: str) -> None:
         bad = model[int(where)]
         with torch.no_grad():
             plant(bad)
-        found = fp.analysis.budget(_each_alone(model, x), recipe=recipe)
-        assert found.ranking[0][0] == where, (recipe, found.ranking)
-        assert str(found).startswith(f"{where} contributes most: "), recipe
-        assert found.ranking[0][1] > 2 * found.ranking[1][1]
-        assert found.worst().row.layer == where
+        report = fp.analysis.budget(_each_alone(model, x), recipe=recipe)
+        assert report.ranking[0][0] == where, (recipe, report.ranking)
+        assert str(report).startswith(f"{where} contributes most: "), recipe
+        assert report.ranking[0][1] > 2 * report.ranking[1][1]
+        assert report.worst().row.layer == where
 
 
 def _each_alone(model: Any, x: Any) -> Any:
-    """A recording in which every layer reads normal values, and gets normal gradients back."""
+    """Make a recording in which every layer reads normal values and gets normal gradients back."""
 
     class Apart(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -285,16 +285,16 @@ def test_what_a_layer_inherits_and_what_it_adds_are_the_error_of_the_probe(monke
     monkeypatch.setattr(gradient_probe, "SEQUENCES", 4)  # 256 tokens
 
     plain, low = transformer(0), transformer(0, recipe=recipes.DEEPSEEK_V3)
-    found = fp.analysis.budget(plain, recipe=recipes.DEEPSEEK_V3, arriving=low)
     probe = fp.train.gradient_probe("DEEPSEEK_V3", steps=0)
+    report = fp.analysis.budget(plain, recipe=recipes.DEEPSEEK_V3, arriving=low)
     want = dict(zip(probe.layer, probe.relative_error, strict=True))
-    for layer in found.layers:
-        assert found.row(layer, "wgrad").total == pytest.approx(want[layer], rel=1e-6)
-    whole = found.pooled("wgrad", exclude="head")
+    for layer in report.layers:
+        assert report.row(layer, "wgrad").total == pytest.approx(want[layer], rel=1e-6)
+    whole = report.pooled("wgrad", exclude="head")
     assert whole.total == pytest.approx(want["all"], rel=1e-6)
     assert math.hypot(whole.local, whole.inherited) == pytest.approx(whole.total, rel=0.05)
-    assert found.row("blocks.0.attn.qkv", "fprop").inherited == 0  # nothing lies before it but float32
-    assert found.row("head", "fprop").joint < 1e-6 < found.row("head", "fprop").inherited
+    assert report.row("blocks.0.attn.qkv", "fprop").inherited == 0  # nothing lies before it but float32
+    assert report.row("head", "fprop").joint < 1e-6 < report.row("head", "fprop").inherited
 
 
 @pytest.mark.slow
@@ -306,10 +306,10 @@ def test_the_trained_transformer_adds_up_and_lies_where_others_measured_it() -> 
     for seed in range(3):
         plain = transformer(120, seed=seed)
         low = transformer(120, recipe=recipes.DEEPSEEK_V3, seed=seed)
-        found = fp.analysis.budget(plain, recipe=recipes.DEEPSEEK_V3, arriving=low)
-        for row in found.rows:
+        report = fp.analysis.budget(plain, recipe=recipes.DEEPSEEK_V3, arriving=low)
+        for row in report.rows:
             assert row.interplay**2 < 0.1 * row.joint**2, (row.layer, row.product)
-        whole = found.pooled("wgrad", exclude="head")
+        whole = report.pooled("wgrad", exclude="head")
         local.append(whole.local)
         total.append(whole.total)
     assert np.mean(total) == pytest.approx(3.6e-2, rel=0.25)

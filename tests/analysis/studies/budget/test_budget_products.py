@@ -174,7 +174,7 @@ def test_a_mask_is_kept_and_counts(tmp_path: Path) -> None:
         r = recorded(model, x, gradients=[dy])
         r.save(tmp_path / "r.npz")
         r = fp.analysis.Recording.load(tmp_path / "r.npz")
-        assert not any("mask" in each.name for each in r.tensors)  # a mask is nothing to be stored in few bits
+        assert not any("mask" in tensor.name for tensor in r.tensors)  # a mask is nothing to be stored in few bits
         rows.append(fp.analysis.budget(r, recipe=E4M3, on=None, layers="attention").rows)
     assert_bits_equal(r.operands[1, "attention", "mask"], added.numpy())
     for one in zip(*rows, strict=True):

@@ -1,4 +1,4 @@
-"""What a budget says, shows and refuses."""
+"""Tests of the words, numbers and pages of a budget, and of what it refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* had inputs of fewer than:User
 
 @pytest.fixture(scope="module")
 def two_layers() -> Any:
-    """A recording of two steps of two layers."""
+    """Return a recording of two steps of two layers."""
     batches = [torch.randn(128, 128, generator=torch.Generator().manual_seed(i)) for i in range(2)]
     return recorded(linears(128, 128, 128), *batches)
 
@@ -39,27 +39,27 @@ def budget(r: Any, recipe: Any = "DEEPSEEK_V3", **options: Any) -> Any:
 
 
 def test_rows_are_those_of_layers_and_products_in_their_order(two_layers: Any) -> None:
-    found = budget(two_layers)
-    assert [(row.layer, row.product) for row in found.rows] == [
+    report = budget(two_layers)
+    assert [(row.layer, row.product) for row in report.rows] == [
         (layer, product) for layer in ("0", "1") for product in ("fprop", "dgrad", "wgrad")
     ]
-    assert found.row("1", "wgrad").operands == ("output_gradient", "input")
-    assert found.row("0", "dgrad").shape == (128, 128, 128)
-    assert (found.row("0", "fprop").unit, found.row("0", "fprop").schedule) == ("hopper_e4m3_f32", "deepgemm('1d2d')")
-    assert (found.recipe, found.on, found.steps) == ("DEEPSEEK_V3", "H100", (1, 2))
+    assert report.row("1", "wgrad").operands == ("output_gradient", "input")
+    assert report.row("0", "dgrad").shape == (128, 128, 128)
+    assert (report.row("0", "fprop").unit, report.row("0", "fprop").schedule) == ("hopper_e4m3_f32", "deepgemm('1d2d')")
+    assert (report.recipe, report.on, report.steps) == ("DEEPSEEK_V3", "H100", (1, 2))
 
 
 def test_a_table_has_a_row_for_each_product_and_a_column_for_each_figure(two_layers: Any) -> None:
     pytest.importorskip("pandas")
-    found = budget(two_layers, "FP16")
-    table = found.to_frame()
+    report = budget(two_layers, "FP16")
+    table = report.to_frame()
     assert set(FIGURES) < set(table.columns)
-    assert len(table) == len(found) == 6
+    assert len(table) == len(report) == 6
     for name in FIGURES:
-        assert [getattr(row, name) for row in found.rows] == pytest.approx(table[name].tolist(), nan_ok=True)
+        assert [getattr(row, name) for row in report.rows] == pytest.approx(table[name].tolist(), nan_ok=True)
     assert table.inherited.isna().all()
-    text, page = str(found), found._repr_html_()
-    for row in found.rows:
+    text, page = str(report), report._repr_html_()
+    for row in report.rows:
         assert f"{row.joint:.2e}" in text
         assert f"<td>{row.joint:.2e}</td>" in page
     assert "inherited" not in text
@@ -99,16 +99,16 @@ def test_recipes_of_training_keep_their_layers_and_overrides(two_layers: Any, tm
     mine = recipes.DEEPSEEK_V3.replace(
         name="mine", keep=("0",), overrides=(Override("1", products=("dgrad",), linear="BF16"),)
     )
-    found = budget(two_layers, mine)
-    assert [row.unit for row in found.rows] == [
+    report = budget(two_layers, mine)
+    assert [row.unit for row in report.rows] == [
         "torch", "torch", "torch", "hopper_e4m3_f32", "hopper_bf16_f32", "hopper_e4m3_f32",
     ]  # fmt: skip
     alone = budget(two_layers)
-    assert found.row("1", "wgrad").squares == alone.row("1", "wgrad").squares
-    assert found.row("1", "dgrad").squares == budget(two_layers, "BF16").row("1", "dgrad").squares
+    assert report.row("1", "wgrad").squares == alone.row("1", "wgrad").squares
+    assert report.row("1", "dgrad").squares == budget(two_layers, "BF16").row("1", "dgrad").squares
     pytest.importorskip("tomli_w")
     mine.to_toml(tmp_path / "mine.toml")
-    assert budget(two_layers, str(tmp_path / "mine.toml")).rows == found.rows
+    assert budget(two_layers, str(tmp_path / "mine.toml")).rows == report.rows
 
 
 def test_bf16_operands_of_autocast_are_exact_in_bf16() -> None:
@@ -167,21 +167,21 @@ def test_what_multiplies_nothing_is_named() -> None:
     model = Model()
     with fp.analysis.record(model, keep=1, formats=()) as r:
         model(torch.randint(0, 16, (8, 12)))
-    found = budget(r, "BF16")
-    assert found.layers == ("attention.scores", "attention.values", "mix", "head")
-    assert found.notes == (
+    report = budget(r, "BF16")
+    assert report.layers == ("attention.scores", "attention.values", "mix", "head")
+    assert report.notes == (
         "Left out, since an embedding looks rows up and multiplies nothing: tokens.",
         "Without dgrad and wgrad, since no output gradient was kept: attention, mix and head.",
     )
-    assert str(found).splitlines()[-2:] == list(found.notes)
+    assert str(report).splitlines()[-2:] == list(report.notes)
     assert budget(r, "BF16", layers="attention.scores").layers == ("attention.scores",)
     with pytest.raises(ValueError, match="budget needs the input and the weight of a layer that multiplies; got a"):
         budget(r, "BF16", layers="tokens")
 
 
 def test_other_kernels_of_a_library_are_named() -> None:
-    found = budget(one_layer(normal(64, 100), normal(32, 100, seed=1)), "BF16", on="H100 cuBLAS")
-    assert found.notes[0] == (
+    report = budget(one_layer(normal(64, 100), normal(32, 100, seed=1)), "BF16", on="H100 cuBLAS")
+    assert report.notes[0] == (
         "cuBLAS takes nvjet where K and N are multiples of 8; for K = 100, N = 32 it takes a CUTLASS kernel. These are "
         "the bits of cublas('sm_90'): 0."
     )
@@ -194,8 +194,8 @@ def test_the_worst_tile_holds_what_was_planted_and_explains_its_cast() -> None:
     x = np.full((64, 256), 1.0, np.float32)  # E4M3 holds all of it
     x[17, 200] = 300.7
     x[17, 130:140] = 0.001
-    found = budget(one_layer(x, np.ones((32, 256), np.float32), np.ones((64, 32), np.float32)))
-    worst = found.worst("0", "fprop")
+    report = budget(one_layer(x, np.ones((32, 256), np.float32), np.ones((64, 32), np.float32)))
+    worst = report.worst("0", "fprop")
     tile = worst.tiles[0]
     assert (tile.operand, tile.rows, tile.columns) == ("input", (17, 18), (128, 256))
     assert tile.share == 1.0
@@ -205,12 +205,12 @@ def test_the_worst_tile_holds_what_was_planted_and_explains_its_cast() -> None:
     scale = fp.encode_scaled(x, "e4m3", fp.scalings.TILE_1X128).scales[17, 1]
     assert tile.values[0].scale == scale
     values = fp.quantize_scaled(x, "e4m3", fp.scalings.TILE_1X128)
-    for each in tile.values:
-        assert (each.value, each.rounded) == (x[each.place], values[each.place])
+    for value in tile.values:
+        assert (value.value, value.rounded) == (x[value.place], values[value.place])
     text = str(worst)
     assert text.startswith("0, fprop of input by weight: relative error ")
     assert str(fp.explain(np.float32(x[place] / scale), "e4m3", overflow="saturate_finite")).splitlines()[0] in text
-    turned = found.worst("0", "wgrad").tiles[0]
+    turned = report.worst("0", "wgrad").tiles[0]
     assert turned.operand == "input"
     assert turned.columns[0] <= turned.values[0].place[1] < turned.columns[1]
 
@@ -229,16 +229,16 @@ def test_overflow_is_infinite_and_ranked_first() -> None:
     with torch.no_grad():
         model[1].weight.mul_(1e6)
     r = recorded(model, torch.randn(64, 128, generator=torch.Generator().manual_seed(0)))
-    found = budget(r, "FP16")
-    row = found.row("1", "fprop")
+    report = budget(r, "FP16")
+    row = report.row("1", "fprop")
     assert row.joint == math.inf
-    assert found.ranking[0][0] == "1"
-    assert str(found).startswith("1 contributes most: its fprop overflows, mostly from ")
+    assert report.ranking[0][0] == "1"
+    assert str(report).startswith("1 contributes most: its fprop overflows, mostly from ")
 
 
 def test_products_that_are_zero_are_no_error() -> None:
-    found = budget(one_layer(np.zeros((64, 128), np.float32), normal(32, 128), normal(64, 32, seed=1)))
-    row = found.row("0", "fprop")
+    report = budget(one_layer(np.zeros((64, 128), np.float32), normal(32, 128), normal(64, 32, seed=1)))
+    row = report.row("0", "fprop")
     assert (row.joint, row.rounding_b, row.severity) == (0, 0, 0)
     assert math.isnan(row.lines)
 
@@ -250,14 +250,14 @@ def test_the_picture_has_a_bar_of_the_error_for_each_product(two_layers: Any) ->
     pytest.importorskip("matplotlib").use("Agg")
     import matplotlib.pyplot as plt
 
-    found = budget(two_layers, "DEEPSEEK_V3_POW2")
-    ax = found.plot()
+    report = budget(two_layers, "DEEPSEEK_V3_POW2")
+    ax = report.plot()
     ends: dict[float, float] = {}
     for bar in ax.patches:
         if bar.get_height():
             y = round(bar.get_y() + bar.get_height() / 2, 6)
             ends[y] = max(ends.get(y, 0.0), bar.get_x() + bar.get_width())
-    assert [ends[y] for y in sorted(ends)] == pytest.approx([row.joint for row in found.rows])
+    assert [ends[y] for y in sorted(ends)] == pytest.approx([row.joint for row in report.rows])
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert legend[:2] == ["rounding a", "rounding b"]
     assert "inherited" not in legend
@@ -334,8 +334,8 @@ def test_bad_input_is_refused_in_a_sentence(
 def test_runs_that_parted_are_told_from_one_that_inherits(two_layers: Any) -> None:
     model = linears(128, 128, 128, seed=1)
     batches = [torch.randn(128, 128, generator=torch.Generator().manual_seed(i)) for i in range(2)]
-    found = budget(two_layers, arriving=recorded(model, *batches))
-    assert found.notes[0] == "Weights of the two runs differ at step 1, which counts as inherited: 0 and 1."
+    report = budget(two_layers, arriving=recorded(model, *batches))
+    assert report.notes[0] == "Weights of the two runs differ at step 1, which counts as inherited: 0 and 1."
     same = budget(two_layers, arriving=two_layers)
     assert same.notes == ()
     assert all(row.inherited == 0 and row.total == row.joint for row in same.rows)

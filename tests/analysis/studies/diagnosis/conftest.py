@@ -34,5 +34,5 @@ def usual(of_healthy: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def tensor() -> Any:
-    """In one recipe, and in no folder."""
+    """Diagnose the healthy model in one recipe, without a folder."""
     return diagnosed(*healthy(), recipes="FP8_TENSOR")

@@ -32,7 +32,7 @@ class Shrunk(nn.Module):  # type: ignore[misc, name-defined]
 
 
 def shrunk() -> tuple[Any, list[Any]]:
-    """That model, and two batches."""
+    """Return the shrunk model and two batches."""
     torch.manual_seed(0)
     return Shrunk(), [torch.randn(128, 128) for _ in range(2)]
 
@@ -58,7 +58,7 @@ def healthy(*widths: int) -> tuple[Any, list[Any]]:
 
 
 def squared(model: Any, x: Any) -> Any:
-    """A loss whose gradients are about as large as values."""
+    """Compute a loss whose gradients are about as large as values."""
     return model(x).square().sum()
 
 
@@ -67,5 +67,5 @@ def quiet(share: float, text: str) -> None:
 
 
 def diagnosed(model: Any, batches: Any, **options: Any) -> fp.analysis.Diagnosis:
-    """A diagnosis of that loss."""
+    """Diagnose a model by that loss."""
     return fp.analysis.diagnose(model, batches, squared, **{"progress": quiet, **options})

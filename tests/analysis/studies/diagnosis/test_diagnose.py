@@ -28,22 +28,22 @@ def test_tiny_weights_without_scales_are_named_first(raw: Any) -> None:
 
 
 def test_scales_cure_tiny_weights(raw: Any, of_shrunk: Path) -> None:
-    found = diagnosed(*shrunk(), recipes=["FP8_RAW", "FP8_TENSOR"], out=of_shrunk)
-    assert found.sentences[0].startswith("All 3 linear layers can use FP8_TENSOR on H100 as they are")
-    assert "FP8_RAW does not fit b (3 products): its fprop is off by 100 %" in found.answer
-    assert set(found.plan.assignment.values()) == {"FP8_TENSOR"}
+    diagnosis = diagnosed(*shrunk(), recipes=["FP8_RAW", "FP8_TENSOR"], out=of_shrunk)
+    assert diagnosis.sentences[0].startswith("All 3 linear layers can use FP8_TENSOR on H100 as they are")
+    assert "FP8_RAW does not fit b (3 products): its fprop is off by 100 %" in diagnosis.answer
+    assert set(diagnosis.plan.assignment.values()) == {"FP8_TENSOR"}
 
 
 def test_an_outlier_channel_in_int8_is_named_first() -> None:
-    found = diagnosed(*outlier(), recipes={"INT8": INT8})
-    first = found.sentences[0]
+    diagnosis = diagnosed(*outlier(), recipes={"INT8": INT8})
+    first = diagnosis.sentences[0]
     assert first.startswith("Layer 0 cannot use INT8 on H100 as it is: its fprop is off by")
     assert "its input is rounded to INT8 while its largest value is" in first
-    bad = found["0", "wgrad", "INT8"]
+    bad = diagnosis["0", "wgrad", "INT8"]
     assert bad.error < 0.1 < 0.5 < bad.lines  # the channel hides the others in the norm
     assert "single rows or columns of its wgrad" in bad.why
     assert "its input is rounded" in bad.why
-    assert found.ill() == ("0",)
+    assert diagnosis.ill() == ("0",)
 
 
 def test_sums_that_keep_few_bits_are_promoted() -> None:
@@ -53,11 +53,11 @@ def test_sums_that_keep_few_bits_are_promoted() -> None:
         model[0].weight.copy_(torch.rand(32, 8192))
     batches = [torch.rand(32, 8192) for _ in range(2)]
     recipe = fp.torch.RECIPES["DEEPSEEK_V3_UNPROMOTED"]
-    found = diagnosed(model, batches, recipes={"FAST": recipe}, limit=0.04)
-    one = found["0", "fprop", "FAST"]
+    diagnosis = diagnosed(model, batches, recipes={"FAST": recipe}, limit=0.04)
+    one = diagnosis["0", "fprop", "FAST"]
     assert (one.fits, one.cause) == (False, "sums")
-    assert found.promoted["0", "fprop", "FAST"] < one.error / 10
-    assert "it is summed by hopper_e4m3_f32, which keeps 13 fraction bits; promote its sums" in found.sentences[0]
+    assert diagnosis.promoted["0", "fprop", "FAST"] < one.error / 10
+    assert "it is summed by hopper_e4m3_f32, which keeps 13 fraction bits; promote its sums" in diagnosis.sentences[0]
 
 
 def test_a_healthy_model_goes_as_it_is(usual: Any) -> None:
@@ -83,56 +83,56 @@ def test_a_healthy_model_goes_as_it_is(usual: Any) -> None:
 
 
 def test_sixteen_bits_everywhere_where_fewer_do_not_pay(raw: Any, of_shrunk: Path) -> None:
-    found = diagnosed(
+    diagnosis = diagnosed(
         *shrunk(), recipes="FP8_RAW", limit=0.0065, out=of_shrunk
     )  # only the least of all products is below
-    assert sum(one.fits for one in found.verdicts if one.recipe == "FP8_RAW") == 1
-    assert not found.pays
-    assert set(found.plan.assignment.values()) == {"BF16"}
+    assert sum(one.fits for one in diagnosis.verdicts if one.recipe == "FP8_RAW") == 1
+    assert not diagnosis.pays
+    assert set(diagnosis.plan.assignment.values()) == {"BF16"}
     assert (
         "Recommended: BF16 everywhere, since FP8_RAW fits 1 of 8 products, which would save less than 10 %"
-        in found.answer
+        in diagnosis.answer
     )
 
 
 def test_a_part_of_the_best_recipe_is_taken_where_all_of_it_is_too_much() -> None:
     coarse = fp.torch.RECIPES["FP8_TENSOR"].replace(input_fmt="e5m2", weight_fmt="e5m2")
-    found = diagnosed(*healthy(), recipes={"FP8_TENSOR": "FP8_TENSOR", "COARSE": coarse}, limit=0.04)
-    joint = {row.recipe: row.gradient_error for row in found.sensitivity.joint}
-    fits = {name: sum(one.fits for one in found.verdicts if one.recipe == name) for name in joint}
+    diagnosis = diagnosed(*healthy(), recipes={"FP8_TENSOR": "FP8_TENSOR", "COARSE": coarse}, limit=0.04)
+    joint = {row.recipe: row.gradient_error for row in diagnosis.sensitivity.joint}
+    fits = {name: sum(one.fits for one in diagnosis.verdicts if one.recipe == name) for name in joint}
     assert fits["FP8_TENSOR"] == 8 > fits["COARSE"]
     assert joint["FP8_TENSOR"] > 0.04  # at once; what fits COARSE would be within the limit, and saves less
-    assert found.low == "FP8_TENSOR"
-    assert found.plan.measured <= 0.04
-    assert list(found.plan.assignment.values()).count("FP8_TENSOR") == 7
+    assert diagnosis.low == "FP8_TENSOR"
+    assert diagnosis.plan.measured <= 0.04
+    assert list(diagnosis.plan.assignment.values()).count("FP8_TENSOR") == 7
     assert (
         "With all products in FP8_TENSOR at once, the gradients are 4.2 % off, beyond the limit, and the loss"
-        in found.sentences[1]
+        in diagnosis.sentences[1]
     )
 
 
 def test_nothing_fits(usual: Any, of_healthy: Path) -> None:
-    found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
-    assert "None of the 3 linear layers can use FP8_TENSOR as it is." in found.sentences
+    diagnosis = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
+    assert "None of the 3 linear layers can use FP8_TENSOR as it is." in diagnosis.sentences
     assert (
-        "since its input and weight are rounded to E4M3" in found.sentences[0]
+        "since its input and weight are rounded to E4M3" in diagnosis.sentences[0]
     )  # by which each is off by about as much
-    assert set(found.plan.assignment.values()) == {"BF16"}
+    assert set(diagnosis.plan.assignment.values()) == {"BF16"}
 
 
 def test_of_two_operands_the_one_with_the_farthest_value_is_named(
     usual: Any, of_healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verdict, "_ratio", lambda recording, layer, which: 500.0 if which == "weight" else 2.0)
-    found = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
+    diagnosis = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
     said = "its input and weight are rounded to E4M3 while the weight's largest value is 500 times the median"
-    assert said in found.sentences[0]
+    assert said in diagnosis.sentences[0]
 
 
 def test_a_budget_of_bits(raw: Any, usual: Any, of_shrunk: Path, of_healthy: Path) -> None:
-    found = diagnosed(*healthy(), bits=8.2, out=of_healthy)
-    assert found.plan.cost <= 8.2
-    assert found.missed is None
+    diagnosis = diagnosed(*healthy(), bits=8.2, out=of_healthy)
+    assert diagnosis.plan.cost <= 8.2
+    assert diagnosis.missed is None
     missed = diagnosed(*shrunk(), recipes="FP8_RAW", bits=8.5, out=of_shrunk)
     assert (missed.missed, missed.plan.assignment) == (8.5, raw.plan.assignment)
     assert "No plan of products that fit takes as few as 8.5 bits a value: the fewest are 11." in missed.answer
@@ -152,9 +152,9 @@ def test_the_model_stays_as_it_is() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_modes_have_the_same_rows(training: bool, tensor: Any) -> None:
     model, batches = healthy()
-    found = tensor if training else diagnosed(model.eval(), batches, recipes="FP8_TENSOR")
+    diagnosis = tensor if training else diagnosed(model.eval(), batches, recipes="FP8_TENSOR")
     assert model.training == training
-    row = found.budget.row("2", "wgrad")
+    row = diagnosis.budget.row("2", "wgrad")
     assert row.batches == 2
     assert row.inherited > 0
 
@@ -176,31 +176,31 @@ def test_what_differs_between_batches_is_not_called_noise() -> None:
 
 def test_one_batch_says_nothing_of_others() -> None:
     model, batches = healthy()
-    found = diagnosed(model, batches[:1], recipes="FP8_TENSOR")
-    assert "on one batch, so that other batches may differ" in found.answer
+    diagnosis = diagnosed(model, batches[:1], recipes="FP8_TENSOR")
+    assert "on one batch, so that other batches may differ" in diagnosis.answer
 
 
 def test_convolutions_are_diagnosed_and_attention_is_named() -> None:
     torch.manual_seed(0)
-    found = fp.analysis.diagnose(
+    diagnosis = fp.analysis.diagnose(
         Convolutional(), [(torch.randn(16, 3, 8, 8), torch.randn(16, 8)) for _ in range(2)],
         lambda model, batch: (model(batch[0]) - batch[1]).square().mean(), recipes="FP8_TENSOR", progress=quiet,
     )  # fmt: skip
-    assert found.layers == ("features.0", "hidden", "head")
-    assert found.sentences[1].startswith("features.0 cannot either: its fprop, off by 3.7 % itself")
-    assert found.sentences[2] == "Only head of 3 layers can use FP8_TENSOR as it is."
-    row = found["features.0", "wgrad", "FP8_TENSOR"]
+    assert diagnosis.layers == ("features.0", "hidden", "head")
+    assert diagnosis.sentences[1].startswith("features.0 cannot either: its fprop, off by 3.7 % itself")
+    assert diagnosis.sentences[2] == "Only head of 3 layers can use FP8_TENSOR as it is."
+    row = diagnosis["features.0", "wgrad", "FP8_TENSOR"]
     assert 0.02 < row.error < 0.06
     assert 0 < row.inherited < 1  # signs of ReLU and places of the pool differ, too
-    assert {each.layers for each in found.plan.to_recipe().overrides} <= {"hidden", "head"}
+    assert {override.layers for override in diagnosis.plan.to_recipe().overrides} <= {"hidden", "head"}
     codes = [torch.randint(0, 16, (8, 12)) for _ in range(2)]
-    found = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
-    assert found.layers == ("qkv", "out", "head")
-    assert any("no recipe of linear layers names attention" in note for note in found.notes)
-    assert {one.layer for one in found.alone} == {"attention.scores", "attention.values"}
-    assert found.sentences[-1] == "Not judged, and left as it is: tokens."
-    assert "(attention.scores and attention.values) fit FP8_TENSOR" in found.answer
-    assert any("the loss does not run through it: unused." in note for note in found.notes)
+    diagnosis = fp.analysis.diagnose(Attention(), codes, next_token, recipes="FP8_TENSOR", progress=quiet)
+    assert diagnosis.layers == ("qkv", "out", "head")
+    assert any("no recipe of linear layers names attention" in note for note in diagnosis.notes)
+    assert {one.layer for one in diagnosis.alone} == {"attention.scores", "attention.values"}
+    assert diagnosis.sentences[-1] == "Not judged, and left as it is: tokens."
+    assert "(attention.scores and attention.values) fit FP8_TENSOR" in diagnosis.answer
+    assert any("the loss does not run through it: unused." in note for note in diagnosis.notes)
 
 
 class Recurrent(nn.Module):  # type: ignore[misc]
@@ -216,11 +216,11 @@ class Recurrent(nn.Module):  # type: ignore[misc]
 
 def test_recurrent_layers_are_named_as_not_judged() -> None:
     torch.manual_seed(0)
-    found = diagnosed(Recurrent(), [torch.randn(8, 16, 32) for _ in range(2)], recipes="FP8_TENSOR")
-    assert found.unseen == ("lstm", "cell")
-    assert found.sentences[-1] == "Not judged, and left as they are: lstm and cell."
-    assert any("FP8_TENSOR for all that is judged" in sentence for sentence in found.sentences)
-    assert "Not diagnosed, since recurrent layers stay exact: lstm and cell." in found.notes
+    diagnosis = diagnosed(Recurrent(), [torch.randn(8, 16, 32) for _ in range(2)], recipes="FP8_TENSOR")
+    assert diagnosis.unseen == ("lstm", "cell")
+    assert diagnosis.sentences[-1] == "Not judged, and left as they are: lstm and cell."
+    assert any("FP8_TENSOR for all that is judged" in sentence for sentence in diagnosis.sentences)
+    assert "Not diagnosed, since recurrent layers stay exact: lstm and cell." in diagnosis.notes
 
 
 class OwnLinear(nn.Linear):  # type: ignore[misc]
@@ -231,49 +231,51 @@ def test_layers_that_are_more_than_torchs_are_named_with_the_reason() -> None:
     torch.manual_seed(0)
     made = nn.utils.parametrizations.weight_norm(nn.Linear(64, 64))
     model = nn.Sequential(nn.Linear(64, 64), made, OwnLinear(64, 64))
-    found = diagnosed(model, [torch.randn(32, 64) for _ in range(2)], recipes="FP8_TENSOR")
-    assert {one.layer for one in found.alone} == {"1", "2"}
-    assert found.coverage.weights == 1.0
+    diagnosis = diagnosed(model, [torch.randn(32, 64) for _ in range(2)], recipes="FP8_TENSOR")
+    assert {one.layer for one in diagnosis.alone} == {"1", "2"}
+    assert diagnosis.coverage.weights == 1.0
     kept = "a weight made by a parametrization stays exact, until remove_parametrizations makes it a parameter"
-    assert f"Judged by its own errors alone, since {kept}: 1." in found.notes
+    assert f"Judged by its own errors alone, since {kept}: 1." in diagnosis.notes
     assert (
         "Judged by its own errors alone, since a subclass of torch's layer may multiply in another way: 2."
-        in found.notes
+        in diagnosis.notes
     )
-    assert f"Not measured, since {kept}: 1." in found.sensitivity.notes
+    assert f"Not measured, since {kept}: 1." in diagnosis.sensitivity.notes
 
 
 class Twins(nn.Module):  # type: ignore[misc]
-    """How far apart two inputs are, by the same two layers: errors of each do not cancel where the inputs nearly do."""
+    """The distance of two inputs after the same two layers: errors of each do not cancel where the inputs nearly do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.low, self.high = nn.Linear(64, 128), nn.Linear(128, 32)
 
     def forward(self, x: Any) -> Any:
-        one, other = (self.high(torch.relu(self.low(each))) for each in x)
+        one, other = (self.high(torch.relu(self.low(half))) for half in x)
         return (one - other).square().mean(-1)
 
 
 def test_gradients_of_a_small_difference_are_beyond_the_limit_even_in_16_bits() -> None:
     torch.manual_seed(0)
     x = [torch.randn(128, 64) for _ in range(2)]
-    found = fp.analysis.diagnose(
-        Twins(), [torch.stack([each, each + 0.05 * torch.randn(128, 64)]) for each in x],
+    diagnosis = fp.analysis.diagnose(
+        Twins(), [torch.stack([batch, batch + 0.05 * torch.randn(128, 64)]) for batch in x],
         lambda model, batch: model(batch).mean(), recipes="FP8_TENSOR", progress=quiet, limit=0.19,
     )  # fmt: skip
-    worst = max(found.verdicts, key=lambda one: one.gradient_error if one.recipe == "FP8_TENSOR" else 0.0)
+    worst = max(diagnosis.verdicts, key=lambda one: one.gradient_error if one.recipe == "FP8_TENSOR" else 0.0)
     assert worst.error < 0.05
-    assert found.ill()[0] == worst.layer
-    assert found.sentences[0].startswith(f"{worst.layer} cannot use FP8_TENSOR on H100 as it is: its fprop, off by")
+    assert diagnosis.ill()[0] == worst.layer
+    assert diagnosis.sentences[0].startswith(f"{worst.layer} cannot use FP8_TENSOR on H100 as it is: its fprop, off by")
     remedy = r"keep it in BF16, where it is off by 0\.\d+ % and changes the gradients by \d+ %, beyond the limit too\."
-    assert re.search(remedy, found.sentences[0])
-    at = next(i for i, sentence in enumerate(found.sentences) if sentence.startswith("Recommended: BF16 everywhere"))
+    assert re.search(remedy, diagnosis.sentences[0])
+    at = next(
+        i for i, sentence in enumerate(diagnosis.sentences) if sentence.startswith("Recommended: BF16 everywhere")
+    )
     said = r"2 of 5 products, and with all of these at once the gradients are \d+ % off, beyond the limit of 19 %.$"
-    assert re.search(said, found.sentences[at])
+    assert re.search(said, diagnosis.sentences[at])
     said = r"With BF16 itself the gradients are \d+ % off, beyond the limit of 19 %: where "
-    assert re.match(said, found.sentences[at + 1])
-    assert "Of several calls in a step only the first was kept: low and high." in found.notes
+    assert re.match(said, diagnosis.sentences[at + 1])
+    assert "Of several calls in a step only the first was kept: low and high." in diagnosis.notes
 
 
 def test_what_arrives_is_what_quantised_layers_read() -> None:
@@ -283,24 +285,24 @@ def test_what_arrives_is_what_quantised_layers_read() -> None:
 
     model, batches = healthy()
     recipe = fp.torch.RECIPES["FP8_TENSOR"]
-    found = recorded_low(model, batches, squared, 0, recipe, ["0", "2", "4"])
+    diagnosis = recorded_low(model, batches, squared, 0, recipe, ["0", "2", "4"])
     quantised = copy.deepcopy(model)
     fp.torch.quantize_linears(quantised, recipe)
     wanted = recorded(quantised, batches, squared, 0)
-    assert found.operands.keys() == wanted.operands.keys()
+    assert diagnosis.operands.keys() == wanted.operands.keys()
     for key, x in wanted.operands.items():
-        fp.testing.assert_bits_equal(found.operands[key], x)
+        fp.testing.assert_bits_equal(diagnosis.operands[key], x)
 
 
 def test_a_model_that_is_one_layer() -> None:
     torch.manual_seed(0)
-    found = diagnosed(nn.Linear(128, 64), [torch.randn(128, 128)], recipes="FP8_TENSOR")
-    assert found.layers == ("",)
-    assert found.rows()[0][0] == "the model"
-    assert "The one linear layer can use" in str(found)
+    diagnosis = diagnosed(nn.Linear(128, 64), [torch.randn(128, 128)], recipes="FP8_TENSOR")
+    assert diagnosis.layers == ("",)
+    assert diagnosis.rows()[0][0] == "the model"
+    assert "The one linear layer can use" in str(diagnosis)
 
 
 def test_layers_are_chosen(usual: Any, of_healthy: Path) -> None:
-    found = diagnosed(*healthy(), recipes="FP8_TENSOR", layers=["2", "4"], out=of_healthy)
-    assert found.layers == ("2", "4")
-    assert any("layers= names: 0." in note for note in found.notes)
+    diagnosis = diagnosed(*healthy(), recipes="FP8_TENSOR", layers=["2", "4"], out=of_healthy)
+    assert diagnosis.layers == ("2", "4")
+    assert any("layers= names: 0." in note for note in diagnosis.notes)

@@ -19,8 +19,15 @@ from tests.analysis.studies.diagnosis.models import diagnosed, healthy, nn, quie
 # ---- work that goes on
 
 
-def figures(found: Any) -> tuple[Any, ...]:
-    return found.verdicts, found.sensitivity, found.plan.assignment, found.plan.measured, found.budgets, found.answer
+def figures(diagnosis: Any) -> tuple[Any, ...]:
+    return (
+        diagnosis.verdicts,
+        diagnosis.sensitivity,
+        diagnosis.plan.assignment,
+        diagnosis.plan.measured,
+        diagnosis.budgets,
+        diagnosis.answer,
+    )
 
 
 def test_the_same_call_goes_on(tensor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +96,10 @@ def test_names_are_untrusted(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential()
     model.add_module("<b>\x1b[31m", nn.Linear(128, 128))
-    found = diagnosed(model, [torch.randn(128, 128)], recipes="FP8_TENSOR", limit=0.001)
-    text = found.page(tmp_path / "page.html").read_text()
-    assert "<b>" not in text + found._repr_html_()
-    assert "\x1b" not in text + found.answer
+    diagnosis = diagnosed(model, [torch.randn(128, 128)], recipes="FP8_TENSOR", limit=0.001)
+    text = diagnosis.page(tmp_path / "page.html").read_text()
+    assert "<b>" not in text + diagnosis._repr_html_()
+    assert "\x1b" not in text + diagnosis.answer
 
 
 def test_the_table_has_every_product(usual: Any) -> None:
@@ -112,14 +119,14 @@ def test_the_table_has_every_product(usual: Any) -> None:
 
 
 def test_a_recipe_that_a_layer_cannot_have_is_said() -> None:
-    found = diagnosed(*healthy(120, 128, 128), recipes=["FP8_TENSOR", "DEEPSEEK_V3"])
-    one = found["0", "fprop", "DEEPSEEK_V3"]
+    diagnosis = diagnosed(*healthy(120, 128, 128), recipes=["FP8_TENSOR", "DEEPSEEK_V3"])
+    one = diagnosis["0", "fprop", "DEEPSEEK_V3"]
     assert not one.fits
     assert one.why == (
         "its fprop cannot be planned, since its 120 terms are not a multiple of 128, the terms that share a scale or a "
         "transform, which fp.train and Transformer Engine require; fp.torch.quantize_linears would pad them with zeros"
     )
-    assert found.low == "FP8_TENSOR"
+    assert diagnosis.low == "FP8_TENSOR"
     assert not math.isnan(one.error)
 
 
@@ -174,70 +181,74 @@ def sequences() -> list[Any]:
 
 def test_multi_head_attention_and_its_projections_are_judged_by_the_budget(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
-    found = fp.analysis.diagnose(Heads(), sequences(), mean_squared, recipes="FP8_TENSOR", progress=quiet)
+    diagnosis = fp.analysis.diagnose(Heads(), sequences(), mean_squared, recipes="FP8_TENSOR", progress=quiet)
     parts = ("heads.in_proj", "heads.attention.scores", "heads.attention.values", "heads.out_proj")
-    assert tuple(dict.fromkeys(one.layer for one in found.alone)) == parts
+    assert tuple(dict.fromkeys(one.layer for one in diagnosis.alone)) == parts
     for layer in parts:
-        budget = fp.analysis.budget(found.recording, recipe="FP8_TENSOR", layers=layer)
+        budget = fp.analysis.budget(diagnosis.recording, recipe="FP8_TENSOR", layers=layer)
         for row in budget.rows:
             (verdict,) = (
-                one for one in found.alone if (one.layer, one.product, one.recipe) == (layer, row.product, "FP8_TENSOR")
+                one
+                for one in diagnosis.alone
+                if (one.layer, one.product, one.recipe) == (layer, row.product, "FP8_TENSOR")
             )
             assert (verdict.error, verdict.fits) == (row.joint, row.joint <= 0.1)
-    assert found.coverage.weights == found.coverage.multiplications == 1.0
-    page = found.page(tmp_path / "report.html").read_text()
+    assert diagnosis.coverage.weights == diagnosis.coverage.multiplications == 1.0
+    page = diagnosis.page(tmp_path / "report.html").read_text()
     assert all(f">{layer}</td>" in page for layer in parts)
-    assert "12 of 12 products of attention and of weights multiplied by hand" in found.answer
-    assert not any(sentence.startswith("Not judged") for sentence in found.sentences)
+    assert "12 of 12 products of attention and of weights multiplied by hand" in diagnosis.answer
+    assert not any(sentence.startswith("Not judged") for sentence in diagnosis.sentences)
 
 
 @pytest.mark.parametrize("recipes", [["FP16"], ["FP16", "FP8_TENSOR"]])
 def test_scores_that_overflow_are_said_first(recipes: list[str]) -> None:
     model, batches = Loud(), sequences()
-    found = fp.analysis.diagnose(model, batches, mean_squared, recipes=recipes, progress=quiet)
-    q, k = (found.recording.operands[1, "attention", which] for which in ("query", "key"))
+    diagnosis = fp.analysis.diagnose(model, batches, mean_squared, recipes=recipes, progress=quiet)
+    q, k = (diagnosis.recording.operands[1, "attention", which] for which in ("query", "key"))
     assert np.abs(q @ k.swapaxes(-2, -1)).max() > 65504
-    assert found.sentences[0].startswith(
+    assert diagnosis.sentences[0].startswith(
         "attention.scores cannot use FP16 on H100: its fprop overflows, since it reaches "
     )
-    assert found.sentences[0].endswith(" and FP16 ends at 65,504.")
+    assert diagnosis.sentences[0].endswith(" and FP16 ends at 65,504.")
 
 
 def test_one_recipe_everywhere_is_preferred_to_a_mix_that_saves_little() -> None:
     model, batches = healthy(128, 256, 256, 128)
-    found = fp.analysis.diagnose(
+    diagnosis = fp.analysis.diagnose(
         model, batches, mean_squared, recipes=["BF16", "FP8_TENSOR", "NVFP4"], on="B200", limit=0.149, progress=quiet
     )  # fmt: skip
-    assert any(one.fits for one in found.verdicts if one.recipe == "NVFP4")  # a mix of 6.5 bits, 13 % off
-    assert set(found.plan.assignment.values()) == {"FP8_TENSOR"}
-    assert found.low == "FP8_TENSOR"
-    assert found.plan.measured < 0.06
+    assert any(one.fits for one in diagnosis.verdicts if one.recipe == "NVFP4")  # a mix of 6.5 bits, 13 % off
+    assert set(diagnosis.plan.assignment.values()) == {"FP8_TENSOR"}
+    assert diagnosis.low == "FP8_TENSOR"
+    assert diagnosis.plan.measured < 0.06
 
 
 def test_the_layer_in_which_an_error_begins_comes_before_what_inherits_it() -> None:
     from fpsim.analysis.studies.diagnosis.diagnosed import ill_layers
 
-    found = fp.analysis.diagnose(
+    diagnosis = fp.analysis.diagnose(
         *healthy(128, 256, 256, 128), mean_squared, recipes=["BF16", "FP8_TENSOR"], limit=0.02, progress=quiet
     )  # fmt: skip
-    assert set(ill_layers(found, "FP8_TENSOR")) == {"0", "2", "4"}
+    assert set(ill_layers(diagnosis, "FP8_TENSOR")) == {"0", "2", "4"}
     for first in ("0", "2", "4"):  # as if the others had all of their error from before
         verdicts = tuple(
-            dataclasses.replace(one, inherited=0.0 if one.layer == first else 10 * one.error) for one in found.verdicts
+            dataclasses.replace(one, inherited=0.0 if one.layer == first else 10 * one.error)
+            for one in diagnosis.verdicts
         )
-        assert ill_layers(dataclasses.replace(found, verdicts=verdicts), "FP8_TENSOR")[0] == first
+        assert ill_layers(dataclasses.replace(diagnosis, verdicts=verdicts), "FP8_TENSOR")[0] == first
 
 
 def test_a_cache_of_keys_and_values_is_a_product_of_its_own() -> None:
     torch.manual_seed(1)
     batches = [torch.randn(2, 32, 64) for _ in range(2)]  # 8 heads of all sequences, which are all looked at
-    found = fp.analysis.diagnose(Heads(), batches, mean_squared, recipes="FP8_TENSOR", progress=quiet)
-    caches = {one.layer: one for one in found.alone if one.product == "product with a KV cache"}
+    diagnosis = fp.analysis.diagnose(Heads(), batches, mean_squared, recipes="FP8_TENSOR", progress=quiet)
+    caches = {one.layer: one for one in diagnosis.alone if one.product == "product with a KV cache"}
     assert set(caches) == {"heads.attention.scores", "heads.attention.values"}
     lost = whole = 0.0
     for step in (1, 2):
         q, k = (
-            found.recording.operands[step, "heads.attention", which].reshape(8, 32, 16) for which in ("query", "key")
+            diagnosis.recording.operands[step, "heads.attention", which].reshape(8, 32, 16)
+            for which in ("query", "key")
         )
         for head in range(8):
             kept = np.asarray(fp.encode_scaled(np.ascontiguousarray(k[head]), "e4m3", fp.scalings.TENSOR))
@@ -246,6 +257,6 @@ def test_a_cache_of_keys_and_values_is_a_product_of_its_own() -> None:
     scores = caches["heads.attention.scores"]
     assert scores.error == pytest.approx((lost / whole) ** 0.5, rel=1e-4)
     assert 8 < scores.bits < 8.1  # with a scale for each head's keys
-    assert any(sentence.startswith("A KV cache in FP8_TENSOR fits: ") for sentence in found.sentences)
+    assert any(sentence.startswith("A KV cache in FP8_TENSOR fits: ") for sentence in diagnosis.sentences)
     strict = fp.analysis.diagnose(Heads(), batches, mean_squared, recipes="FP8_TENSOR", limit=0.02, progress=quiet)
     assert any("A KV cache in FP8_TENSOR does not fit heads.attention." in sentence for sentence in strict.sentences)

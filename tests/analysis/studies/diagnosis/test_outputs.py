@@ -53,18 +53,18 @@ def test_single_products_change_outputs_by_the_same_bits_without_a_loss() -> Non
         nn.Linear(64, 64), nn.ReLU(inplace=True), nn.Linear(64, 64), nn.Dropout(0.3), nn.Linear(64, 8)
     )
     batches = [torch.randn(64, 64) for _ in range(2)]
-    found = fp.analysis.sensitivity(model, batches, recipes=["FP8_TENSOR", "BF16"])
+    diagnosis = fp.analysis.sensitivity(model, batches, recipes=["FP8_TENSOR", "BF16"])
     wanted = fp.analysis.sensitivity(
         model, batches, lambda model, x: model(x).square().mean(), recipes=["FP8_TENSOR", "BF16"], products="fprop"
     )
-    for mine, row in zip(found.rows, wanted.rows, strict=True):
+    for mine, row in zip(diagnosis.rows, wanted.rows, strict=True):
         names = ("layer", "recipe", "output_error", "output_spread", "output_cosine", "elements")
         assert [getattr(mine, name) for name in names] == [getattr(row, name) for name in names]
         assert math.isnan(mine.gradient_error)
         assert math.isnan(mine.loss_change)
-    assert not found.has_loss
-    assert "no loss, outputs alone" in str(found)
-    assert found.ranking()[0].output_error == max(row.output_error for row in found.rows)
+    assert not diagnosis.has_loss
+    assert "no loss, outputs alone" in str(diagnosis)
+    assert diagnosis.ranking()[0].output_error == max(row.output_error for row in diagnosis.rows)
     with pytest.raises(ValueError, match="products must have 'fprop' without a loss"):
         fp.analysis.sensitivity(model, batches, recipes="BF16", products="wgrad")
 
@@ -130,13 +130,13 @@ class Twice(nn.Module):  # type: ignore[misc]
 def test_what_alone_changes_the_outputs_too_much_does_not_fit() -> None:
     torch.manual_seed(1)
     batches = [(x, x + 0.05 * torch.randn(64, 64)) for x in (torch.randn(64, 64) for _ in range(2))]
-    found = judged(Twice(), batches, recipes="FP8_TENSOR")
-    one = found["first", "fprop", "FP8_TENSOR"]
+    diagnosis = judged(Twice(), batches, recipes="FP8_TENSOR")
+    one = diagnosis["first", "fprop", "FP8_TENSOR"]
     assert one.error < 0.1 < one.output_error
     assert one.why.startswith("its fprop, off by 3.7 % itself, changes the model's outputs by")
-    assert found.ill() == ("first",)
-    assert found["last", "fprop", "FP8_TENSOR"].fits
-    assert found.plan.assignment == {("first", "fprop"): "BF16", ("last", "fprop"): "FP8_TENSOR"}
+    assert diagnosis.ill() == ("first",)
+    assert diagnosis["last", "fprop", "FP8_TENSOR"].fits
+    assert diagnosis.plan.assignment == {("first", "fprop"): "BF16", ("last", "fprop"): "FP8_TENSOR"}
 
 
 def test_planted_layers_are_named_first_with_their_causes() -> None:
@@ -154,16 +154,16 @@ def test_planted_layers_are_named_first_with_their_causes() -> None:
 def test_convolutions_and_attention_without_a_loss() -> None:
     torch.manual_seed(0)
     images = [(torch.randn(16, 3, 8, 8),) for _ in range(2)]
-    found = judged(Convolutional(), images, recipes="FP8_TENSOR")
-    assert found.layers == ("features.0", "hidden", "head")
-    for layer in found.layers:
-        budget = fp.analysis.budget(found.recording, recipe="FP8_TENSOR", layers=layer)
-        assert found[layer, "fprop", "FP8_TENSOR"].error == budget.row(layer, "fprop").joint
+    diagnosis = judged(Convolutional(), images, recipes="FP8_TENSOR")
+    assert diagnosis.layers == ("features.0", "hidden", "head")
+    for layer in diagnosis.layers:
+        budget = fp.analysis.budget(diagnosis.recording, recipe="FP8_TENSOR", layers=layer)
+        assert diagnosis[layer, "fprop", "FP8_TENSOR"].error == budget.row(layer, "fprop").joint
     codes = [torch.randint(0, 16, (8, 12)) for _ in range(2)]
-    found = judged(Attention(), codes, recipes="FP8_TENSOR")
-    assert {one.layer for one in found.alone} == {"attention.scores", "attention.values"}
-    budget = fp.analysis.budget(found.recording, recipe="FP8_TENSOR", layers="attention")
-    for one in found.alone:
+    diagnosis = judged(Attention(), codes, recipes="FP8_TENSOR")
+    assert {one.layer for one in diagnosis.alone} == {"attention.scores", "attention.values"}
+    budget = fp.analysis.budget(diagnosis.recording, recipe="FP8_TENSOR", layers="attention")
+    for one in diagnosis.alone:
         if (one.recipe, one.product) == ("FP8_TENSOR", "fprop"):
             row = budget.row(one.layer, "fprop")
             assert (one.error, one.lines) == (row.joint, row.lines)
@@ -178,12 +178,12 @@ def test_the_same_call_goes_on_without_a_loss(tight: Any, tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         judged(*healthy(), progress=stopped, **options)
     for _ in range(2):
-        found = judged(*healthy(), **options)
-        assert found.verdicts == tight.verdicts
-        assert (found.plan.assignment, found.plan.measured) == (tight.plan.assignment, tight.plan.measured)
-        assert found.answer == tight.answer
+        diagnosis = judged(*healthy(), **options)
+        assert diagnosis.verdicts == tight.verdicts
+        assert (diagnosis.plan.assignment, diagnosis.plan.measured) == (tight.plan.assignment, tight.plan.measured)
+        assert diagnosis.answer == tight.answer
         for name, budget in tight.budgets.items():
-            assert to_text(found.budgets[name]) == to_text(budget)  # NaN included
+            assert to_text(diagnosis.budgets[name]) == to_text(budget)  # NaN included
     with pytest.raises(ValueError, match="out must hold"):
         diagnosed(*healthy(), **options)
 
@@ -249,29 +249,33 @@ def words() -> list[Any]:
 
 @pytest.mark.parametrize("diagnose", [judged, diagnosed])
 def test_an_overflow_is_said_before_what_inherits_it_and_bf16_is_added(diagnose: Any) -> None:
-    found = diagnose(Encoder().scaled("q", "k", 2.0**18), words(), recipes="FP16")
-    assert found.sentences[0].startswith("blocks.0.q cannot use FP16 on H100: its fprop overflows, since it reaches ")
-    assert found.sentences[0].endswith(" and FP16 ends at 65,504.")
-    assert found.sentences[1].startswith("attention.scores cannot use FP16 on H100: its fprop overflows, since ")
-    assert "of its query is above the largest number of FP16" in found.sentences[1]
-    assert set(found.plan.assignment.values()) == {"BF16"}
-    assert any(note.startswith("BF16 was added, since values of up to ") for note in found.notes)
+    diagnosis = diagnose(Encoder().scaled("q", "k", 2.0**18), words(), recipes="FP16")
+    assert diagnosis.sentences[0].startswith(
+        "blocks.0.q cannot use FP16 on H100: its fprop overflows, since it reaches "
+    )
+    assert diagnosis.sentences[0].endswith(" and FP16 ends at 65,504.")
+    assert diagnosis.sentences[1].startswith("attention.scores cannot use FP16 on H100: its fprop overflows, since ")
+    assert "of its query is above the largest number of FP16" in diagnosis.sentences[1]
+    assert set(diagnosis.plan.assignment.values()) == {"BF16"}
+    assert any(note.startswith("BF16 was added, since values of up to ") for note in diagnosis.notes)
 
 
 def test_the_origin_of_an_error_comes_before_what_inherits_more_than_it_adds() -> None:
-    found = judged(Encoder().scaled("v", "o", 2.0**-7), words(), recipes="FP8_RAW")
-    assert found.ill() == ("blocks.0.v", "blocks.0.o")
-    origin, heir = (found[f"blocks.0.{name}", "fprop", "FP8_RAW"] for name in "vo")
+    diagnosis = judged(Encoder().scaled("v", "o", 2.0**-7), words(), recipes="FP8_RAW")
+    assert diagnosis.ill() == ("blocks.0.v", "blocks.0.o")
+    origin, heir = (diagnosis[f"blocks.0.{name}", "fprop", "FP8_RAW"] for name in "vo")
     assert origin.inherited == 0 < 0.5 < origin.error
     assert heir.inherited > heir.error > 0.1
-    assert found.sentences[0].startswith("blocks.0.v cannot use FP8_RAW on H100 as it is: its fprop is off by 100 %")
-    assert found["blocks.1.v", "fprop", "FP8_RAW"].fits  # what it inherits is no fault of its own
+    assert diagnosis.sentences[0].startswith(
+        "blocks.0.v cannot use FP8_RAW on H100 as it is: its fprop is off by 100 %"
+    )
+    assert diagnosis["blocks.1.v", "fprop", "FP8_RAW"].fits  # what it inherits is no fault of its own
 
 
 def test_layers_judged_alone_are_kept_in_the_plan() -> None:
-    found = judged(Encoder(), words(), recipes="FP8_TENSOR")
-    assert found.plan.kept == ("attention",)
-    assert "Kept as they are, and not counted by the budget: attention." in str(found.plan)
+    diagnosis = judged(Encoder(), words(), recipes="FP8_TENSOR")
+    assert diagnosis.plan.kept == ("attention",)
+    assert "Kept as they are, and not counted by the budget: attention." in str(diagnosis.plan)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
@@ -279,11 +283,11 @@ def test_models_of_other_dtypes_inherit_what_a_budget_says(dtype: str) -> None:
     model, batches = healthy()
     kind = getattr(torch, dtype)
     model, batches = model.to(kind), [x.to(kind) for x in batches]
-    found = judged(model, batches, recipes="FP8_TENSOR")
-    recipe = found.sensitivity.recipes["FP8_TENSOR"]
+    diagnosis = judged(model, batches, recipes="FP8_TENSOR")
+    recipe = diagnosis.sensitivity.recipes["FP8_TENSOR"]
     low = recorded_low(model, batches, None, 0, recipe, ["0", "2", "4"])
-    budget = fp.analysis.budget(found.recording, recipe=recipe, on=None, arriving=low)
-    for layer in found.layers:
-        row, one = budget.row(layer, "fprop"), found[layer, "fprop", "FP8_TENSOR"]
+    budget = fp.analysis.budget(diagnosis.recording, recipe=recipe, on=None, arriving=low)
+    for layer in diagnosis.layers:
+        row, one = budget.row(layer, "fprop"), diagnosis[layer, "fprop", "FP8_TENSOR"]
         assert one.error == row.joint
         assert one.inherited == pytest.approx(row.inherited, rel=1e-2)

@@ -1,4 +1,4 @@
-"""What cannot be diagnosed is refused in one sentence, before the long work."""
+"""Tests that a model which cannot be diagnosed is refused in one sentence, before the long work."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def refused(error: type[Exception], match: str, *, of: Any = None, **changes: An
     model, batches = healthy()
     arguments = {"model": model if of is None else of, "batches": batches, "loss": squared} | changes
     first = [arguments.pop(name) for name in ("model", "batches", "loss")]
-    with pytest.raises(error, match=match) as found:
+    with pytest.raises(error, match=match) as diagnosis:
         fp.analysis.diagnose(*first, progress=quiet, **arguments)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(diagnosis.value)
 
 
 def test_models() -> None:

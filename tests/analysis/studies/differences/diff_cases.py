@@ -29,15 +29,15 @@ def diff(*args: Any, **keywords: Any) -> Any:
 
 
 def found_by(*args: Any, **keywords: Any) -> Any:
-    found = diff(*args, **keywords)
-    assert isinstance(found, Divergence)
-    assert isinstance(found, fp.analysis.ModelDivergence)
-    assert found.step is None
-    return found
+    divergence = diff(*args, **keywords)
+    assert isinstance(divergence, Divergence)
+    assert isinstance(divergence, fp.analysis.ModelDivergence)
+    assert divergence.step is None
+    return divergence
 
 
 def inputs_of(model: Any, layer: str, batch: Any, recipe: Any = FP8) -> Any:
-    """What a linear layer of a model reads, whose layers are quantised in place of being watched."""
+    """Return the inputs of a linear layer of a model whose layers are quantised and not watched."""
     twin = copy.deepcopy(model)
     ft.quantize_linears(twin, recipe)
     seen: list[Any] = []
@@ -48,14 +48,14 @@ def inputs_of(model: Any, layer: str, batch: Any, recipe: Any = FP8) -> Any:
 
 
 def by_hand(x: Any, weight: Any, bias: Any, **how: Any) -> Any:
-    """A product in FP8 by `fp.matmul`, with a scale for each operand."""
-    a, b = (fp.encode_scaled(each, fp.E4M3, fp.scalings.TENSOR) for each in (x, weight))
+    """Compute a product in FP8 by `fp.matmul`, with a scale for each operand."""
+    a, b = (fp.encode_scaled(operand, fp.E4M3, fp.scalings.TENSOR) for operand in (x, weight))
     vector = None if bias is None else bias.detach().numpy()
     return fp.matmul(a, b.transpose(), bias=vector, out_fmt="bf16", strict=False, **how).astype(np.float32)
 
 
 def watched(model: Any, batch: Any, spec: Any, **keywords: Any) -> tuple[list[Any], Any]:
-    """The products of a run, and its output."""
+    """Return the products of a run, and its output."""
     products: list[Any] = []
     outcome = run(model, batch, arithmetic("first", spec, **keywords), mean_square, products.append)
     return products, outcome.output

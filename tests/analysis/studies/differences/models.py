@@ -56,22 +56,22 @@ class Attentive(torch.nn.Module):
 
 
 def images() -> Any:
-    """A batch of the convolutional model."""
+    """Return a batch of the convolutional model."""
     return torch.randn(4, 3, 12, 12, generator=torch.Generator().manual_seed(3))
 
 
 def tokens() -> Any:
-    """A batch of the attentive model."""
+    """Return a batch of the attentive model."""
     return torch.randint(0, 48, (2, 12), generator=torch.Generator().manual_seed(4))
 
 
 def rows(count: int = 32, features: int = 256) -> Any:
-    """A batch of the perceptron."""
+    """Return a batch of the perceptron."""
     return torch.randn(count, features, generator=torch.Generator().manual_seed(5))
 
 
 def mean_square(model: Any, batch: Any) -> Any:
-    """A loss."""
+    """Compute a loss."""
     return model(batch).square().mean()
 
 
@@ -83,7 +83,7 @@ class Checkpointed(torch.nn.Module):
         self.inner = model
 
     def forward(self, x: torch.Tensor) -> Any:
-        """y."""
+        """Return y."""
         return checkpoint(self.inner, x, use_reentrant=False)
 
 
@@ -107,7 +107,7 @@ class Routed(torch.nn.Module):
         self.first, self.left, self.right, self.last = (torch.nn.Linear(256, 256) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> Any:
-        """y."""
+        """Return y."""
         y = self.first(x)
         odd = int(y.detach().double().numpy().view(np.uint64).sum() >> np.uint64(45)) & 1
         return self.last((self.left if odd else self.right)(y))

@@ -60,66 +60,73 @@ def bits(x: Any) -> Any:
 
 def test_another_promotion_in_one_layer_is_found_at_its_first_element() -> None:
     model, x = mlp(), rows()
-    found = found_by(model, x, FP8, {"*": FP8, "2": planted(promote=64)})
+    divergence = found_by(model, x, FP8, {"*": FP8, "2": planted(promote=64)})
     a, weight = inputs_of(model, "2", x), model[2].weight.detach().numpy()
     one, two = (by_hand(a, weight, model[2].bias, accumulate="hopper_e4m3_f32", promote=p) for p in (128, 64))
     differ = np.argwhere(one.view(np.uint32) != two.view(np.uint32))
-    assert (found.layer, found.product, found.operand, found.cause) == ("2", "fprop", "", "arithmetic")
-    assert found.element == tuple(differ[0])
-    assert found.count == len(differ)
-    assert found.fmt == fp.BF16
-    assert found.bits == tuple(int(fp.encode(y[found.element], fp.BF16)) for y in (one, two))
-    assert "Their trees differ: terms 64..127: " in str(found)
-    assert found.trees == tuple(
+    assert (divergence.layer, divergence.product, divergence.operand, divergence.cause) == (
+        "2",
+        "fprop",
+        "",
+        "arithmetic",
+    )
+    assert divergence.element == tuple(differ[0])
+    assert divergence.count == len(differ)
+    assert divergence.fmt == fp.BF16
+    assert divergence.bits == tuple(int(fp.encode(y[divergence.element], fp.BF16)) for y in (one, two))
+    assert "Their trees differ: terms 64..127: " in str(divergence)
+    assert divergence.trees == tuple(
         fp.schedules.tree(fp.schedules.cutlass_2xacc(p), 512, n=128, accumulate="hopper_e4m3_f32") for p in (128, 64)
     )
-    assert found.growth[0].differing == 0.0
-    assert found.growth[1].differing == len(differ) / one.size
+    assert divergence.growth[0].differing == 0.0
+    assert divergence.growth[1].differing == len(differ) / one.size
 
 
 def test_split_k_in_one_layer_is_found_at_its_first_element() -> None:
     model, x = mlp(), rows()
     chained, split = fp.schedules.cublas("sm_90"), fp.schedules.cublas("sm_90", split_k=2)
     wide = BF16.replace(fprop=BF16.fprop.replace(out_fmt=None))  # sums of 14 bits would be the same in both orders
-    found = found_by(model, x, chained, {"*": chained, "2": split}, recipe=wide)
-    a, weight = (fp.cast(each, "bf16") for each in (inputs_of(model, "2", x, wide), model[2].weight.detach().numpy()))
+    divergence = found_by(model, x, chained, {"*": chained, "2": split}, recipe=wide)
+    a, weight = (
+        fp.cast(operand, "bf16") for operand in (inputs_of(model, "2", x, wide), model[2].weight.detach().numpy())
+    )
     bias = model[2].bias.detach().numpy()
     one, two = (
-        fp.matmul(a, weight.T, accumulate="hopper_bf16_f32", schedule=each, bias=bias) for each in (chained, split)
+        fp.matmul(a, weight.T, accumulate="hopper_bf16_f32", schedule=order, bias=bias) for order in (chained, split)
     )
     differ = np.argwhere(one.view(np.uint32) != two.view(np.uint32))
-    assert (found.layer, found.element, found.count) == ("2", tuple(differ[0]), len(differ))
-    assert found.bits == tuple(int(y.view(np.uint32)[found.element]) for y in (one, two))
-    assert found.names == ("cublas('sm_90')", "the second")
-    assert "adds them up from +0 for a sum of their own" in str(found)
+    assert (divergence.layer, divergence.element, divergence.count) == ("2", tuple(differ[0]), len(differ))
+    assert divergence.bits == tuple(int(y.view(np.uint32)[divergence.element]) for y in (one, two))
+    assert divergence.names == ("cublas('sm_90')", "the second")
+    assert "adds them up from +0 for a sum of their own" in str(divergence)
 
 
 def patches_by_hand(x: Any, weight: Any) -> Any:
     """Patches of the one-dimensional convolution of 7 places, one number at a time."""
     batch, channels, length = x.shape
-    found = np.zeros((batch * length, 7 * channels), np.float32)
+    divergence = np.zeros((batch * length, 7 * channels), np.float32)
     for n, place, tap, c in np.ndindex(batch, length, 7, channels):
         at = place + tap - 3
         if 0 <= at < length:
-            found[n * length + place, tap * channels + c] = x[n, c, at]
+            divergence[n * length + place, tap * channels + c] = x[n, c, at]
     taps = np.stack([weight[:, c, tap] for tap in range(7) for c in range(channels)], 1)
-    return found, taps
+    return divergence, taps
 
 
 def test_a_convolution_is_the_product_of_its_patches() -> None:
     model, x = Convolutional().eval(), images()
     seen: list[Any] = []
     handle = model.mix.register_forward_pre_hook(lambda _, args: seen.append(args[0].numpy()))
-    ways = [{"mix": each} for each in (FP8, planted(promote=32))]  # whatever comes before is torch's
+    ways = [{"mix": recipe} for recipe in (FP8, planted(promote=32))]  # whatever comes before is torch's
     with torch.no_grad():
         run(model, x, arithmetic("first", "torch"), None, lambda _: None)
     handle.remove()
     rows_, weight = patches_by_hand(seen[0], model.mix.weight.detach().numpy())
-    found = found_by(model, x, *ways)
+    divergence = found_by(model, x, *ways)
     one, two = (by_hand(rows_, weight, model.mix.bias, accumulate="hopper_e4m3_f32", promote=p) for p in (128, 32))
     differ = np.argwhere(one.view(np.uint32) != two.view(np.uint32))
-    assert (found.layer, found.element, found.count) == ("mix", tuple(differ[0]), len(differ))
-    assert found.names == ("the first", "the second")
+    assert (divergence.layer, divergence.element, divergence.count) == ("mix", tuple(differ[0]), len(differ))
+    assert divergence.names == ("the first", "the second")
 
 
 @every_model
@@ -131,15 +138,15 @@ def test_halves_are_equal_on_hopper_and_blackwell(kind: str) -> None:
 @every_model
 def test_fp8_differs_on_hopper_and_blackwell_by_the_bits_that_a_step_keeps(kind: str) -> None:
     model, batch = made(kind)
-    found = found_by(model, batch, "H100", "B200")
-    assert (found.cause, found.names) == ("arithmetic", ("H100", "B200"))
-    assert "H100 keeps 13 fraction bits, B200 keeps 25 fraction bits." in str(found)
-    k = found.trees[0].k
-    assert found.trees == tuple(
+    divergence = found_by(model, batch, "H100", "B200")
+    assert (divergence.cause, divergence.names) == ("arithmetic", ("H100", "B200"))
+    assert "H100 keeps 13 fraction bits, B200 keeps 25 fraction bits." in str(divergence)
+    k = divergence.trees[0].k
+    assert divergence.trees == tuple(
         fp.schedules.tree(fp.schedules.cutlass_2xacc(128), k, accumulate=f"{arch}_e4m3_f32")
         for arch in ("hopper", "blackwell")
     )
-    assert found.growth[-1].layer == "head" if kind != "mlp" else "4"
+    assert divergence.growth[-1].layer == "head" if kind != "mlp" else "4"
 
 
 @every_model
@@ -207,20 +214,20 @@ def test_float32_is_a_chain_of_fused_additions() -> None:
 
 def test_growth_and_kl_are_those_of_the_outputs() -> None:
     model, x = mlp(), rows()
-    found = found_by(model, x, "torch", "DEEPSEEK_V3", logits=True)
-    assert (found.cause, found.operand) == ("cast", "input")
+    divergence = found_by(model, x, "torch", "DEEPSEEK_V3", logits=True)
+    assert (divergence.cause, divergence.operand) == ("cast", "input")
     one, two = (
         run(model, x, arithmetic("first", way), None, lambda _: None).output.double()
         for way in ("torch", "DEEPSEEK_V3")
     )
-    assert [(row.layer, row.product, row.call) for row in found.growth] == [
+    assert [(row.layer, row.product, row.call) for row in divergence.growth] == [
         (layer, "fprop", 0) for layer in ("0", "2", "4")
     ]
-    last = found.growth[-1]
+    last = divergence.growth[-1]
     assert last.relative == pytest.approx(float((two - one).norm() / one.norm()), rel=1e-12)
     assert last.differing == float((one != two).double().mean())
     kl = torch.nn.functional.kl_div(two.log_softmax(-1), one.log_softmax(-1), log_target=True, reduction="batchmean")
-    assert found.kl == pytest.approx(float(kl), rel=1e-9)
+    assert divergence.kl == pytest.approx(float(kl), rel=1e-9)
 
 
 def test_logits_are_what_they_are_said_to_be() -> None:

@@ -43,16 +43,16 @@ def test_what_is_planted_in_a_gradient_is_found_there(product: str, first: tuple
     model, x = mlp(), rows(512)
     other = {"*": FP8, "2": planted(product, promote=64)}
     assert not diff(model, x, FP8, other)
-    found = found_by(model, x, FP8, other, loss=mean_square)
-    assert (found.layer, found.product) == first
-    before = [row for row in found.growth if row.product == "fprop"]
+    divergence = found_by(model, x, FP8, other, loss=mean_square)
+    assert (divergence.layer, divergence.product) == first
+    before = [row for row in divergence.growth if row.product == "fprop"]
     assert all(row.differing == 0 for row in before)
-    assert [row.product for row in found.growth] == ["fprop"] * 3 + ["dgrad", "wgrad"] * 2 + ["wgrad"]
+    assert [row.product for row in divergence.growth] == ["fprop"] * 3 + ["dgrad", "wgrad"] * 2 + ["wgrad"]
 
 
 def test_shared_layers_have_a_row_for_each_call_and_idle_ones_none() -> None:
-    found = found_by(Attentive().eval(), tokens(), "H100", "B200")
-    calls = [(row.layer, row.call) for row in found.growth]
+    divergence = found_by(Attentive().eval(), tokens(), "H100", "B200")
+    calls = [(row.layer, row.call) for row in divergence.growth]
     names = ["block.self_attn.in_proj", "block.self_attn.out_proj", "block.linear1", "block.linear2"]
     assert calls == [(name, call) for call in (0, 1) for name in names] + [("head", 0)]
 
@@ -62,9 +62,9 @@ def test_quantised_layers_follow_their_own_recipe() -> None:
     model, x = mlp(), rows()
     ft.quantize_linears(model, ft.DEEPSEEK_V3, exclude="0")
     assert not diff(model, x, "torch", {"2": "H100", "4": ft.DEEPSEEK_V3})
-    found = found_by(model, x, "torch", {"2": "B200", "4": "B200"}, loss=mean_square)
-    assert (found.layer, found.cause) == ("2", "arithmetic")
-    assert "B200: without deepgemm('1d2d'), which is not for B200." in str(found)
+    divergence = found_by(model, x, "torch", {"2": "B200", "4": "B200"}, loss=mean_square)
+    assert (divergence.layer, divergence.cause) == ("2", "arithmetic")
+    assert "B200: without deepgemm('1d2d'), which is not for B200." in str(divergence)
     assert not diff(model, x, "emulated", FP8, recipe=FP8)
 
 
@@ -78,8 +78,8 @@ def test_a_recipe_of_training_keeps_what_it_keeps() -> None:
     recipe = fp.train.recipes.DEEPSEEK_V3.replace(keep=("4",))
     model, x = mlp(), rows()
     assert not diff(model, x, recipe, {"0": ft.DEEPSEEK_V3, "2": ft.DEEPSEEK_V3, "4": ft.RECIPES["FP32"]})
-    found = found_by(model, x, recipe, ft.DEEPSEEK_V3)
-    assert (found.layer, found.cause) == ("4", "cast")
+    divergence = found_by(model, x, recipe, ft.DEEPSEEK_V3)
+    assert (divergence.layer, divergence.cause) == ("4", "cast")
 
 
 @pytest.mark.parametrize("way", ["torch", "float32", "hopper_bf16_f32", "hopper_e4m3_f32"])
@@ -95,9 +95,9 @@ def test_autocast_and_narrow_models_round_results_to_their_own_format(way: str) 
 
 
 def test_checkpoints_are_counted_once() -> None:
-    found = found_by(Checkpointed(mlp()), rows(), "H100", "B200", loss=mean_square)
-    assert [row.product for row in found.growth].count("fprop") == 3
-    assert found.growth == tuple(
+    divergence = found_by(Checkpointed(mlp()), rows(), "H100", "B200", loss=mean_square)
+    assert [row.product for row in divergence.growth].count("fprop") == 3
+    assert divergence.growth == tuple(
         dataclasses.replace(row, layer=f"inner.{row.layer}")
         for row in found_by(mlp(), rows(), "H100", "B200", loss=mean_square).growth
     )
@@ -107,39 +107,39 @@ def test_growth_ends_where_the_runs_go_different_ways() -> None:
     torch.manual_seed(0)
     model = Routed()
     batches = [torch.randn(8, 256) for _ in range(12)]
-    found = [found_by(model, x, "H100", "B200") for x in batches]
-    lengths = {len(each.growth) for each in found}
+    divergences = [found_by(model, x, "H100", "B200") for x in batches]
+    lengths = {len(divergence.growth) for divergence in divergences}
     assert lengths == {1, 3}  # no row of the last layer where inputs came another way
-    assert all(each.layer == "first" for each in found)
+    assert all(divergence.layer == "first" for divergence in divergences)
 
 
 def test_cublas_takes_the_kernels_of_its_operands_and_shapes() -> None:
     model, x = mlp(), rows()
     nvjet = fp.schedules.cublas("sm_90")
     assert not diff(model, x, "H100 cuBLAS", nvjet)
-    found = found_by(model, x, "H100 cuBLAS", "B200 cuBLAS")
-    assert "H100 cuBLAS keeps 13 fraction bits, B200 cuBLAS keeps 25 fraction bits." in str(found)
+    divergence = found_by(model, x, "H100 cuBLAS", "B200 cuBLAS")
+    assert "H100 cuBLAS keeps 13 fraction bits, B200 cuBLAS keeps 25 fraction bits." in str(divergence)
     assert not diff(model, x, "H100 cuBLAS", "B200 cuBLAS", recipe="BF16")
 
 
 def test_a_report_is_a_table_a_picture_and_a_page() -> None:
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib").use("Agg")
-    found = found_by(mlp(), rows(), "H100", "B200", loss=mean_square)
-    row = found.to_frame().iloc[0]
-    assert (row["layer"], row["product"], row["kl"]) == (found.layer, found.product, found.kl)
-    table = found.to_frame("layer")
+    divergence = found_by(mlp(), rows(), "H100", "B200", loss=mean_square)
+    row = divergence.to_frame().iloc[0]
+    assert (row["layer"], row["product"], row["kl"]) == (divergence.layer, divergence.product, divergence.kl)
+    table = divergence.to_frame("layer")
     assert list(table.columns) == ["layer", "product", "call", "size", "differing", "relative"]
-    assert len(table) == len(found.growth) == 8
-    ax = found.plot()
+    assert len(table) == len(divergence.growth) == 8
+    ax = divergence.plot()
     drawn = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
     for product in ("fprop", "dgrad", "wgrad"):
-        assert drawn[product] == [row.relative for row in found.growth if row.product == product and row.relative]
-    assert len(found.plot_trees()) == 2
-    page = found._repr_html_()
-    assert page.count("<tr>") == 1 + sum(row.differing > 0 for row in found.growth)
+        assert drawn[product] == [row.relative for row in divergence.growth if row.product == product and row.relative]
+    assert len(divergence.plot_trees()) == 2
+    page = divergence._repr_html_()
+    assert page.count("<tr>") == 1 + sum(row.differing > 0 for row in divergence.growth)
     with pytest.raises(ValueError, match="by must be one of element, layer; got 'depth'"):
-        found.to_frame("depth")
+        divergence.to_frame("depth")
 
 
 # ---- two models, two batches, compiled ones
@@ -150,10 +150,10 @@ def test_another_weight_is_found_in_the_second_model() -> None:
     other = copy.deepcopy(model)
     with torch.no_grad():
         other[2].weight[7, 3] = torch.nextafter(other[2].weight[7, 3], torch.tensor(9.0))
-    found = found_by(model, x, "torch", "torch", second_model=other)
-    assert (found.layer, found.operand, found.cause, found.count) == ("2", "weight", "operands", 1)
-    assert found.element == (3, 7)
-    assert "the weights themselves differ" in str(found)
+    divergence = found_by(model, x, "torch", "torch", second_model=other)
+    assert (divergence.layer, divergence.operand, divergence.cause, divergence.count) == ("2", "weight", "operands", 1)
+    assert divergence.element == (3, 7)
+    assert "the weights themselves differ" in str(divergence)
     assert not diff(model, x, "H100", "H100", second_model=copy.deepcopy(model))
 
 
@@ -161,23 +161,29 @@ def test_another_batch_is_found_at_the_first_layer() -> None:
     model, x = mlp(), rows()
     other = x.clone()
     other[5, 9] += 1
-    found = found_by(model, x, "torch", "torch", second_batch=other)
-    assert (found.layer, found.operand, found.element, found.count) == ("0", "input", (5, 9), 1)
+    divergence = found_by(model, x, "torch", "torch", second_batch=other)
+    assert (divergence.layer, divergence.operand, divergence.element, divergence.count) == ("0", "input", (5, 9), 1)
 
 
 def test_no_difference_has_the_fields_of_one() -> None:
     model, x = mlp(), rows()
-    found = found_by(model, x, "torch", "torch", logits=True)
-    assert not found
-    assert (found.cause, found.layer, found.product, found.element, found.kl) == ("none", "", "", None, 0.0)
-    assert [(row.layer, row.differing, row.relative) for row in found.growth] == [
+    divergence = found_by(model, x, "torch", "torch", logits=True)
+    assert not divergence
+    assert (divergence.cause, divergence.layer, divergence.product, divergence.element, divergence.kl) == (
+        "none",
+        "",
+        "",
+        None,
+        0.0,
+    )
+    assert [(row.layer, row.differing, row.relative) for row in divergence.growth] == [
         (layer, 0.0, 0.0) for layer in ("0", "2", "4")
     ]
-    assert found.size == 32 * (512 + 128 + 16)
+    assert divergence.size == 32 * (512 + 128 + 16)
     pytest.importorskip("matplotlib")
-    assert found.plot() is not None
-    assert found.plot_trees() == []
-    assert "No bit differs" in found._repr_html_()
+    assert divergence.plot() is not None
+    assert divergence.plot_trees() == []
+    assert "No bit differs" in divergence._repr_html_()
 
 
 def test_compiled_models_are_compared_by_what_their_modules_give() -> None:
@@ -187,12 +193,12 @@ def test_compiled_models_are_compared_by_what_their_modules_give() -> None:
     with torch.no_grad():
         parts[2].bias[4] += 1
     parts[2] = torch.compile(parts[2], backend="eager")
-    found = found_by(model, x, "torch", "torch", second_model=parts)
-    assert (found.layer, found.product, found.cause) == ("2", "output", "output")
-    assert (found.element, found.count) == ((0, 4), 32)
-    assert found.names == ("eager", "compiled")
-    assert [row.layer for row in found.growth] == ["0", "1", "2", "3", "4", "the model"]
-    assert "Everything up to the output of 1 was equal" in str(found)
+    divergence = found_by(model, x, "torch", "torch", second_model=parts)
+    assert (divergence.layer, divergence.product, divergence.cause) == ("2", "output", "output")
+    assert (divergence.element, divergence.count) == ((0, 4), 32)
+    assert divergence.names == ("eager", "compiled")
+    assert [row.layer for row in divergence.growth] == ["0", "1", "2", "3", "4", "the model"]
+    assert "Everything up to the output of 1 was equal" in str(divergence)
 
 
 def test_a_compiled_model_keeps_its_buffers_and_hooks() -> None:
@@ -211,26 +217,26 @@ def test_a_compiled_model_keeps_its_buffers_and_hooks() -> None:
 def test_layers_of_sixteen_bits_stay_in_their_dtype(dtype: Any, recipe: str) -> None:
     model, x = mlp().to(dtype), rows().to(dtype)
     products, _ = watched(model, x, "H100")
-    assert {str(each.a.fmt or each.b.fmt) for each in products} <= {recipe, "None"}
-    assert all(np.array_equal(each.a.values, each.a.source) for each in products)  # no cast changes a value
+    assert {str(product.a.fmt or product.b.fmt) for product in products} <= {recipe, "None"}
+    assert all(np.array_equal(product.a.values, product.a.source) for product in products)  # no cast changes a value
     assert not diff(model, x, "H100", "H100", recipe=recipe)
     assert not diff(model, x, "H100", ft.RECIPES[recipe])
 
 
 def test_both_sums_and_the_bias_are_shown() -> None:
     model, x = mlp(), rows()
-    found = found_by(model, x, "H100", "B200")
-    assert found.element is not None
+    divergence = found_by(model, x, "H100", "B200")
+    assert divergence.element is not None
     a, weight = inputs_of(model, "0", x), model[0].weight.detach().numpy()
     one, two = (
         by_hand(a, weight, model[0].bias, accumulate=unit, promote=128)
         for unit in ("hopper_e4m3_f32", "blackwell_e4m3_f32")
     )  # fmt: skip
-    bias = model[0].bias.tolist()[found.element[1]]
-    last = next(line for line in str(found).splitlines() if line.startswith("H100's sum is "))
+    bias = model[0].bias.tolist()[divergence.element[1]]
+    last = next(line for line in str(divergence).splitlines() if line.startswith("H100's sum is "))
     sums = [float(word.rstrip(".")) for word in last.replace(";", " ").split() if word.lstrip("-")[0].isdigit()]
     assert fp.quantize(np.array(sums[:2], np.float32) + np.float32(bias), "bf16").tolist() == [
-        float(y[found.element]) for y in (one, two)
+        float(y[divergence.element]) for y in (one, two)
     ]
     assert sums[2] == bias
     assert sums[3:] == [float(f"{total + bias:.9g}") for total in sums[:2]]
@@ -249,9 +255,9 @@ def test_torch_is_called_by_its_dtype_and_library(capfd: Any) -> None:
             assert (library_of(dtype, m * k * n) == "oneDNN") == by_onednn, (dtype, m, k, n)
     model, x = mlp().to(torch.bfloat16), rows().to(torch.bfloat16)
     products, _ = watched(model, x, "torch")
-    assert {(each.place, each.dtype) for each in products} <= {("", "bfloat16"), ("(oneDNN)", "bfloat16")}
+    assert {(product.place, product.dtype) for product in products} <= {("", "bfloat16"), ("(oneDNN)", "bfloat16")}
     by_recipe, _ = watched(model, x, "FP32")  # multiplied in float32 and rounded
-    assert {(each.place, each.dtype, str(each.adds.out_fmt)) for each in by_recipe} == {("", "", "BF16")}
+    assert {(product.place, product.dtype, str(product.adds.out_fmt)) for product in by_recipe} == {("", "", "BF16")}
     assert "FP32 multiplies by torch in float32, in an order" in str(diff(model, x, fp.Sequential("bf16"), "FP32"))
     report = diff(model, x, "torch", fp.Sequential("bf16"))
     assert "torch multiplies by torch in bfloat16" in str(report)
@@ -279,8 +285,8 @@ def test_what_is_not_compared_is_named() -> None:
         def forward(self, x: Any) -> Any:
             return self.head(self.lstm(x)[0])
 
-    found = diff(Recurrent(), torch.randn(16, 32), "H100", "B200")
-    assert str(found).startswith(
+    divergence = diff(Recurrent(), torch.randn(16, 32), "H100", "B200")
+    assert str(divergence).startswith(
         "Only 2 % of the model's weights and 2 % of its multiplications are seen; not seen: ls"
     )
-    assert found.coverage.weights == 64 * 8 / (64 * 8 + 4 * 64 * (32 + 64))
+    assert divergence.coverage.weights == 64 * 8 / (64 * 8 + 4 * 64 * (32 + 64))

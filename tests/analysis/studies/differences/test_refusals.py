@@ -1,4 +1,4 @@
-"""What `fp.analysis.diff` refuses, in a sentence each."""
+"""Tests of the sentences with which `fp.analysis.diff` refuses."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def problem(seed: int, budget: str, layers: int = 2, recipes: int = 4, spread: f
 
 
 def every_choice(one: ChoiceProblem) -> list[tuple[int, int, Choice]]:
-    """The rank of every choice that there is."""
+    """Rank every choice that there is."""
     choices = itertools.product(*(one.open(unit) for unit in range(len(one.units))))
     return [one.rank(choice) for choice in choices]
 
@@ -56,10 +56,10 @@ class Together:
 
 
 def row(layer: str, product: str, recipe: str, error: float, change: Sequence[float] = (0.0, 0.0)) -> Any:
-    """A row of a sensitivity with an error of the gradient, and changes of the loss of two batches."""
+    """Make a row of a sensitivity with an error of the gradient, and changes of the loss of two batches."""
     from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
 
-    figures = [BatchFigures(each, error, 1.0, error, 1.0, error) for each in change]
+    figures = [BatchFigures(loss_change, error, 1.0, error, 1.0, error) for loss_change in change]
     return SensitivityRow.of(layer, product, recipe, (128 * 128, 128 * 128), figures)
 
 
@@ -67,7 +67,7 @@ def report(
     errors: Mapping[tuple[str, str, str], float], *, gap: float = 1.0, identity: str = "0123",
     changes: Mapping[tuple[str, str, str], Sequence[float]] | None = None,
 ) -> Any:  # fmt: skip
-    """A sensitivity of layers of 128 x 128 with these errors of the gradient; joint ones are off by a factor."""
+    """Make a sensitivity of layers of 128 x 128 with these errors of the gradient; joint ones are off by a factor."""
     rows = tuple(row(*key, error, (changes or {}).get(key, (0.0, 0.0))) for key, error in errors.items())
     layers = {layer: 128 * 128 for layer, _, _ in errors}
     recipes = {name: fp.torch.RECIPES[name] for _, _, name in errors}

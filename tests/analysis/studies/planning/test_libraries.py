@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def said(**products: str) -> tuple[Any, Any]:
-    """What both libraries have for a layer."""
+    """Return the settings of both libraries for a layer."""
     rows = [Row("layer", product, name) for product, name in products.items()]
     return settings_of(rows, RECIPES, lambda layers, name: f"{name} loses.")  # type: ignore[return-value]
 
@@ -55,9 +55,9 @@ EXPRESSED = [
 @in_turn("products", EXPRESSED)
 def test_the_settings_of_torchao_are_there(products: Mapping[str, str]) -> None:
     how = said(**products)[0].how
-    found = re.fullmatch(r"\w+\(model, (?:config=)?(.*\)), (?:filter_fn|module_filter_fn=\.{3})\), of (\S+)", how)
-    assert found is not None
-    call, module = found.groups()
+    match = re.fullmatch(r"\w+\(model, (?:config=)?(.*\)), (?:filter_fn|module_filter_fn=\.{3})\), of (\S+)", how)
+    assert match is not None
+    call, module = match.groups()
     name = call.partition("(")[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -126,7 +126,7 @@ def test_what_cannot_be_expressed_says_what_is_lost(products: Mapping[str, str])
 
 
 def test_sixteen_bits_are_left_to_torch() -> None:
-    assert [each.how for each in said(**all_in("BF16"))] == 2 * [
+    assert [setting.how for setting in said(**all_in("BF16"))] == 2 * [
         "leave the layers out, under torch.autocast('cuda', torch.bfloat16)"
     ]
     assert said(**all_in("FP32"))[0].how == "leave the layers out"

@@ -21,10 +21,10 @@ def test_the_optimum_is_that_of_all_choices(seed: int, budget: str) -> None:
     ranks = every_choice(one)
     prices = [price for _, price, _ in ranks]
     for limit in np.linspace(min(prices), max(prices), 4).astype(int).tolist():
-        found = optimum(one, limit)
-        assert found is not None
-        assert found.proven
-        assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)
+        best = optimum(one, limit)
+        assert best is not None
+        assert best.proven
+        assert one.rank(best.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)
     assert optimum(one, min(prices) - 1) is None
     assert one.price(cheapest(one)) == min(prices)
     assert one.harm(most_careful(one)) == min(harm for harm, _, _ in ranks)
@@ -43,10 +43,10 @@ def check_growing_budgets(seed: int, budget: str) -> None:
     low, high = one.price(cheapest(one)), one.price(most_careful(one))
     harms = []
     for limit in np.linspace(low, high, 9).astype(int).tolist():
-        found = optimum(one, limit)
-        assert found is not None
-        assert one.price(found.choice) <= limit
-        harms.append(one.harm(found.choice))
+        best = optimum(one, limit)
+        assert best is not None
+        assert one.price(best.choice) <= limit
+        harms.append(one.harm(best.choice))
     assert harms == sorted(harms, reverse=True)
     assert harms[-1] == one.harm(most_careful(one))
 
@@ -74,9 +74,9 @@ def test_a_choice_that_float64_takes_for_affordable_is_cut_off(monkeypatch: pyte
     one = problem(3, "bits")
     ranks = every_choice(one)
     for price in sorted({price for _, price, _ in ranks})[1:40:8]:
-        found = optimum(one, price - 1)
-        assert found is not None
-        assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] < price)
+        best = optimum(one, price - 1)
+        assert best is not None
+        assert one.rank(best.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] < price)
 
 
 @in_turn("seed", SEEDS)
@@ -87,6 +87,6 @@ def test_of_equal_harms_the_lowest_price_is_taken(seed: int) -> None:
     one = one._replace(harms=harms)
     ranks = every_choice(one)
     for limit in np.quantile([price for _, price, _ in ranks], [0.3, 0.7, 1.0]).astype(int).tolist():
-        found = optimum(one, limit)
-        assert found is not None
-        assert one.rank(found.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)
+        best = optimum(one, limit)
+        assert best is not None
+        assert one.rank(best.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)

@@ -16,10 +16,10 @@ plan = fp.analysis.plan
 
 
 def test_a_planted_bad_layer_stays_in_high_precision() -> None:
-    found = plan(report(usual(b=20.0)), bits=10.9)  # a third of the products in BF16, the rest in FP8
-    assert {choice.layer for choice in found.choices if choice.recipe == "BF16"} == {"b"}
-    assert {choice.recipe for choice in found.choices if choice.layer != "b"} == {"DEEPSEEK_V3"}
-    kept = found["b", "wgrad"]
+    planned = plan(report(usual(b=20.0)), bits=10.9)  # a third of the products in BF16, the rest in FP8
+    assert {choice.layer for choice in planned.choices if choice.recipe == "BF16"} == {"b"}
+    assert {choice.recipe for choice in planned.choices if choice.layer != "b"} == {"DEEPSEEK_V3"}
+    kept = planned["b", "wgrad"]
     assert (kept.dearer, kept.cheaper and kept.cheaper.recipe) == (None, "DEEPSEEK_V3")
     assert kept.cheaper is not None
     assert kept.cheaper.value == 20 * USUAL["DEEPSEEK_V3"]
@@ -35,23 +35,23 @@ def test_a_larger_budget_never_predicts_more() -> None:
 
 
 def test_predictions_add_squares_and_the_gap_is_what_is_measured_beyond_them() -> None:
-    found = plan(report(usual(), gap=1.25), bits=16)
-    assert set(found.assignment.values()) == {"BF16"}
-    assert found.predicted == pytest.approx(math.sqrt(9) * USUAL["BF16"], rel=1e-7)
-    assert found.gap == pytest.approx(0.25, rel=1e-5)
-    assert "additivity gap +25 %" in str(found)
+    planned = plan(report(usual(), gap=1.25), bits=16)
+    assert set(planned.assignment.values()) == {"BF16"}
+    assert planned.predicted == pytest.approx(math.sqrt(9) * USUAL["BF16"], rel=1e-7)
+    assert planned.gap == pytest.approx(0.25, rel=1e-5)
+    assert "additivity gap +25 %" in str(planned)
 
 
 def test_greedy_random_and_uniform_plans_stand_beside_it() -> None:
     source = report(usual(b=5.0))
-    found = plan(source, bits=9, random=3)
-    assert [one.method for one in found.candidates] == ["milp", "greedy", "random 1", "random 2", "random 3",
+    planned = plan(source, bits=9, random=3)
+    assert [one.method for one in planned.candidates] == ["milp", "greedy", "random 1", "random 2", "random 3",
                                                         "uniform DEEPSEEK_V3"]  # fmt: skip
-    assert all(one.cost <= 9 and one.joint is not None for one in found.candidates)
-    assert found.chosen.harm == min(one.harm for one in found.candidates)
-    assert source._measurer.calls == len({tuple(one.assignment.items()) for one in found.candidates})  # each once
-    assert found.to_frame("candidate").method[0] == "milp"
-    assert plan(source, bits=9, random=3) == found
+    assert all(one.cost <= 9 and one.joint is not None for one in planned.candidates)
+    assert planned.chosen.harm == min(one.harm for one in planned.candidates)
+    assert source._measurer.calls == len({tuple(one.assignment.items()) for one in planned.candidates})  # each once
+    assert planned.to_frame("candidate").method[0] == "milp"
+    assert plan(source, bits=9, random=3) == planned
 
 
 def test_a_rival_that_is_better_when_measured_is_named() -> None:
@@ -74,11 +74,11 @@ def _larger(row: Any) -> Any:
 
 def test_groups_share_a_choice_and_kept_layers_have_none() -> None:
     errors = usual(("x.up", "x.gate", "x.down", "head"), head=50.0)
-    found = plan(report(errors), bits=9, keep="head", groups=[("*.up", "*.gate")])
-    assert found.kept == ("head",)
-    assert "head" not in {choice.layer for choice in found.choices}
+    planned = plan(report(errors), bits=9, keep="head", groups=[("*.up", "*.gate")])
+    assert planned.kept == ("head",)
+    assert "head" not in {choice.layer for choice in planned.choices}
     for product in PRODUCTS:
-        assert found["x.up", product].recipe == found["x.gate", product].recipe
+        assert planned["x.up", product].recipe == planned["x.gate", product].recipe
     whole = plan(report(errors), bits=9, each="layer")
     assert all(len({whole[layer, product].recipe for product in PRODUCTS}) == 1 for layer in ("x.up", "head"))
     assert whole.predicted >= plan(report(errors), bits=9).predicted
@@ -86,9 +86,9 @@ def test_groups_share_a_choice_and_kept_layers_have_none() -> None:
 
 def test_bytes_count_the_copies_of_weights() -> None:
     size = 128 * 128
-    found = plan(report(usual()), bytes=3 * size * 2, random=0)  # one copy in BF16 of each layer
-    assert found.cost == 3 * size * 2
-    assert {choice.recipe for choice in found.choices} == {"BF16"}
+    planned = plan(report(usual()), bytes=3 * size * 2, random=0)  # one copy in BF16 of each layer
+    assert planned.cost == 3 * size * 2
+    assert {choice.recipe for choice in planned.choices} == {"BF16"}
     small = plan(report(usual()), bytes=3 * size * 1.2, random=0)
     assert small.cost <= 3 * size * 1.2
     assert all(small[layer, "fprop"].recipe == small[layer, "dgrad"].recipe for layer in "abc")  # one copy is cheaper
@@ -98,10 +98,10 @@ def test_bytes_count_the_copies_of_weights() -> None:
 def test_changes_of_the_loss_within_their_spread_count_as_nothing() -> None:
     errors = {key: error for key, error in usual(("a", "b")).items() if key[1] == "fprop"}
     changes = {("a", "fprop", "NVFP4"): (-0.9, 1.0), ("b", "fprop", "NVFP4"): (0.9, 1.0)}
-    found = plan(report(errors, changes=changes), bits=10, by="loss_change")
-    assert (found["a", "fprop"].recipe, found["b", "fprop"].recipe) == ("NVFP4", "DEEPSEEK_V3")
-    assert (found["a", "fprop"].harm, found["b", "fprop"].harm) == (0.0, 0.0)
-    assert any("count as 0" in note for note in found.notes)
+    planned = plan(report(errors, changes=changes), bits=10, by="loss_change")
+    assert (planned["a", "fprop"].recipe, planned["b", "fprop"].recipe) == ("NVFP4", "DEEPSEEK_V3")
+    assert (planned["a", "fprop"].harm, planned["b", "fprop"].harm) == (0.0, 0.0)
+    assert any("count as 0" in note for note in planned.notes)
     assert plan(report(errors), bits=10).figure == "output_error"
 
 
@@ -109,10 +109,10 @@ def test_what_is_no_number_is_not_offered() -> None:
     errors = usual()
     errors["b", "dgrad", "NVFP4"] = math.inf
     del errors["c", "wgrad", "NVFP4"]
-    found = plan(report(errors), bits=5.5)
-    assert "NVFP4" not in (found["b", "dgrad"].recipe, found["c", "wgrad"].recipe)
-    assert "NVFP4 is not offered to dgrad of b, since its gradient_error is inf." in found.notes
-    assert "NVFP4 is not offered to wgrad of c, since the sensitivity has no row of it." in found.notes
+    planned = plan(report(errors), bits=5.5)
+    assert "NVFP4" not in (planned["b", "dgrad"].recipe, planned["c", "wgrad"].recipe)
+    assert "NVFP4 is not offered to dgrad of b, since its gradient_error is inf." in planned.notes
+    assert "NVFP4 is not offered to wgrad of c, since the sensitivity has no row of it." in planned.notes
 
 
 def test_a_plan_resumes_and_refuses_another_model(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ plan = fp.analysis.plan
 def test_a_report_without_a_model_is_planned_and_says_so() -> None:
     source = report(usual())
     object.__setattr__(source, "_measurer", None)
-    found = plan(source, bits=9)
-    assert math.isnan(found.measured)
-    assert math.isnan(found.gap)
-    assert "It was not measured jointly." in str(found)
-    assert "Nothing was measured jointly: a report that was loaded has no model to run." in found.notes
+    planned = plan(source, bits=9)
+    assert math.isnan(planned.measured)
+    assert math.isnan(planned.gap)
+    assert "It was not measured jointly." in str(planned)
+    assert "Nothing was measured jointly: a report that was loaded has no model to run." in planned.notes
 
 
 class TestTOML:
@@ -37,7 +37,7 @@ class TestTOML:
         torch.manual_seed(0)
         return torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128))
 
-    def found(self) -> Any:
+    def made_plan(self) -> Any:
         batches = [torch.randn(128, 128) for _ in range(2)]
         source = fp.analysis.sensitivity(
             self.model(), batches, lambda model, x: model(x).square().mean(),
@@ -46,18 +46,18 @@ class TestTOML:
         return plan(source, bits=7, random=1)
 
     def test_it_reads_back_as_the_same_recipes(self, tmp_path: Path) -> None:
-        found = self.found()
-        found.to_toml(tmp_path / "plan.toml")
+        planned = self.made_plan()
+        planned.to_toml(tmp_path / "plan.toml")
         again = fp.train.Recipe.from_toml(tmp_path / "plan.toml")
-        assert again == found.to_recipe()
-        assert len(set(found.assignment.values())) > 1
-        for (layer, product), name in found.assignment.items():
-            assert again.linear_of(layer, product, 0, 1) == found.recipes[name] == fp.torch.RECIPES[name]
+        assert again == planned.to_recipe()
+        assert len(set(planned.assignment.values())) > 1
+        for (layer, product), name in planned.assignment.items():
+            assert again.linear_of(layer, product, 0, 1) == planned.recipes[name] == fp.torch.RECIPES[name]
         assert again.linear_of("another", "fprop", 0, 1) == fp.torch.RECIPES["FP32"]
 
     def test_quantised_layers_have_the_bits_of_the_plan(self, tmp_path: Path) -> None:
-        found = self.found()
-        found.to_toml(tmp_path / "plan.toml")
+        planned = self.made_plan()
+        planned.to_toml(tmp_path / "plan.toml")
         x = torch.randn(128, 128)
         grads = []
         for by_hand in (False, True):
@@ -65,11 +65,11 @@ class TestTOML:
             if by_hand:
                 fp.torch.quantize_linears(model, fp.torch.RECIPES["FP32"])
                 for layer in ("0", "2"):
-                    names = [found.assignment.get((layer, product), "FP32") for product in PRODUCTS]
+                    names = [planned.assignment.get((layer, product), "FP32") for product in PRODUCTS]
                     model[int(layer)].follow(*(fp.torch.RECIPES[name] for name in names))
             else:
                 as_it_is = self.model()
-                assert fp.torch.quantize_linears(as_it_is, found) == ["0", "2"]
+                assert fp.torch.quantize_linears(as_it_is, planned) == ["0", "2"]
                 assert fp.torch.quantize_linears(model, tmp_path / "plan.toml") == ["0", "2"]
                 assert [as_it_is[i].plan for i in (0, 2)] == [model[i].plan for i in (0, 2)]
             model(x).square().mean().backward()
@@ -81,14 +81,14 @@ class TestTOML:
         from fpsim.recipes.look_up import find as find_recipe
         from fpsim.recipes.look_up import find_either
 
-        found = self.found()
-        assert find_either(found) == find_recipe(found) == found.to_recipe()
+        planned = self.made_plan()
+        assert find_either(planned) == find_recipe(planned) == planned.to_recipe()
         x = torch.randn(128, 128)
-        assert not fp.analysis.diff(self.model(), x, found, found.to_recipe())
+        assert not fp.analysis.diff(self.model(), x, planned, planned.to_recipe())
 
     def test_what_has_a_plan_is_refused_with_its_name(self) -> None:
         class Diagnosed:
-            plan = self.found()
+            plan = self.made_plan()
 
         with pytest.raises(TypeError, match=r"or an fp\.analysis\.Plan; got .* Pass its \.plan\."):
             fp.torch.quantize_linears(self.model(), Diagnosed())
@@ -97,8 +97,8 @@ class TestTOML:
 
     def test_a_run_follows_it(self, tmp_path: Path) -> None:
         errors = usual(("first", "hidden"), hidden=9.0)
-        found = plan(report(errors), bits=9, random=0)
-        found.to_toml(tmp_path / "plan.toml", base=fp.train.recipes.DEEPSEEK_V3)
+        planned = plan(report(errors), bits=9, random=0)
+        planned.to_toml(tmp_path / "plan.toml", base=fp.train.recipes.DEEPSEEK_V3)
         recipe = fp.train.Recipe.from_toml(tmp_path / "plan.toml")
         assert recipe.optimizer == fp.train.recipes.DEEPSEEK_V3.optimizer
         layers = set(_layers_of_the_perceptron())
@@ -110,9 +110,9 @@ class TestTOML:
         assert run.losses != fp.train.run("FP32", steps=2, model="perceptron").losses
 
     def test_names_with_signs_of_patterns_are_names(self) -> None:
-        found = plan(report(usual(("w[0]", "w0"))), bits=16, random=0)
-        assert found.to_recipe().overrides[0].holds("w[0]", 0, 1)
-        assert not found.to_recipe().overrides[0].holds("w0", 0, 1)
+        planned = plan(report(usual(("w[0]", "w0"))), bits=16, random=0)
+        assert planned.to_recipe().overrides[0].holds("w[0]", 0, 1)
+        assert not planned.to_recipe().overrides[0].holds("w0", 0, 1)
 
 
 def _layers_of_the_perceptron() -> list[str]:
@@ -123,28 +123,30 @@ def _layers_of_the_perceptron() -> list[str]:
 
 
 def test_it_shows_itself() -> None:
-    found = plan(report(usual(b=5.0)), bits=9)
-    assert "<table>" in found._repr_html_()
-    assert "additivity gap" in repr(found)
-    table = found.to_frame()
-    assert table.recipe.tolist() == [found.assignment[slot] for slot in zip(table.layer, table["product"], strict=True)]
+    planned = plan(report(usual(b=5.0)), bits=9)
+    assert "<table>" in planned._repr_html_()
+    assert "additivity gap" in repr(planned)
+    table = planned.to_frame()
+    assert table.recipe.tolist() == [
+        planned.assignment[slot] for slot in zip(table.layer, table["product"], strict=True)
+    ]
     assert table.accumulator[0] == getattr(fp.torch.RECIPES[table.recipe[0]].accumulator("fprop"), "name", None)
-    points = found.frontier(5)
+    points = planned.frontier(5)
     assert [point.method for point in points] == ["milp", "greedy"] * (len(points) // 2)
     best = [point for point in points if point.method == "milp"]
     assert len(best) >= 5
-    for one in found.candidates:  # the best plan of as many bits is no worse
+    for one in planned.candidates:  # the best plan of as many bits is no worse
         assert min(point.predicted for point in best if point.cost <= one.cost) <= one.predicted
     pytest.importorskip("matplotlib").use("Agg")
-    ax = found.plot()
+    ax = planned.plot()
     assert ax.get_xlabel() == "bits a value"
     assert any("optimum" in text.get_text() for text in ax.texts)
 
 
 @pytest.mark.parametrize("budget", [{"bits": 9}, {"bytes": 10**6}], ids=["bits", "bytes"])
 def test_a_frontier_has_the_least_harm_of_every_budget(budget: dict[str, Any]) -> None:
-    found = plan(report(usual(b=5.0)), **budget)
-    problem, search, count = found._search.problem, found._search, 9
+    planned = plan(report(usual(b=5.0)), **budget)
+    problem, search, count = planned._search.problem, planned._search, 9
     low, high = (problem.price(choice(problem)) for choice in (cheapest, most_careful))
     points = [point for point in search.frontier(count, []) if point.method == "milp"]
     for i, point in enumerate(points):
@@ -222,12 +224,12 @@ def test_blocks_that_do_not_divide_a_sum_are_not_offered() -> None:
     source = fp.analysis.sensitivity(
         model, [torch.randn(128, 128)], lambda model, x: model(x).square().mean(), recipes=["BF16", "DEEPSEEK_V3"]
     )
-    found = plan(source, bits=16, random=0)
+    planned = plan(source, bits=16, random=0)
     sentence = (
         "DEEPSEEK_V3 is not offered to dgrad of 2, since its 10 terms are not a multiple of 128, the terms that share"
     )
-    assert [note for note in found.notes if note.startswith(sentence)]
-    assert [note for note in found.notes if note.startswith("DEEPSEEK_V3")] == list(found.notes)
+    assert [note for note in planned.notes if note.startswith(sentence)]
+    assert [note for note in planned.notes if note.startswith("DEEPSEEK_V3")] == list(planned.notes)
     cheap = plan(source, bits=8.4, random=0)
     assert [slot for slot, name in cheap.assignment.items() if name == "BF16"] == [("2", "dgrad")]
 
@@ -251,13 +253,13 @@ class TestBudgets:
             fp.analysis.budget(recording, recipe=name, on=chip)
             for name, chip in (("DEEPSEEK_V3", "H100"), ("NVFP4", None))
         ]
-        found = plan(made, bits=8.5)
+        planned = plan(made, bits=8.5)
         rows = made[0].rows
-        assert found.predicted == pytest.approx(math.sqrt(math.fsum(row.joint**2 for row in rows)), rel=1e-6)
-        assert found.figure == "joint"
-        assert math.isnan(found.measured)
-        assert "Nothing was measured jointly: budgets have no model to run." in found.notes
-        assert {choice.accumulator for choice in found.choices} == {"hopper_e4m3_f32"}
+        assert planned.predicted == pytest.approx(math.sqrt(math.fsum(row.joint**2 for row in rows)), rel=1e-6)
+        assert planned.figure == "joint"
+        assert math.isnan(planned.measured)
+        assert "Nothing was measured jointly: budgets have no model to run." in planned.notes
+        assert {choice.accumulator for choice in planned.choices} == {"hopper_e4m3_f32"}
         cheap = plan(made, bits=6)
         assert {choice.recipe for choice in cheap.choices} == {"DEEPSEEK_V3", "NVFP4"}
         assert cheap.predicted == min(one.predicted for one in cheap.candidates)

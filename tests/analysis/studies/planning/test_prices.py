@@ -1,4 +1,4 @@
-"""What recipes take of a budget, beside what encoded operands take."""
+"""Tests of the bits that recipes take of a budget beside those of encoded operands."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def perceptron() -> Any:
 
 
 def squared(model: Any, batch: Any) -> Any:
-    """A loss of batches of x and y."""
+    """Compute a loss of batches of x and y."""
     return (model(batch[0]) - batch[1]).square().mean()
 
 
@@ -67,7 +67,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[Any, Any
 
 
 def made(name: str, batches: int = 2) -> tuple[Any, list[Any], Any]:
-    """A model, batches and a loss."""
+    """Return a model, batches and a loss."""
     make, batch, loss = MODELS[name]
     torch.manual_seed(0)
     return make(), [batch() for _ in range(batches)], loss
@@ -75,18 +75,18 @@ def made(name: str, batches: int = 2) -> tuple[Any, list[Any], Any]:
 
 def state_of(model: Any) -> dict[str, bytes]:
     """Everything that a run could change, as bytes: weights, gradients, buffers, modes, and the generators."""
-    found = {f"{name} weight": p.detach().numpy().tobytes() for name, p in model.named_parameters()}
-    found |= {
+    report = {f"{name} weight": p.detach().numpy().tobytes() for name, p in model.named_parameters()}
+    report |= {
         f"{name} gradient": b"" if p.grad is None else p.grad.numpy().tobytes() for name, p in model.named_parameters()
     }
-    found |= {f"{name} buffer": buffer.numpy().tobytes() for name, buffer in model.named_buffers()}
-    found |= {f"{name} mode": bytes([module.training]) for name, module in model.named_modules()}
-    found |= {f"{name} own": repr(sorted(vars(module))).encode() for name, module in model.named_modules()}
-    found |= {f"{name} hooks": repr(module._forward_hooks).encode() for name, module in model.named_modules()}
+    report |= {f"{name} buffer": buffer.numpy().tobytes() for name, buffer in model.named_buffers()}
+    report |= {f"{name} mode": bytes([module.training]) for name, module in model.named_modules()}
+    report |= {f"{name} own": repr(sorted(vars(module))).encode() for name, module in model.named_modules()}
+    report |= {f"{name} hooks": repr(module._forward_hooks).encode() for name, module in model.named_modules()}
     import random
 
     generators = torch.get_rng_state().numpy().tobytes(), repr(np.random.get_state()), repr(random.getstate())  # noqa: NPY002
-    return found | {"generators": repr(generators).encode()}
+    return report | {"generators": repr(generators).encode()}
 
 
 def gradients_by_hand(model: Any, batch: Any, loss: Any, seed: int, low: dict[str, tuple[Any, Any, Any]]) -> Any:
@@ -102,11 +102,11 @@ def gradients_by_hand(model: Any, batch: Any, loss: Any, seed: int, low: dict[st
         value = loss(twin, batch)
         value.backward()
     zeros = {name: torch.zeros_like(p) for name, p in twin.named_parameters()}
-    found = {name: zeros[name] if p.grad is None else p.grad for name, p in twin.named_parameters()}
-    return float(value.detach()), found
+    report = {name: zeros[name] if p.grad is None else p.grad for name, p in twin.named_parameters()}
+    return float(value.detach()), report
 
 
 def relative(got: dict[str, Any], wanted: dict[str, Any]) -> float:
-    """The relative error of all gradients together."""
+    """Compute the relative error of all gradients together."""
     apart = sum(float(((got[name] - wanted[name]).double() ** 2).sum()) for name in wanted)
     return float((apart / sum(float((wanted[name].double() ** 2).sum()) for name in wanted)) ** 0.5)

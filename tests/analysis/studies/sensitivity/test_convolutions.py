@@ -71,9 +71,9 @@ def test_products_that_are_not_low_have_the_bits_of_torch(case: str) -> None:
     layer, shape = CASES[case]
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     model = nn.Sequential(layer)
-    found = fp.analysis.sensitivity(model, [x], lambda model, x: model(x).square().sum(), recipes={"exact": FP32})
-    assert {row.product for row in found.rows} == {"fprop", "wgrad"}
-    assert {(row.loss_change, row.gradient_error) for row in (*found.rows, *found.joint)} == {(0.0, 0.0)}
+    report = fp.analysis.sensitivity(model, [x], lambda model, x: model(x).square().sum(), recipes={"exact": FP32})
+    assert {row.product for row in report.rows} == {"fprop", "wgrad"}
+    assert {(row.loss_change, row.gradient_error) for row in (*report.rows, *report.joint)} == {(0.0, 0.0)}
 
 
 def test_what_stays_exact_is_said() -> None:
@@ -87,10 +87,10 @@ def test_what_stays_exact_is_said() -> None:
             return self.down(self.up(self.mix(self.tokens(codes).mT)))
 
     codes = torch.randint(0, 8, (4, 16))
-    found = fp.analysis.sensitivity(Model(), [codes], lambda model, x: model(x).square().sum(), recipes=E4M3)
-    assert {row.layer for row in found.rows} == {"down"}
-    assert found.convolutions == {"down": 1}
-    assert found.notes == (
+    report = fp.analysis.sensitivity(Model(), [codes], lambda model, x: model(x).square().sum(), recipes=E4M3)
+    assert {row.layer for row in report.rows} == {"down"}
+    assert report.convolutions == {"down": 1}
+    assert report.notes == (
         "Not measured, since an embedding looks rows up and multiplies nothing: tokens.",
         "Not measured, since a depthwise convolution multiplies no matrices: mix.",
         "Not measured, since transposed convolutions stay exact: up.",
@@ -99,18 +99,18 @@ def test_what_stays_exact_is_said() -> None:
 
 def test_operands_are_counted_as_patches() -> None:
     layer, x = nn.Conv1d(4, 8, 3, groups=2), torch.randn(2, 4, 10)
-    found = fp.analysis.sensitivity(nn.Sequential(layer), [x], lambda model, x: model(x).sum(), recipes=E4M3)
-    assert found["0", "fprop", "E4M3"].elements == (2 * 8 * 4 * 3, 8 * 2 * 3)
-    assert found["0", "wgrad", "E4M3"].elements == (2 * 8 * 8, 2 * 8 * 4 * 3)
+    report = fp.analysis.sensitivity(nn.Sequential(layer), [x], lambda model, x: model(x).sum(), recipes=E4M3)
+    assert report["0", "fprop", "E4M3"].elements == (2 * 8 * 4 * 3, 8 * 2 * 3)
+    assert report["0", "wgrad", "E4M3"].elements == (2 * 8 * 8, 2 * 8 * 4 * 3)
 
 
 def test_a_report_of_convolutions_is_saved_and_loaded(tmp_path: Any) -> None:
     x = torch.randn(2, 4, 10)
-    found = fp.analysis.sensitivity(
+    report = fp.analysis.sensitivity(
         nn.Sequential(nn.Conv1d(4, 8, 3)), [x], lambda model, x: model(x).sum(), recipes=E4M3
     )
-    found.save(tmp_path / "report.json")
-    assert fp.analysis.Sensitivity.load(tmp_path / "report.json") == found
+    report.save(tmp_path / "report.json")
+    assert fp.analysis.Sensitivity.load(tmp_path / "report.json") == report
 
 
 def test_linear_layers_of_one_place_are_convolutions_of_one_place() -> None:

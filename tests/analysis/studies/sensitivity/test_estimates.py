@@ -21,33 +21,33 @@ from tests.analysis.studies.sensitivity.models import (
 
 def test_single_changes_are_set_beside_all_at_once() -> None:
     model, batches, loss = made("mlp")
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
-    every = found.measure({(row.layer, row.product): "E4M3" for row in found.rows})
-    assert every == found.joint[0]
-    first, second = found.additivity()
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
+    every = report.measure({(row.layer, row.product): "E4M3" for row in report.rows})
+    assert every == report.joint[0]
+    first, second = report.additivity()
     assert (first.recipe, second.recipe) == ("E4M3", "BF16")
     assert first.loss_joint == every.loss_change
-    assert first.loss_sum == sum(row.loss_change for row in found.rows if row.recipe == "E4M3")
+    assert first.loss_sum == sum(row.loss_change for row in report.rows if row.recipe == "E4M3")
     assert 0.8 < first.gradient_sum / first.gradient_joint < 1.25  # errors are independent
-    assert str(first) in str(found)
+    assert str(first) in str(report)
 
 
 def test_several_products_at_once_are_those_by_hand() -> None:
     model, batches, loss = made("mlp", 1)
-    found = fp.analysis.sensitivity(model, batches, loss, recipes={"low": E4M3, "exact": FP32})
-    row = found.measure({("0", "fprop"): "low", ("4", "dgrad"): "low", ("2", "wgrad"): "exact"})
+    report = fp.analysis.sensitivity(model, batches, loss, recipes={"low": E4M3, "exact": FP32})
+    row = report.measure({("0", "fprop"): "low", ("4", "dgrad"): "low", ("2", "wgrad"): "exact"})
     value, wanted = gradients_by_hand(model, batches[0], loss, 0, {})
     low, got = gradients_by_hand(model, batches[0], loss, 0, {"0": (E4M3, FP32, FP32), "4": (FP32, E4M3, FP32)})
     assert (row.layer, row.product, row.recipe) == ("*", "*", "mixed")
     assert row.loss_change == low - value
     assert math.isclose(row.gradient_error, relative(got, wanted), rel_tol=1e-5)
-    assert found.measure({}).gradient_error == 0
-    one = found["2", "fprop", "low"]
-    assert found.measure({("2", "fprop"): "low"}).gradient_error == one.gradient_error
+    assert report.measure({}).gradient_error == 0
+    one = report["2", "fprop", "low"]
+    assert report.measure({("2", "fprop"): "low"}).gradient_error == one.gradient_error
 
 
 def quadratic(residuals: Any) -> tuple[Any, Any, Any]:
-    """A linear layer on rows that are all alike, with these residuals, and the error of its output in E4M3."""
+    """Return a linear layer on rows that are all alike, with these residuals, and the error of its output in E4M3."""
     d = residuals.shape[1]
     model = nn.Linear(4, d, bias=False)
     weight = 1 + torch.arange(d * 4).reshape(d, 4) / 64  # E4M3 has steps of an eighth there
@@ -67,22 +67,22 @@ def half_squared(model: Any, batch: Any) -> Any:
 def test_the_fisher_estimate_is_the_loss_change_where_it_is_the_hessian() -> None:
     signs = torch.tensor([[1.0 if i >> j & 1 else -1.0 for j in range(4)] for i in range(16)])  # covariance: identity
     model, batch, delta = quadratic(signs)
-    found = fp.analysis.sensitivity(
+    report = fp.analysis.sensitivity(
         model, [batch], half_squared, recipes={"weight": fp.torch.LinearRecipe(None, "e4m3")}, products="fprop"
     )
-    (row,) = found.rows
+    (row,) = report.rows
     closed = 0.5 * float(delta.double().square().sum())
     assert closed > 0.05
     assert (row.loss_change, row.fisher, row.first_order) == (closed, closed, 0.0)  # every step is exact
-    assert found.agreement("fisher").ratio == 1
+    assert report.agreement("fisher").ratio == 1
 
 
 def test_the_first_order_estimate_lacks_what_the_hessian_adds() -> None:
     model, batch, delta = quadratic(torch.ones(8, 4))
-    found = fp.analysis.sensitivity(
+    report = fp.analysis.sensitivity(
         model, [batch], half_squared, recipes={"weight": fp.torch.LinearRecipe(None, "e4m3")}, products="fprop"
     )
-    (row,) = found.rows
+    (row,) = report.rows
     assert row.first_order == float(delta.sum())
     assert row.loss_change == row.first_order + 0.5 * float(delta.square().sum())
     assert row.fisher == 0.5 * float(delta.sum()) ** 2  # one residual for all: its rank is 1, the Hessian's 4
@@ -95,24 +95,24 @@ def test_estimates_of_a_trained_model_rank_the_measured_changes() -> None:
         optimizer.zero_grad()
         loss(model, batches[step % 3]).backward()
         optimizer.step()
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, products="fprop")
-    agreement = found.agreement()
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, products="fprop")
+    agreement = report.agreement()
     assert agreement.changes == 3 * 3
-    assert agreement.rank_correlation > 0.95 > found.agreement("fisher").rank_correlation
+    assert agreement.rank_correlation > 0.95 > report.agreement("fisher").rank_correlation
     assert 0.9 < agreement.ratio < 1.1
-    assert str(agreement) in str(found)
+    assert str(agreement) in str(report)
 
 
 def test_overflow_counts_as_infinite_harm() -> None:
     model, batches, loss = made("mlp")
     with torch.no_grad():
         model[2].weight[0, 0] = 1e6
-    found = fp.analysis.sensitivity(model, batches, loss, recipes={"nan": fp.torch.LinearRecipe("fp16", "fp16")})
-    worst = found["2", "fprop", "nan"]
+    report = fp.analysis.sensitivity(model, batches, loss, recipes={"nan": fp.torch.LinearRecipe("fp16", "fp16")})
+    worst = report["2", "fprop", "nan"]
     assert (worst.loss_change, worst.output_error, worst.gradient_error) == (math.inf, math.inf, math.inf)
     assert math.isnan(worst.gradient_cosine)
-    assert found.ranking()[0].layer == "2"
-    assert "inf" in str(found)
+    assert report.ranking()[0].layer == "2"
+    assert "inf" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_criterion_of_torch_is_the_loss_of_inputs_and_targets(loss: Any) -> No
     written = fp.analysis.sensitivity(
         model, batches, lambda m, batch: torch.nn.functional.cross_entropy(m(batch[0]), batch[1]), recipes="FP8_TENSOR"
     )
-    found = fp.analysis.sensitivity(model, batches, loss, recipes="FP8_TENSOR")
-    assert found.rows == written.rows
+    report = fp.analysis.sensitivity(model, batches, loss, recipes="FP8_TENSOR")
+    assert report.rows == written.rows
     with pytest.raises(ValueError, match=r"needs batches of \(input, target\)"):
         fp.analysis.sensitivity(model, [batches[0][0]], loss, recipes="FP8_TENSOR")

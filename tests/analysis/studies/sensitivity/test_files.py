@@ -16,7 +16,7 @@ from tests.kit.forks import fork
 
 
 def study_and_die(folder: Path) -> None:
-    """A study whose process kills itself after nine cells."""
+    """Run a study whose process kills itself after nine cells."""
     model, batches, loss = made("mlp")
     done = 0
 
@@ -36,16 +36,16 @@ def test_a_killed_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert kept == 9
     model, batches, loss = made("mlp")
     steps: list[str] = []
-    found = fp.analysis.sensitivity(
+    report = fp.analysis.sensitivity(
         model, batches, loss, recipes=[E4M3, "BF16"], out=tmp_path, progress=lambda _, text: steps.append(text)
     )
-    cells = sum(len(row.batches) for row in found.rows)
+    cells = sum(len(row.batches) for row in report.rows)
     assert len(steps) - 1 == cells - kept  # and the one that says that all is done
-    assert found == fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
+    assert report == fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
 
 
 class Counter:
-    """How often a loss was called; a captured number would be part of what the loss is."""
+    """The number of calls of a loss; a captured number would be part of the loss itself."""
 
     runs = 0
 
@@ -92,12 +92,12 @@ def test_identities_tell_models_batches_and_recipes_apart() -> None:
     def identity(model: Any, batches: Any, recipes: Any) -> str:
         return str(fp.analysis.sensitivity(model, batches, loss, recipes=recipes, products="wgrad").identity)
 
-    found = [
+    report = [
         identity(model, batches, E4M3), identity(model, batches, "BF16"), identity(model, batches[::-1], E4M3),
         identity(model.eval(), batches, E4M3),
     ]  # fmt: skip
-    assert len(set(found)) == 4
-    assert identity(model.train(), batches, E4M3) == found[0]
+    assert len(set(report)) == 4
+    assert identity(model.train(), batches, E4M3) == report[0]
 
 
 def test_a_report_is_saved_and_loaded_bit_for_bit(tmp_path: Path) -> None:
@@ -105,12 +105,12 @@ def test_a_report_is_saved_and_loaded_bit_for_bit(tmp_path: Path) -> None:
     with torch.no_grad():
         model[2].weight[0, 0] = 1e6  # Inf and NaN too
     overflows = fp.torch.LinearRecipe("fp16", "fp16", fprop=fp.torch.Product(out_fmt="bf16"))
-    found = fp.analysis.sensitivity(model, batches, loss, recipes={"fp16": overflows, "mx": "MXFP8"})
-    found.save(tmp_path / "report.json")
+    report = fp.analysis.sensitivity(model, batches, loss, recipes={"fp16": overflows, "mx": "MXFP8"})
+    report.save(tmp_path / "report.json")
     loaded = fp.analysis.Sensitivity.load(tmp_path / "report.json")
-    assert loaded == found
-    assert loaded.recipes == found.recipes
-    assert str(loaded) == str(found)
+    assert loaded == report
+    assert loaded.recipes == report.recipes
+    assert str(loaded) == str(report)
     assert any(math.isinf(row.gradient_error) for row in loaded.rows)
     with pytest.raises(ValueError, match=r"which a loaded report does not have. Call sensitivity\(\) again"):
         loaded.measure({("0", "fprop"): "mx"})
@@ -123,25 +123,25 @@ def test_a_report_is_saved_and_loaded_bit_for_bit(tmp_path: Path) -> None:
 def test_tables_and_texts() -> None:
     pytest.importorskip("pandas")
     model, batches, loss = made("mlp")
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
-    table = found.to_frame()
-    assert len(table) == len(found.rows) == 16
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "BF16"])
+    table = report.to_frame()
+    assert len(table) == len(report.rows) == 16
     assert {"layer", "loss_change", "gradient_cosine", "fisher", "left_elements"} <= set(table.columns)
-    assert len(found.to_frame("batch")) == 32
-    assert repr(found) == "<sensitivity of Sequential: 3 layers, 2 recipes, 16 rows>"
-    worst = found.ranking()[0]
-    assert str(found).splitlines()[3].split()[:3] == [worst.layer, worst.product, worst.recipe]
-    assert found._repr_html_().count("<tr>") == 17
+    assert len(report.to_frame("batch")) == 32
+    assert repr(report) == "<sensitivity of Sequential: 3 layers, 2 recipes, 16 rows>"
+    worst = report.ranking()[0]
+    assert str(report).splitlines()[3].split()[:3] == [worst.layer, worst.product, worst.recipe]
+    assert report._repr_html_().count("<tr>") == 17
 
 
 def test_the_figure_has_a_mark_for_each_row() -> None:
     pytest.importorskip("matplotlib").use("Agg")
     model, batches, loss = made("mlp")
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "FP32"])
-    ax = found.plot()
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=[E4M3, "FP32"])
+    ax = report.plot()
     marks = [line for line in ax.lines if len(line.get_xdata()) == 1]
-    assert len(marks) == len(found.rows)
+    assert len(marks) == len(report.rows)
     hollow = [line for line in marks if line.get_markerfacecolor() == "white"]
-    assert len(hollow) == len(found.rows) / 2  # the exact recipe
-    assert next(label.get_text() for label in ax.get_yticklabels()) == found.ranking()[0].layer
-    assert found.plot(ax) is ax
+    assert len(hollow) == len(report.rows) / 2  # the exact recipe
+    assert next(label.get_text() for label in ax.get_yticklabels()) == report.ranking()[0].layer
+    assert report.plot(ax) is ax

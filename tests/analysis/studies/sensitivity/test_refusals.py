@@ -1,4 +1,4 @@
-"""What cannot be measured is refused in one sentence, before any work."""
+"""Tests that what cannot be measured is refused in one sentence, before any work."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def refused(error: type[Exception], match: str, *, of: Any = None, **changes: An
     model, batches, loss = made("mlp", 1)
     arguments = {"model": model if of is None else of, "batches": batches, "loss": loss, "recipes": E4M3} | changes
     first = [arguments.pop(name) for name in ("model", "batches", "loss")]
-    with pytest.raises(error, match=match) as found:
+    with pytest.raises(error, match=match) as report:
         fp.analysis.sensitivity(*first, **arguments)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(report.value)
 
 
 def test_models_that_have_no_products_to_measure() -> None:
@@ -89,9 +89,9 @@ def test_batches_that_do_not_fit_say_which() -> None:
 
 def test_an_iterator_of_few_batches_is_listed() -> None:
     model, batches, loss = made("mlp", 2)
-    found = fp.analysis.sensitivity(model, iter(batches), loss, recipes=E4M3, products="wgrad")
-    assert found == fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, products="wgrad")
-    assert len(found.losses) == 2
+    report = fp.analysis.sensitivity(model, iter(batches), loss, recipes=E4M3, products="wgrad")
+    assert report == fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, products="wgrad")
+    assert len(report.losses) == 2
 
 
 def test_recipes_that_there_are_none_of() -> None:
@@ -109,12 +109,12 @@ def test_recipes_that_there_are_none_of() -> None:
 def test_a_product_that_a_recipe_cannot_have_is_noted_and_left_out() -> None:
     model, batches, loss = made("mlp")
     recipe = fp.torch.LinearRecipe("e2m1", "e2m1", "e2m1", hadamard=128)  # of 64 tokens
-    found = fp.analysis.sensitivity(model, batches, loss, recipes={"mixed": recipe})
-    assert {row.product for row in found.rows} == {"fprop", "dgrad"}
-    assert found.notes[0].startswith(
+    report = fp.analysis.sensitivity(model, batches, loss, recipes={"mixed": recipe})
+    assert {row.product for row in report.rows} == {"fprop", "dgrad"}
+    assert report.notes[0].startswith(
         "mixed cannot have wgrad of 0: the Hadamard transform of 128 terms needs a multiple"
     )
-    assert len(found.notes) == 3
+    assert len(report.notes) == 3
     refused(ValueError, r"recipes must be able to have a product .* Hadamard", recipes={"a": recipe}, products="wgrad")
 
 
@@ -125,14 +125,14 @@ def test_products_that_the_loss_does_not_run_through() -> None:
 
 def test_assignments_of_what_was_not_measured() -> None:
     model, batches, loss = made("mlp", 1)
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
     with pytest.raises(ValueError, match=r"assignment must name measured products; got \('0', 'dgrad'\)"):
-        found.measure({("0", "dgrad"): "E4M3"})
+        report.measure({("0", "dgrad"): "E4M3"})
     with pytest.raises(ValueError, match=r"assignment must name recipes of the report, E4M3; got 'BF16'"):
-        found.measure({("0", "fprop"): "BF16"})
+        report.measure({("0", "fprop"): "BF16"})
     with pytest.raises(TypeError, match=r"assignment must be a dictionary"):
-        found.measure([("0", "fprop")])  # type: ignore[arg-type]
+        report.measure([("0", "fprop")])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"by must be one of gradient_error, "):
-        found.ranking("harm")
+        report.ranking("harm")
     with pytest.raises(KeyError, match=r"no row of layer, product and recipe"):
-        found["0", "dgrad", "E4M3"]
+        report["0", "dgrad", "E4M3"]

@@ -47,8 +47,8 @@ def test_products_that_are_not_low_are_those_of_torch(name: str) -> None:
             outcome = twin.run(batch, index)
             assert outcome.loss is not None
             assert float(outcome.loss.detach()) == wanted
-            found = twin.gradients(outcome.loss, index, keep=False)
-            for (parameter, _), got in zip(model.named_parameters(), found, strict=True):
+            report = twin.gradients(outcome.loss, index, keep=False)
+            for (parameter, _), got in zip(model.named_parameters(), report, strict=True):
                 exact = gradients[parameter]
                 fp.testing.assert_bits_equal(torch.zeros_like(exact) if got is None else got, exact)
 
@@ -56,9 +56,9 @@ def test_products_that_are_not_low_are_those_of_torch(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_recipe_of_exact_products_changes_nothing(name: str) -> None:
     model, batches, loss = made(name)
-    found = fp.analysis.sensitivity(model, batches, loss, recipes={"exact": FP32})
-    assert {row.product for row in found.rows} == set(PRODUCTS)
-    for row in found.rows + found.joint:
+    report = fp.analysis.sensitivity(model, batches, loss, recipes={"exact": FP32})
+    assert {row.product for row in report.rows} == set(PRODUCTS)
+    for row in report.rows + report.joint:
         assert (row.loss_change, row.output_error, row.output_cosine) == (0, 0, 1), row
         assert (row.gradient_error, row.gradient_cosine, row.gradient_spread) == (0, 1, 0), row
 
@@ -66,10 +66,10 @@ def test_a_recipe_of_exact_products_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_are_what_quantised_layers_give_by_hand(name: str) -> None:
     model, batches, loss = made(name)
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, seed=7)
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3, seed=7)
     exact = [gradients_by_hand(model, batch, loss, 7 + i, {}) for i, batch in enumerate(batches)]
-    for row in found.rows:
-        if row.layer in found.convolutions:  # whose twin is in test_convolutions.py
+    for row in report.rows:
+        if row.layer in report.convolutions:  # whose twin is in test_convolutions.py
             continue
         recipes: Any = tuple(E4M3 if product == row.product else FP32 for product in PRODUCTS)
         errors, changes = [], []
@@ -87,28 +87,28 @@ def test_rows_are_what_quantised_layers_give_by_hand(name: str) -> None:
 
 def test_layers_and_products_that_do_not_exist_have_no_rows() -> None:
     model, batches, loss = made("mlp")
-    found = fp.analysis.sensitivity(model, batches, loss, recipes="BF16")
-    assert ("0", "dgrad") not in {(row.layer, row.product) for row in found.rows}  # the input needs no gradient
-    assert found.layers == {"0": 2048, "2": 2048, "4": 256}
-    assert found["2", "fprop", "BF16"].elements == (64 * 64, 2048)
-    assert found["2", "dgrad", "BF16"].elements == (64 * 32, 2048)
-    assert found["2", "wgrad", "BF16"].elements == (64 * 32, 64 * 64)
+    report = fp.analysis.sensitivity(model, batches, loss, recipes="BF16")
+    assert ("0", "dgrad") not in {(row.layer, row.product) for row in report.rows}  # the input needs no gradient
+    assert report.layers == {"0": 2048, "2": 2048, "4": 256}
+    assert report["2", "fprop", "BF16"].elements == (64 * 64, 2048)
+    assert report["2", "dgrad", "BF16"].elements == (64 * 32, 2048)
+    assert report["2", "wgrad", "BF16"].elements == (64 * 32, 64 * 64)
     for weight in model[2].parameters():
         weight.requires_grad_(False)
-    found = fp.analysis.sensitivity(model, batches, loss, recipes="BF16")
-    assert [row.product for row in found.rows if row.layer == "2"] == ["fprop", "dgrad"]
+    report = fp.analysis.sensitivity(model, batches, loss, recipes="BF16")
+    assert [row.product for row in report.rows if row.layer == "2"] == ["fprop", "dgrad"]
 
 
 def test_a_layer_that_is_called_twice_and_a_shared_weight_count_once() -> None:
     model, batches, loss = made("attention")
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
-    assert found["out", "fprop", "E4M3"].elements == (2 * 8 * 12 * 32, 32 * 32)
-    assert "unused" not in {row.layer for row in found.rows}
-    assert found.notes == (
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
+    assert report["out", "fprop", "E4M3"].elements == (2 * 8 * 12 * 32, 32 * 32)
+    assert "unused" not in {row.layer for row in report.rows}
+    assert report.notes == (
         "Not measured, since an embedding looks rows up and multiplies nothing: tokens.",
         "Not called by the loss, and therefore without rows: unused.",
     )
-    assert 0 < found["head", "wgrad", "E4M3"].weight_gradient_error < 0.05  # of the embedding's gradient too
+    assert 0 < report["head", "wgrad", "E4M3"].weight_gradient_error < 0.05  # of the embedding's gradient too
 
 
 def test_exactly_representable_operands_have_no_error() -> None:
@@ -118,16 +118,16 @@ def test_exactly_representable_operands_have_no_error() -> None:
         for layer in model:
             layer.weight.copy_(torch.randint(-2, 3, layer.weight.shape))
     batch = torch.randint(-1, 2, (32, 16)).float()
-    found = fp.analysis.sensitivity(
+    report = fp.analysis.sensitivity(
         model, [batch], lambda model, x: model(x).clamp(-4, 4).sum(), recipes={"raw": raw("bf16"), "fp16": raw("fp16")}
     )
-    assert len(found.rows) == 10
-    for row in found.rows + found.joint:
+    assert len(report.rows) == 10
+    for row in report.rows + report.joint:
         assert (row.loss_change, row.output_error, row.gradient_error, row.gradient_cosine) == (0, 0, 0, 1), row
 
 
 def raw(fmt: str, **fields: Any) -> Any:
-    """A recipe of plain casts of all operands."""
+    """Make a recipe of plain casts of all operands."""
     return fp.torch.LinearRecipe(fmt, fmt, fmt, overflow="saturate", **fields)
 
 
@@ -169,13 +169,13 @@ def sound() -> Any:
 @pytest.mark.parametrize("bad", range(4))
 def test_a_layer_whose_weights_underflow_is_named_first(bad: int, sound: Any) -> None:
     gains = tuple(2.0**12 if i == bad else 1.0 for i in range(4))
-    found = fp.analysis.sensitivity(Gained(gains), normal_batches(), squared, recipes=UNDERFLOWS)
-    assert found.losses == sound.losses  # the same function
-    assert found.ranking()[0].layer == f"layers.{bad}"
-    assert found.ranking("loss_change")[0].layer == f"layers.{bad}"
-    worst = found[f"layers.{bad}", "fprop", "raw"]
+    report = fp.analysis.sensitivity(Gained(gains), normal_batches(), squared, recipes=UNDERFLOWS)
+    assert report.losses == sound.losses  # the same function
+    assert report.ranking()[0].layer == f"layers.{bad}"
+    assert report.ranking("loss_change")[0].layer == f"layers.{bad}"
+    worst = report[f"layers.{bad}", "fprop", "raw"]
     assert worst.output_error > 5 * sound[f"layers.{bad}", "fprop", "raw"].output_error
-    for row in found.rows:
+    for row in report.rows:
         if row.layer != f"layers.{bad}":
             other = sound[row.layer, row.product, row.recipe]
             assert (row.loss_change, row.output_error) == (other.loss_change, other.output_error)
@@ -203,10 +203,10 @@ class Channel(nn.Module):  # type: ignore[misc]
 def test_a_layer_with_one_large_channel_is_named_first_by_int8(bad: int) -> None:
     scaling = fp.scalings.TENSOR
     recipe = fp.torch.LinearRecipe("int8", "int8", None, scaling, scaling)
-    found = fp.analysis.sensitivity(Channel(bad), normal_batches(), squared, recipes={"int8": recipe})
+    report = fp.analysis.sensitivity(Channel(bad), normal_batches(), squared, recipes={"int8": recipe})
     for by in ("gradient_error", "output_error", "loss_change"):
-        assert found.ranking(by)[0].layer == f"layers.{bad}", by
-    assert found.ranking(product="wgrad")[0].layer == f"layers.{bad}"
+        assert report.ranking(by)[0].layer == f"layers.{bad}", by
+    assert report.ranking(product="wgrad")[0].layer == f"layers.{bad}"
 
 
 def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
@@ -230,18 +230,18 @@ def test_a_bad_layer_of_the_built_in_transformer_is_named_first() -> None:
     # gradients stay: an early model's logits have one large gradient a token, beside which INT8 has zeros for the rest,
     # so that the head is as bad a layer
     recipe = fp.torch.LinearRecipe("int8", "int8", None, scaling, scaling)
-    found = fp.analysis.sensitivity(trainer.model, [(codes, targets)], loss, recipes={"INT8": recipe})
-    assert len(found.rows) == 27
+    report = fp.analysis.sensitivity(trainer.model, [(codes, targets)], loss, recipes={"INT8": recipe})
+    assert len(report.rows) == 27
     for by in ("gradient_error", "output_error", "loss_change", "weight_gradient_error"):
-        assert found.ranking(by)[0].layer == "blocks.1.mlp.gate_up", by
-    assert found.ranking()[0].gradient_error > 40 * max(
-        row.gradient_error for row in found.rows if row.layer != "blocks.1.mlp.gate_up"
+        assert report.ranking(by)[0].layer == "blocks.1.mlp.gate_up", by
+    assert report.ranking()[0].gradient_error > 40 * max(
+        row.gradient_error for row in report.rows if row.layer != "blocks.1.mlp.gate_up"
     )
 
 
 @pytest.mark.slow
 def test_each_layer_of_the_built_in_transformer_that_is_planted_bad_is_named_first() -> None:
-    """By both reports, with the same function before and after: tiny weights without scales, one channel with one."""
+    """Compare both reports on the same function before and after: tiny weights without scales, one channel with one."""
     import copy
 
     from fpsim.recipes.training import FP32 as plain
@@ -283,20 +283,20 @@ def test_each_layer_of_the_built_in_transformer_that_is_planted_bad_is_named_fir
             with torch.no_grad():
                 plant(model.get_submodule(name))
             assert budget(model, recipe).ranking[0][0] == name, plant
-            found = fp.analysis.sensitivity(model, [batch], loss, recipes={"low": recipe})
+            report = fp.analysis.sensitivity(model, [batch], loss, recipes={"low": recipe})
             for by in ("gradient_error", "output_error", "loss_change"):
-                assert found.ranking(by)[0].layer == name, (plant, by)
+                assert report.ranking(by)[0].layer == name, (plant, by)
 
 
 def test_the_weight_gradient_of_two_e4m3_operands_has_their_errors_in_quadrature() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 256, bias=False))
     batch = torch.randn(512, 256), torch.randn(512, 256)
-    found = fp.analysis.sensitivity(
+    report = fp.analysis.sensitivity(
         model, [batch], lambda model, batch: (model(batch[0]) * batch[1]).sum(), recipes=E4M3, products="wgrad"
     )
-    (row,) = found.rows
-    each = [10 ** (-fp.analysis.error(x.numpy(), fp.E4M3, scaling=fp.scalings.TENSOR).sqnr_db / 20) for x in batch]
+    (row,) = report.rows
+    errors = [10 ** (-fp.analysis.error(x.numpy(), fp.E4M3, scaling=fp.scalings.TENSOR).sqnr_db / 20) for x in batch]
     assert row.gradient_error == row.weight_gradient_error
-    assert math.isclose(row.gradient_error, math.hypot(*each), rel_tol=0.01)  # independent errors of 131,072 values
+    assert math.isclose(row.gradient_error, math.hypot(*errors), rel_tol=0.01)  # independent errors of 131,072 values
     assert 0.035 < row.gradient_error < 0.039

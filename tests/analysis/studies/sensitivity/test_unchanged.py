@@ -33,8 +33,8 @@ def test_the_model_and_the_generators_stay_as_they_are(name: str, training: bool
     loss(model, batches[0]).backward()  # gradients that must stay
     before = state_of(model)
     inputs = content_of(batches)
-    found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
-    found.measure({(found.rows[0].layer, "fprop"): "E4M3"})
+    report = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
+    report.measure({(report.rows[0].layer, "fprop"): "E4M3"})
     assert state_of(model) == before
     assert content_of(batches) == inputs
 
@@ -73,10 +73,10 @@ def test_each_run_draws_the_same_whatever_draws() -> None:
             return functional.dropout(self.linear(x) * noise, 0.5)
 
     batch = torch.randn(8, 16), torch.randn(8, 16)
-    found = fp.analysis.sensitivity(Noisy(), [batch, batch], squared, recipes={"exact": FP32})
-    assert found.notes == ()
-    assert all(row.gradient_error == row.loss_change == 0 for row in found.rows)
-    assert found.losses[0] != found.losses[1]  # each batch has draws of its own
+    report = fp.analysis.sensitivity(Noisy(), [batch, batch], squared, recipes={"exact": FP32})
+    assert report.notes == ()
+    assert all(row.gradient_error == row.loss_change == 0 for row in report.rows)
+    assert report.losses[0] != report.losses[1]  # each batch has draws of its own
 
 
 def test_a_model_that_does_not_repeat_itself_is_told_of() -> None:
@@ -90,10 +90,10 @@ def test_a_model_that_does_not_repeat_itself_is_told_of() -> None:
             return self.linear(x) * self.calls
 
     model = Counting()
-    found = fp.analysis.sensitivity(
+    report = fp.analysis.sensitivity(
         model, [torch.ones(4, 8)], lambda model, x: model(x).square().sum(), recipes={"exact": FP32}
     )
-    (note,) = found.notes
+    (note,) = report.notes
     assert note.startswith("The model does not repeat itself: losses of the same batch with exact products differ by")
     assert model.calls == 0
 
@@ -124,11 +124,11 @@ def test_checkpoints_change_nothing(reentrant: bool) -> None:
 
     torch.manual_seed(4)
     batch = torch.randn(64, 32), torch.randn(64, 8)
-    found, plain = (
+    report, plain = (
         fp.analysis.sensitivity(Checkpointed(checkpoint), [batch], squared, recipes=E4M3)
         for checkpoint in (True, False)
     )
-    assert found.rows == plain.rows
+    assert report.rows == plain.rows
 
 
 def test_autocast_in_the_loss_is_what_is_exact_there() -> None:
@@ -138,11 +138,11 @@ def test_autocast_in_the_loss_is_what_is_exact_there() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return squared(model, batch)
 
-    found = fp.analysis.sensitivity(model, [batch], loss, recipes={"BF16": "BF16", "E4M3": E4M3})
-    assert found.losses == (float(loss(perceptron_like(model), batch).detach()),)
-    for row in found.rows:  # the recipe BF16 rounds as autocast does, but for the order of sums
+    report = fp.analysis.sensitivity(model, [batch], loss, recipes={"BF16": "BF16", "E4M3": E4M3})
+    assert report.losses == (float(loss(perceptron_like(model), batch).detach()),)
+    for row in report.rows:  # the recipe BF16 rounds as autocast does, but for the order of sums
         if row.recipe == "E4M3":
-            assert row.gradient_error > 2 * found[row.layer, row.product, "BF16"].gradient_error
+            assert row.gradient_error > 2 * report[row.layer, row.product, "BF16"].gradient_error
 
 
 def perceptron_like(model: Any) -> Any:
@@ -158,8 +158,8 @@ def test_encoder_layers_run_layer_by_layer_in_eval_mode() -> None:
         parameter.requires_grad_(False)
     model = nn.Sequential(nn.Embedding(8, 32), layer)  # the embedding alone has a gradient
     codes = torch.randint(0, 8, (4, 6))
-    found = fp.analysis.sensitivity(model, [codes], lambda model, x: model(x).square().mean(), recipes=E4M3)
-    assert {(row.layer, row.product) for row in found.rows} == {
+    report = fp.analysis.sensitivity(model, [codes], lambda model, x: model(x).square().mean(), recipes=E4M3)
+    assert {(row.layer, row.product) for row in report.rows} == {
         ("1.linear1", "fprop"), ("1.linear1", "dgrad"), ("1.linear2", "fprop"), ("1.linear2", "dgrad")
     }  # fmt: skip
 
@@ -168,15 +168,15 @@ def test_figures_have_the_same_bits_on_any_number_of_threads() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 64))
     batch = torch.randn(512, 256), torch.randn(512, 64)
-    threads, found = torch.get_num_threads(), []
+    threads, report = torch.get_num_threads(), []
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(fp.analysis.sensitivity(model, [batch], squared, recipes=E4M3))
+            report.append(fp.analysis.sensitivity(model, [batch], squared, recipes=E4M3))
             assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(threads)
-    assert found[0] == found[1]
+    assert report[0] == report[1]
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -184,15 +184,15 @@ def test_the_mode_of_the_caller_does_not_matter(mode: Any) -> None:
     model, batches, loss = made("mlp")
     wanted = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
     with mode():
-        found = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
-        assert found.measure({("2", "fprop"): "E4M3"}).loss_change == wanted["2", "fprop", "E4M3"].loss_change
-    assert found == wanted
+        report = fp.analysis.sensitivity(model, batches, loss, recipes=E4M3)
+        assert report.measure({("2", "fprop"): "E4M3"}).loss_change == wanted["2", "fprop", "E4M3"].loss_change
+    assert report == wanted
 
 
 def test_a_weight_that_is_made_of_others_goes_through_their_gradient() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(32, 32)), nn.Linear(32, 8)).eval()
     batch = torch.randn(64, 32), torch.randn(64, 8)
-    found = fp.analysis.sensitivity(model, [batch], squared, recipes={"low": E4M3, "exact": FP32})
-    assert 0 < found["0", "wgrad", "low"].gradient_error < 0.05
-    assert found["0", "wgrad", "exact"].gradient_error == 0
+    report = fp.analysis.sensitivity(model, [batch], squared, recipes={"low": E4M3, "exact": FP32})
+    assert 0 < report["0", "wgrad", "low"].gradient_error < 0.05
+    assert report["0", "wgrad", "exact"].gradient_error == 0
