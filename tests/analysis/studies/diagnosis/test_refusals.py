@@ -14,9 +14,9 @@ def refused(error: type[Exception], match: str, *, of: Any = None, **changes: An
     model, batches = healthy()
     arguments = {"model": model if of is None else of, "batches": batches, "loss": squared} | changes
     first = [arguments.pop(name) for name in ("model", "batches", "loss")]
-    with pytest.raises(error, match=match) as diagnosis:
+    with pytest.raises(error, match=match) as raised:
         fp.analysis.diagnose(*first, progress=quiet, **arguments)
-    assert "\n" not in str(diagnosis.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_models() -> None:
@@ -32,7 +32,7 @@ def test_models() -> None:
 
 def test_losses_and_batches() -> None:
     refused(TypeError, r"loss must be a function of \(model, batch\)", loss="mse")
-    refused(TypeError, r"of batches\[0\] got .* which is no tensor", loss=lambda m, b: squared(m, b).item())
+    refused(TypeError, r"of batches\[0\] got .* which is not a tensor", loss=lambda m, b: squared(m, b).item())
     refused(ValueError, r"of batches\[0\] got a tensor of shape \(128, 128\). Take its mean", loss=lambda m, b: m(b))
     refused(ValueError, r"of batches\[0\] got one without", loss=lambda m, b: squared(m, b).detach())
     refused(TypeError, r"batches must be a list", batches=torch.ones(2, 128))
