@@ -32,9 +32,9 @@ def test_models() -> None:
 
 def test_losses_and_batches() -> None:
     refused(TypeError, r"loss must be a function of \(model, batch\)", loss="mse")
-    refused(TypeError, r"of batches\[0\] got .* which is not a tensor", loss=lambda m, b: squared(m, b).item())
-    refused(ValueError, r"of batches\[0\] got a tensor of shape \(128, 128\). Take its mean", loss=lambda m, b: m(b))
-    refused(ValueError, r"of batches\[0\] got one without", loss=lambda m, b: squared(m, b).detach())
+    refused(TypeError, r"for batches\[0\] got .* which is not a tensor", loss=lambda m, b: squared(m, b).item())
+    refused(ValueError, r"for batches\[0\] got a tensor of shape \(128, 128\). Return its mean", loss=lambda m, b: m(b))
+    refused(ValueError, r"for batches\[0\] got one without", loss=lambda m, b: squared(m, b).detach())
     refused(TypeError, r"batches must be a list", batches=torch.ones(2, 128))
     refused(ValueError, r"batches must hold one batch or more", batches=[])
     refused(ValueError, r"batches must fit the model and .*; batches\[0\] gives", batches=[torch.ones(2, 3)])
