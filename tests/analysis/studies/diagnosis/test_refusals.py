@@ -37,7 +37,7 @@ def test_losses_and_batches() -> None:
     refused(ValueError, r"for batches\[0\] got one without", loss=lambda m, b: squared(m, b).detach())
     refused(TypeError, r"batches must be a list", batches=torch.ones(2, 128))
     refused(ValueError, r"batches must hold one batch or more", batches=[])
-    refused(ValueError, r"batches must fit the model and .*; batches\[0\] gives", batches=[torch.ones(2, 3)])
+    refused(ValueError, r"batches must fit the model and .*; batches\[0\] raises", batches=[torch.ones(2, 3)])
 
 
 def test_arguments_in_another_order() -> None:
