@@ -93,7 +93,7 @@ def test_recordings_of_unequal_lengths_are_aligned_by_step(tmp_path: Path) -> No
     assert len(found.missing_second) == 10
     assert found.missing_first == ()
     assert found.names == ("long.npz", "short.npz")
-    assert "short.npz lacks 3 0 input" in str(found)
+    assert "short.npz does not have 3 0 input" in str(found)
     back = A.compare_runs(short, long)
     assert len(back.missing_first) == 10
     assert "a lacks 3 0 input" in str(back)
