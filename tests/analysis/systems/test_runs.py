@@ -96,7 +96,7 @@ def test_recordings_of_unequal_lengths_are_aligned_by_step(tmp_path: Path) -> No
     assert "short.npz does not have 3 0 input" in str(found)
     back = A.compare_runs(short, long)
     assert len(back.missing_first) == 10
-    assert "a lacks 3 0 input" in str(back)
+    assert "a does not have 3 0 input" in str(back)
     late = recorded(steps=2, start=11)
     with pytest.raises(ValueError, match=r"no step in common: a has 1, 2, 3, b has 11, 12\. Pass steps='order'"):
         A.compare_runs(long, late)
