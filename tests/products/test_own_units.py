@@ -91,8 +91,8 @@ def test_any_unit_that_means_something_multiplies_as_the_oracle(rule: Rule, seed
             check_case(random_case(unit, rng), unit, rng)
 
 
-def test_all_units_of_the_tables_are_fast() -> None:
-    assert all(is_fast(unit) for unit in fp.units())
+def test_all_units_of_the_tables_but_arms_are_fast() -> None:
+    assert [unit.name for unit in fp.units() if not is_fast(unit)] == ["arm_bf16_f32", "arm_ebf_bf16_f32"]
     assert len(KERNELS) > 20
 
 

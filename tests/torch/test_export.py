@@ -243,7 +243,7 @@ def test_inputs_get_scales_where_they_were_measured(tmp_path: Path) -> None:
     assert config["config_groups"]["group_0"]["input_activations"]["dynamic"] == "local"
     assert config["ignore"] == ["lm_head"]
     report = fp.torch.export(model, layout="nvfp4", out=tmp_path / "c")
-    assert "pass batch= for them" in report.notes[0]
+    assert "pass batch= to measure them" in report.notes[0]
     config = json.loads((tmp_path / "c" / "config.json").read_text())["quantization_config"]
     assert config["config_groups"]["group_0"]["input_activations"] is None
 

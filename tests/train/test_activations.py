@@ -328,7 +328,7 @@ def test_lengths_are_cut_at_tiles_or_within_them() -> None:
         ),
         (
             lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=1e5),
-            "budget must be at least [0-9,]+ bytes, which recomputing every block takes",
+            "budget must be at least [0-9,]+ bytes, the least that recomputation reaches",
         ),
         (
             lambda: fp.analysis.recompute_plan(fp.train.model.Config(96), "BF16", tokens=512, budget=0),

@@ -29,8 +29,8 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
                 one.name, "not in the reference", f"{one.name}: the reference has no tensor of that name.", False
             )
             continue
-        given: Any = values[one.name]
-        wanted = np.asarray(given.detach().float().cpu().numpy() if is_torch(given) else given, np.float32)
+        expected: Any = values[one.name]
+        wanted = np.asarray(expected.detach().float().cpu().numpy() if is_torch(expected) else expected, np.float32)
         got = whole(one)
         got = np.swapaxes(got, -1, -2) if one.exchanged else got
         if got.shape != wanted.shape:

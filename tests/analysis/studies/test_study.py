@@ -204,7 +204,7 @@ def test_integers_in_a_state_dict_are_left_out_and_said() -> None:
     assert report.notes == ("steps left out, it holds int64 and not floats",)
     with pytest.raises(TypeError, match="must be an array of float16"):
         study({"steps": np.arange(4)})
-    with pytest.raises(TypeError, match="tensors must hold floats; got 2 of integers"):
+    with pytest.raises(TypeError, match="tensors must hold floats; got 2 arrays of integers"):
         study({"a": np.arange(4), "b": np.arange(3)})
 
 

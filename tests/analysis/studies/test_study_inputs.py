@@ -77,7 +77,7 @@ def test_files_of_which_none_can_be_studied_raise(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^nofile\.npy: no such file$"):
         study("nofile.npy")
     (tmp_path / "bad.npy").write_bytes(b"bad")
-    with pytest.raises(ValueError, match=r"^a\.npy: no such file; nor can 2 more be studied$") as caught:
+    with pytest.raises(ValueError, match=r"^a\.npy: no such file; 2 more files cannot be studied$") as caught:
         study(["a.npy", "b.npy", tmp_path / "bad.npy"])
     assert [line.partition(": ")[0] for line in caught.value.problems] == ["a.npy", "b.npy", str(tmp_path / "bad.npy")]  # type: ignore[attr-defined]
     nothings: tuple[Any, ...] = ([], {}, ())

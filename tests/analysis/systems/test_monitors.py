@@ -120,7 +120,7 @@ def test_the_page_says_what_overflowed_and_marks_it(tmp_path: Path) -> None:
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     loose: Any = fp.analysis
-    with pytest.raises(ValueError, match="recordings must hold one of each rank; got none"):
+    with pytest.raises(ValueError, match="recordings must have one for each rank; got none"):
         fp.analysis.first_overflow([])
     with pytest.raises(ValueError, match="every must be an integer >= 1; got 0"):
         fp.analysis.to_terminal(every=0)
@@ -130,7 +130,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     loose_recording: Any = recording
     with pytest.raises(TypeError, match="listener must be a function of the figures of a step; got 3"):
         loose_recording.listen(3)
-    with pytest.raises(ValueError, match="recording must have rows; got one without"):
+    with pytest.raises(ValueError, match="recording must have rows; got none"):
         fp.analysis.monitors_page(fp.analysis.Recording("Sequential", ()), tmp_path / "x.html")
     with pytest.raises(ValueError, match="recordings must be of one model"):
         fp.analysis.first_overflow([recording, fp.analysis.Recording("Sequential", ())])
