@@ -86,7 +86,7 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def block(self, rows: slice, columns: slice) -> UnitProduct:
-        """Return what computes some rows and columns of the result."""
+        """Return the product of some rows of A and some columns of B, a block of the result."""
         scaled = bool(self.unit.scale)
         return self._replace(
             a=self.a[rows], b=self.b[:, columns],

@@ -51,7 +51,7 @@ class Tally:
         )
 
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count a product by a function whose operands no report has."""
+        """Count a product of a function that is not recorded, such as `torch.einsum`, and that no report has."""
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))

@@ -70,7 +70,7 @@ class NodeSums:
 
 
 def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
-    """Return the sums of rows, with each span reduced as a separate buffer; a row is a sum of `node` ranks."""
+    """Return the codes of the sum of all rows, each of `spans` reduced as a buffer of its own."""
     sums = np.empty(rows.size, adder.fmt.storage)
     assert not isinstance(algorithm, TwoLevel)
     if isinstance(algorithm, Ring):

@@ -53,11 +53,11 @@ class WeightParts:
         return math.fsum(one.size * one.stored_bits for one in (self.codes, *self.beside.values()))
 
     def array(self, key: str) -> Array:
-        """Return the elements of one of the other tensors."""
+        """Return all elements of the tensor `beside[key]`, in its shape."""
         return whole(self.beside[key])
 
     def floats(self, key: str) -> Array:
-        """Return the elements of one of the other tensors as float32 values."""
+        """Return all elements of the tensor `beside[key]` as float32 values."""
         return values_of(self.array(key), FORMAT_OF.get(dtype_of(self.beside[key].dtype)))
 
     def text(self, key: str) -> str:

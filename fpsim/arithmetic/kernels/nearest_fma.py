@@ -198,7 +198,7 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 
 @scalar
 def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
-    """Return the flags with those of infinities and NaNs, from the codes of operands and result."""
+    """Return `flags` if the result is finite, else the flags of that infinity or NaN."""
     p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
     result = u16(code & SHORT_MAGNITUDE)
     largest = u16(max(u16(max(p, q)), r))

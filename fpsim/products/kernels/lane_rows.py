@@ -50,7 +50,7 @@ class LaneFacts(NamedTuple):
 
 @reloadable
 class RowRoom(NamedTuple):
-    """Sums of a tile."""
+    """The working arrays of a tile: operands, sums of chains, lanes and groups, and counts of terms and chains."""
 
     panel: Any  # (TERMS, PANEL_COLUMNS) float32
     chains: Any  # (rows, lanes, PANEL_COLUMNS) float32, the open chains

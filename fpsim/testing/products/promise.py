@@ -246,7 +246,7 @@ def takes(element: Any, operand: ProbedOperand) -> bool:
 
 
 def units_for(promise: Promise) -> list[MatrixUnit]:
-    """Return every unit that takes the operands and the block scales of a promise."""
+    """Return every matrix unit that reads the operands that a kernel promises, and has the same block scales."""
     unit = promise.unit
     scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
     fitting = [candidate for candidate in units() if (candidate.scale, candidate.block) == (scale, block)]

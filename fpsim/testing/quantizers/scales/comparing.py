@@ -96,7 +96,11 @@ class ScaledComparison(NamedTuple):
         return sum(wrong for wrong, _ in counts), sum(of for _, of in counts)
 
     def _tiles(self, name: str, got: Array, want: Array) -> tuple[int, int]:
-        """Record whether numbers of tiles hold, and their axis; return how many differ, of how many."""
+        """Record whether the tiles' scales or zero points, and their axis, are right.
+
+        Returns:
+          How many are wrong, of how many.
+        """
         readings = dict(layouts_of(got, want.shape))
         if "tiles" not in readings:
             turned = ": they are along the other axis" if want.shape[::-1] == got.shape else ""
