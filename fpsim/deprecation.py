@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
-    """Warn that an old name will go.
+    """Warn that the name `old` is deprecated, and that `new` takes its place.
 
     Args:
       old: the name in use, such as "fpsim.train.probe".

@@ -108,7 +108,7 @@ def lock(file: IO[Any], refusal: str) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder, which Windows does not wait for."""
+    """Wait until a file, or a folder's list of names, is on the disk; for a folder on Windows do nothing."""
     if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
@@ -168,7 +168,7 @@ def sweep(folder: Path, pattern: str) -> None:
 
 
 def _old(folder: Path, pattern: str) -> list[Path]:
-    """Return the paths of a pattern that are older than a day."""
+    """Return the paths in a folder that match a pattern and are older than a day."""
     paths = []
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):  # another process removed it
@@ -178,7 +178,7 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove drafts, or the old folder after an exchange, unless something that is not `own_names` cannot move back."""
+    """Remove drafts, or the old folder after an exchange, unless a file not in `own_names` cannot be moved back."""
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
         shutil.rmtree(room)
@@ -207,7 +207,7 @@ def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
 
 
 def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move what is not `own_names` into `target`, unless it is there, and not as a link to what is to be moved."""
+    """Move what is not in `own_names` to `target`, unless it is there already; links to it there are replaced."""
     for other in old.iterdir():
         mine = target / other.name
         if other.name in own_names:
@@ -241,7 +241,7 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move files into a folder one by one, and remove the others of `own_names`; where one cannot, all is as it was."""
+    """Move files into a folder one by one, and remove the others of `own_names`; if one of them fails, undo all."""
     kept = drafts.with_name("old")
     kept.mkdir()
     names = sorted(os.listdir(drafts))

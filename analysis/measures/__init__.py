@@ -1,1 +1,1 @@
-"""The rounding error and the exponent range of one array."""
+"""Measures of one array or sum: rounding errors, exponent ranges, and errors of sums."""

@@ -39,7 +39,7 @@ SCALE_ERROR = 2.0**-22  # a scale rounded to float32 and a float32 division may 
 
 
 class FormatFacts(NamedTuple):
-    """The numbers that the loops of `fpsim.analysis.measures.loops` read of a format."""
+    """The properties of a format as numbers, in the arrays that the loops of `fpsim.analysis.measures.loops` read."""
 
     width: int  # bits of the floats that it is measured in
     floats: npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ class FormatFacts(NamedTuple):
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """Return the plan by which `nearest_loops` rounds float32 to a format; None for a cast that they cannot do."""
+    """Return the numbers by which `nearest_loops` round float32 to a format; None for a cast that they cannot do."""
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
     if unscaled is None or not (one >= FP32_NORMAL and unscaled[nearest_loops.NORMAL_FROM] * one <= 1 / FAR_DOWN):
@@ -60,7 +60,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return the entries of `nearest_plan` that do not depend on the scale, which differs from array to array."""
+    """Return the entries of `nearest_plan` that depend on format and rounding, not on the scale; None as there."""
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
@@ -89,7 +89,7 @@ FAR_DOWN = 2.0**-100  # from here on up, all that is computed of a value in floa
 
 
 class Buffers:
-    """Arrays that all pieces of an array share: allocating new memory for each would take longer than the casts."""
+    """Work arrays by name, which pieces of an array reuse: allocating memory for each takes longer than its cast."""
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[str, str], Array] = {}
@@ -128,7 +128,7 @@ class RoundedPiece(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
-    """Return the facts of a format for sources of `width` bits; with `evenly_spaced` its subnormals count as normal."""
+    """Return the FormatFacts of `fmt` for sources of `width` bits; with `evenly_spaced`, subnormals count as normal."""
     fits = held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
     bias, width = (127, 32) if width == 32 and fits else (1023, 64)
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # from here on nearest-even rounding leaves the range ...
@@ -227,7 +227,7 @@ class FloatCast:
 
 
 def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> RoundedPiece:
-    """Return a rounded piece with all arrays in the dtype that the loops measure in."""
+    """Return a rounded piece with all arrays as floats of `width` bits, in which the loops measure."""
     dtype = np.float32 if width == 32 else np.float64
     if all(array is None or array.dtype == dtype for array in rounded):
         return rounded
@@ -239,7 +239,7 @@ def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> Rounded
 
 
 def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return the largest value of a quotient, and the larger one up to which an inexact scale may raise it."""
+    """Return the largest value of x / scale, and the limit that it may reach instead because the scale is rounded."""
     largest = float(np.finfo(dtype).max)
     if top == math.inf:
         return dtype.type(math.inf), dtype.type(math.inf)
@@ -263,7 +263,7 @@ class Tiles:
         self.facts = self._facts(64 if wide else 32)
 
     def _facts(self, width: int) -> FormatFacts:
-        """Return the facts of the element format; placeholders where only results can be measured."""
+        """Return the FormatFacts of the elements; placeholders if only results are measured (LogFMT, zero points)."""
         element = self.scaled.fmt
         if not self.measured:
             return UNMEASURED._replace(width=width)
@@ -321,7 +321,7 @@ class Tiles:
 
 
 def _spread(scales: Array, size: int, target: Array) -> None:
-    """Copy each scale of rows (n, tiles) to the `size` elements of its tile; the last tile may be shorter."""
+    """Copy each of the scales (rows, tiles) to the `size` elements of its tile; the last tile may be shorter."""
     whole = target.shape[1] // size * size
     tiles = whole // size
     target[:, :whole].reshape(-1, tiles, size)[...] = scales[:, :tiles, None]

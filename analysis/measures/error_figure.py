@@ -28,7 +28,7 @@ class DrawnErrors(Protocol):
 
 
 def error_axes(report: DrawnErrors, ax: Any = None) -> Any:
-    """Draw a report into axes, or into new ones."""
+    """Draw the noise by cause, or the SQNR of each channel or block if the report has these, into axes or new ones."""
     with figure_style():
         ax = axes_of(ax, HEIGHT)
         (_draw_causes if report.parts is None else _draw_parts)(report, ax)

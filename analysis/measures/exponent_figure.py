@@ -36,7 +36,7 @@ def _extent(fmt: Format) -> tuple[int, int, int]:
 
 
 def _window(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
-    """Return the range of exponents to draw: of the data, except for 1/1000 at either end, and the 8-bit formats."""
+    """Return the lowest and highest exponent to draw, for the data without its smallest 0.1 % and narrow formats."""
     low = [low for report in reports if (low := report.quantile(0.001)) is not None]
     high = [math.frexp(report.amax)[1] - 1 for report in reports if report.amax > 0]
     small = [_extent(fmt) for fmt in formats if fmt.exponent_bits <= 5] or [(-10, -8, 8)]
@@ -51,7 +51,7 @@ def exponent_figure(
     title: str,
     window: tuple[int, int] | None,
 ) -> Any:
-    """Draw a row of histograms for each tensor, one for each step, the last one filled."""
+    """Return a figure with a row for each tensor: a histogram for each step, the last one filled."""
     with figure_style():
         figure = blank_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
         ax = figure.add_subplot()

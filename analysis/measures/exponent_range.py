@@ -124,7 +124,7 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
-        """Return the bin below or in which `share` of the non-zero finite elements lie; None without any."""
+        """Return the lowest bin up to which `share` of the non-zero finite elements are counted; None without any."""
         total = sum(number for _, number in self.bins)
         seen = 0
         for place, number in self.bins:
@@ -252,7 +252,7 @@ exponents = range  # its first name
 
 
 def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
-    """Return the range of each channel or block."""
+    """Return the ranges of the channels or blocks of `x` that a layout divides it into."""
     amax, smallest, zeros = np.zeros(layout.count), np.full(layout.count, math.inf), np.zeros(layout.count)
     sizes = np.zeros(layout.count)
     for slab in layout.slabs():
@@ -298,7 +298,7 @@ class Histogram:
         self.extremes[:] = 0.0, math.inf
 
     def _used(self) -> slice:
-        """Return the part of the table between the extremes; it is zero elsewhere."""
+        """Return the slice of the table from the smallest to the largest magnitude; counts are zero elsewhere."""
         largest, smallest = self.extremes.tolist()
         if largest == 0:
             return slice(0, 0)
@@ -326,7 +326,7 @@ BATCH = 16  # pieces that are counted at once
 
 
 def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
-    """Add pieces to histograms that no thread uses, or to new ones."""
+    """Count a batch of pieces on several threads, each with a histogram from `idle` or a new one."""
 
     def work(start: int, stop: int) -> None:
         try:

@@ -61,7 +61,7 @@ def quotient(a: Any, b: Any) -> Any:
 
 @scalar
 def in_order(size: Any) -> Any:
-    """Return an integer that orders magnitudes as floats are ordered, with NaN last."""
+    """Return the bits of a magnitude as an integer: integers compare as the floats do, with NaN the largest."""
     return f64(size).view(i64)
 
 
@@ -115,7 +115,7 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)` that writes a row for each block of each group."""
+    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, and range and energy of each block."""
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
 
@@ -175,8 +175,9 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """Return the loop `(x, values, scales, exact, results, top, limit)`: that with a scale for each element, and values
-    * scales.
+    """Return the loop `(x, values, scales, exact, results, top, limit)`: `divide_kernel` with a scale per element.
+
+    It also computes results = values * scales.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
@@ -189,7 +190,7 @@ def rescale_kernel() -> Any:
 
 @inner_loop
 def smallest_source_of(exact: Any, x: Any) -> Any:
-    """Return the smallest |exact| where x is not 0 (0 if x over its scale underflows); Inf without any."""
+    """Return the smallest |exact| of elements whose x is not 0 (0 if x / scale underflows); Inf without any."""
     smallest = INFINITE
     for i in range(x.size):
         smallest = min(smallest, in_order(abs(f64(exact[i]))) if f64(x[i]) != 0.0 else INFINITE)

@@ -21,8 +21,9 @@ SUBNORMAL_LIFT = 64  # binades
 
 @cache
 def extremes_loop(width: int) -> Any:
-    """Return the loop `(values)`: the largest magnitude, NaN if there is one, and the smallest except 0, Inf without
-    any.
+    """Return the loop `(values)` that returns the largest and the smallest non-zero magnitude of an array.
+
+    The largest is NaN if there is a NaN; the smallest is Inf if there is no element other than 0.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -67,7 +68,7 @@ SMALLEST_NORMAL_32 = 2.0**-126
 
 @inner_loop
 def count_normal(x: Any, table: Any) -> Any:
-    """Count float32 numbers that are normal or zero, and return the number of zeros."""
+    """Count float32 numbers, all normal or zero, by magnitude in `table`, and return the number of zeros."""
     offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
     before = table[offset]  # the bin of 2**-127, in which zeros are counted as well
     for i in range(x.size):
@@ -79,7 +80,7 @@ def count_normal(x: Any, table: Any) -> Any:
 
 @inner_loop
 def count_any(x: Any, table: Any, specials: Any) -> None:
-    """Count floats of any kind, with zeros, infinities and NaNs apart."""
+    """Count floats of any kind by magnitude in `table`, but zeros, infinities and NaNs in `specials`."""
     shift = i64(52 - 5)  # five bits of the mantissa tell 32 bins of a binade
     offset = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
     for i in range(x.size):

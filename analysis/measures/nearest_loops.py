@@ -118,7 +118,7 @@ def divided(x: Any, scale: Any, top: Any) -> Any:
 
 @scalar
 def over_scale(size: Any, plan: Any) -> Any:
-    """Return a float32 over the scale, rounded to float32, as a float64."""
+    """Return a float32 magnitude divided by the plan's scale and rounded to float32, as a float64."""
     return f64(f32(f32(size) / f32(plan[SCALE])))
 
 
@@ -247,7 +247,7 @@ def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: A
 
 
 def _make_measure(scaled: bool, truncates: bool) -> Any:
-    """Return the function that adds the sums of a block whose smallest magnitude after scaling is `smallest`."""
+    """Return the function that rounds one block and adds its errors; `smallest`: its least magnitude after scaling."""
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)
     # with a scale, what is just above half the smallest value may become a little more than twice itself
@@ -275,7 +275,7 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
 
 @cache
 def nearest_kernel() -> Any:
-    """Return the loop that rounds and measures the blocks within its limits, and marks them as done.
+    """Return the loop that rounds and measures the blocks within a plan's limits, and marks them in `done`.
 
     Arguments: x, reciprocals and descriptions as `describe_kernel` leaves them, a row for each group of elements;
     plans, a row for each candidate; done, totals, counts and maxima to add to, for each candidate a row for each group.

@@ -19,7 +19,7 @@ from fpsim.scaling.tiling import Tiling, tiling
 
 
 class Slab(NamedTuple):
-    """Some parts of one length, neighbours in the order of parts, with the indices of their elements."""
+    """Consecutive parts of equal length, with the indices of their elements."""
 
     first: int
     number: int
@@ -141,7 +141,7 @@ def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
 
 
 def _cut(slab: Slab) -> Iterator[Slab]:
-    """Yield a slab in pieces where one part alone is longer than a piece."""
+    """Yield a slab, in pieces if one of its parts alone is longer than a piece."""
     if slab.length <= PIECE:
         yield slab
         return

@@ -32,7 +32,7 @@ def float_pieces(x: Array) -> Iterator[Array]:
 
 
 def as_floats(x: Array) -> Array:
-    """Return an array of floats, contiguous, as float64 where it is that, else as float32, with its exact values."""
+    """Return a contiguous array of the same values: float64 if `x` is float64, else float32."""
     kind = np.float64 if x.dtype.newbyteorder("=") == np.float64 else np.float32
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return np.ascontiguousarray(x).astype(kind, copy=False)
@@ -63,7 +63,7 @@ def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
 
 
 def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
-    """Round a whole array, flat, in memory of four times its size."""
+    """Return a whole array, flattened, as a candidate rounds it; this takes four times its memory."""
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
     exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False
@@ -78,7 +78,7 @@ def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
 
 
 def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
-    """Return the sums over some pieces, (candidates); each thread takes whole pieces, which are added in order."""
+    """Return the sums of each candidate over a batch of pieces; threads take whole pieces, which are added in order."""
     piece_sums = nothing((len(pieces), len(candidates)))
     starts = first + np.concatenate([[0], np.cumsum([piece.size for piece in pieces])])
 
@@ -96,7 +96,7 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
 def _add_piece(
     x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, piece_sums: ErrorSums, row: int
 ) -> None:
-    """Add the sums of one 1-d piece to a row of sums, (pieces, candidates)."""
+    """Add the errors of one 1-d piece to the sums of its row in `piece_sums`, (pieces, candidates)."""
     sums = ErrorSums(piece_sums.counts[row, :, None], piece_sums.totals[row, :, None], piece_sums.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)
     groups.measure(candidates, sums, lambda candidate: candidate.rounded(x, first, buffers))
@@ -140,7 +140,7 @@ class Groups:
         return done
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
-        """Add the errors of a candidate to the sums of each group, without the blocks that are done."""
+        """Add the errors of a candidate to the sums of each group, except for the blocks marked in `done`."""
         width, floats, fields = candidate.facts
         shape = self.x.shape
         x = self.buffers.converted("x", self.x.reshape(-1), np.float32 if width == 32 else np.float64).reshape(shape)
@@ -156,7 +156,7 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
-    """Return the plans of candidates as rows, NaN for None, by which every block fails; None if all are None."""
+    """Return the plans as rows; NaN in place of None keeps a candidate from taking blocks. None if all are None."""
     if not any(plans):
         return None
     return np.array([[np.nan] * PLAN if plan is None else plan for plan in plans])

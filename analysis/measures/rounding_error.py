@@ -182,7 +182,7 @@ LONG = 1 << 22  # elements from which a loop is compiled for the format alone
 
 
 def _judged_as(element: Element) -> Format:
-    """Return the float format whose cast options an element has: itself, or one in place of integers and LogFMT."""
+    """Return the float format to check cast options with: the element itself, or a stand-in for integers and LogFMT."""
     if isinstance(element, Format):
         return element
     if isinstance(element, IntegerFormat):

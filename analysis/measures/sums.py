@@ -84,7 +84,7 @@ class ErrorSums:
 
 
 def nothing(parts: tuple[int, ...] = ()) -> ErrorSums:
-    """Return the sums of no data."""
+    """Return the sums of no data, for an array of parts of the shape `parts`."""
     return ErrorSums(
         np.zeros((*parts, len(COUNTS)), np.int64),
         np.zeros((*parts, len(TOTALS), 2)),

@@ -22,7 +22,7 @@ from fpsim.scaling.scaling import Scaling
 
 
 class Limit(NamedTuple):
-    """A threshold: the figure of an ErrorReport that it bounds, and in which way."""
+    """A kind of threshold: the metric of an ErrorReport that it bounds, and whether from above or from below."""
 
     figure: str
     is_lowest: bool

@@ -37,11 +37,11 @@ class Capture:
 def capture(
     *, steps: tuple[int, ...] = STEPS, seed: int = 0, progress: Callable[[int, int, str], None] | None = None
 ) -> Capture:
-    """Train the transformer in float32 and record input, weight and output gradient of its linear layers.
+    """Train the transformer in float32, and return the inputs, weights and output gradients of its linear layers.
 
     Args:
-      steps: at which steps, counted from 1; the largest ends the training.
-      seed: of the weights and of the batches.
+      steps: the training steps to record, counted from 1; training ends after the largest.
+      seed: seed of the initial weights and of the batches.
       progress: called with (steps done, steps in all, what is going on).
     Returns:
       A tensor per layer, role and step; the same ones for the same seed, torch version and machine.
@@ -75,7 +75,7 @@ def text_bytes() -> Any:
 def _recorded(
     torch: Any, model: Any, data: Any, steps: list[int], seed: int, progress: Callable[[int, int, str], None] | None
 ) -> Capture:
-    """Train the model in a recording, and return the recorded tensors."""
+    """Train the model up to the last of `steps`, and return the tensors recorded at `steps`, with the losses."""
     layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
         losses = _train(torch, model, data, steps[-1], seed, progress)
@@ -91,7 +91,7 @@ def _recorded(
 def _train(
     torch: Any, model: Any, data: Any, steps: int, seed: int, progress: Callable[[int, int, str], None] | None
 ) -> list[float]:
-    """Train for some steps, and return the loss of each."""
+    """Train the model for `steps` steps with AdamW, and return the loss (nats per byte) of each step."""
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]

@@ -24,7 +24,7 @@ MARK = "_torchdynamo_orig_callable"  # what functions have that torch.compile ma
 
 
 def is_compiled(module: Any) -> bool:
-    """Return whether torch.compile made a module, or whether its compile() was called or its forward pass compiled.
+    """Return whether `module` is compiled: made by torch.compile, by its own compile(), or with a compiled forward().
 
     Example:
       >>> import torch
@@ -40,7 +40,7 @@ def is_compiled(module: Any) -> bool:
 
 
 def compiled_modules(model: Any) -> dict[str, Any]:
-    """Return the modules of a model that are compiled, by name, without those inside of others."""
+    """Return name -> module of a model's compiled modules, except those inside another compiled module."""
     modules: dict[str, Any] = {}
     for name, module in model.named_modules():
         if is_compiled(module) and not any(is_inside(name, outer) for outer in modules):
@@ -49,17 +49,17 @@ def compiled_modules(model: Any) -> dict[str, Any]:
 
 
 def is_inside(name: str, outer: str) -> bool:
-    """Return whether a module's name is that of another one, or of a part of it."""
+    """Return whether `name` is the qualified name of the module `outer`, or of a module inside it."""
     return not outer or name == outer or name.startswith(f"{outer}.")
 
 
 def original(module: Any) -> Any:
-    """Return the module that torch.compile was given."""
+    """Return the module that torch.compile wrapped, or `module` itself if it is no wrapper."""
     return getattr(module, ORIGINAL) if type(module).__name__ == WRAPPED else module
 
 
 def run_eagerly(model: Any) -> None:
-    """Let the modules of a copied model run as their classes say, not by what was compiled for the model itself."""
+    """Undo torch.compile in a copied model: each module runs its class's forward() instead of a compiled one."""
     for module in model.modules():
         if type(module).__name__ == WRAPPED:
             vars(module)["forward"] = original(module).__call__
@@ -71,13 +71,13 @@ def run_eagerly(model: Any) -> None:
 
 @contextmanager
 def eager_functions() -> Iterator[None]:
-    """Let functions that torch.compile made run as they were written, while a mode of torch's sees their products."""
+    """Run compiled functions eagerly inside a `with` block, so that a torch function mode sees their products."""
     with stance("force_eager"):
         yield
 
 
 def stance(word: str) -> AbstractContextManager[Any]:
-    """Return torch.compiler's context in which compiled functions run eagerly or as ever; nothing if there are none."""
+    """Return the context of torch.compiler.set_stance(word); a null context if torch.compile has not been used."""
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
         return nullcontext()
     context: AbstractContextManager[Any] = torch.compiler.set_stance(word)
@@ -85,10 +85,10 @@ def stance(word: str) -> AbstractContextManager[Any]:
 
 
 class HiddenProducts:
-    """Counts of what a compiled module multiplies, found from the shapes of its inputs alone.
+    """Counter of the multiplications in a compiled module, which it finds from the shapes of the inputs alone.
 
     Args:
-      module: which is neither run nor changed.
+      module: the compiled module, which is neither run nor changed.
     """
 
     def __init__(self, module: Any) -> None:
@@ -97,7 +97,7 @@ class HiddenProducts:
         self._known: dict[str, Coverage | None] = {}
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the parts that a call multiplies; None where shapes alone do not tell."""
+        """Return the multiplications of a call with these arguments; None if shapes alone do not determine them."""
         leaves = _pytree.tree_leaves((args, kwargs))
         key = repr([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
         if key not in self._known:
@@ -117,7 +117,7 @@ class HiddenProducts:
 
 
 def _on_meta(module: Any) -> Any:
-    """Return a copy of a module whose weights have shapes alone."""
+    """Return a copy of a module on torch's meta device, whose weights have shapes but no values."""
     held = (*module.parameters(), *module.buffers())
     memo: dict[int, Any] = {id(x): _meta(x) for x in held}
     copied = copy.deepcopy(module, memo)
@@ -127,12 +127,12 @@ def _on_meta(module: Any) -> Any:
 
 
 def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
-    """Return what a model multiplies of a batch, from shapes alone, of which compiled modules hide theirs.
+    """Return a model's multiplications for a batch, from shapes alone; those in compiled modules count as not seen.
 
     Args:
-      batch: as `called_with` takes it.
+      batch: a batch as for `called_with`.
     Returns:
-      The coverage; None where shapes alone do not tell.
+      The coverage; None if the forward pass depends on values, not on shapes alone.
 
     Example:
       >>> import torch
@@ -161,17 +161,17 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
 
 
 def share_of(coverage: Coverage, name: str) -> str:
-    """Return the share of the multiplications in a module, as the middle of a sentence; "" where none are known."""
+    """Return ", 12 % of the model's multiplications," for the module `name` and its parts; "" if the model has none."""
     whole = sum(part.multiplications for part in coverage.parts)
     inside = sum(part.multiplications for part in coverage.parts if is_inside(part.name, name))
     return f", {percent(inside / whole)} of the model's multiplications," if whole else ""
 
 
 def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
-    """Return a sentence for each compiled module of a model whose copy ran eagerly.
+    """Return a sentence for each compiled module, saying that a copy of it was measured eagerly and what may differ.
 
     Args:
-      coverage: of the copy.
+      coverage: the coverage of the copy that ran.
     """
     return tuple(
         f"{name or 'The model'} ({type(original(module)).__name__}) is compiled, and a copy ran as it is written: "
@@ -181,7 +181,7 @@ def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
 
 
 def _meta(x: Any) -> Any:
-    """Return a tensor of the same shape and dtype without values; anything else as it is."""
+    """Return a tensor of the same shape and dtype on the meta device, without values; anything else as it is."""
     if not isinstance(x, torch.Tensor):
         return x
     empty = torch.empty_like(x, device="meta", requires_grad=False)

@@ -15,7 +15,7 @@ from fpsim.analysis.models.watching.tally import Tally
 
 @contextmanager
 def counting(model: Any) -> Iterator[Tally]:
-    """Count the products of a model's modules in a `with` block, whose results keep their bits.
+    """Count a model's multiplications while it runs inside a `with` block; results keep their bits.
 
     Example:
       >>> import torch

@@ -1,4 +1,4 @@
-"""The share of a model's weights and multiplications that a report has seen, and what it has not."""
+"""The share of a model's weights and multiplications that a report covers, and the parts that it does not cover."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class CoveredPart:
     """A layer, a function or a module of a model, with its weights and multiplications.
 
     Attributes:
-      name: of the layer or module.
+      name: name of the layer or module.
       kind: the module's class, or the function of torch that multiplies in it.
       parameters: names of the weights that it reads.
-      multiplications: of its forward passes.
+      multiplications: number of multiplications in its forward passes.
       seen: whether a report has its products.
     """
 
@@ -34,7 +34,7 @@ class CoveredPart:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The parts of a model that a report has seen: `str()` states the shares, and names what is missing.
+    """The parts of a model that a report covers: `str()` states the shares, and names what is missing.
 
     Weights are elements of parameters with two or more axes, without norms and without tables of embeddings that are
     only looked up; multiplications are those of forward passes, as far as functions of torch take them.
@@ -93,7 +93,7 @@ class Coverage:
         return replace(self, parts=parts, is_chosen=self.is_chosen or is_chosen)
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return the coverage of two recordings of one model."""
+        """Return the coverage of two recordings of one model together, with their multiplications added."""
         parts: Parts = {}
         for part in (*self.parts, *other.parts):
             add_part(parts, part)
@@ -146,7 +146,7 @@ Parts = dict[tuple[str, str, bool], CoveredPart]
 
 
 def add_part(parts: Parts, part: CoveredPart) -> None:
-    """Add a part to those of other calls."""
+    """Add the multiplications and parameters of `part` to its entry in `parts`; insert it if there is none."""
     key = part.name, part.kind, part.seen
     mine = parts.get(key)
     parts[key] = part if mine is None else replace(

@@ -1,4 +1,4 @@
-"""Recordings as files: the sums behind every figure as arrays, what they are as a header."""
+"""Recordings as files: arrays hold the sums behind every metric, and a JSON header says what they are."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Contents(NamedTuple):
     """The contents of a recording's file.
 
     Attributes:
-      settings: what JSON holds: the model, formats and their kin.
+      settings: the recording's settings as JSON values: the model, the formats and others.
       steps, notes, rows, kept, monitors: as `Recording` has them.
-      kept_settings: (step, layer) -> what else decides a kept product.
+      kept_settings: (step, layer) -> the other settings of a kept product, such as strides.
       coverage: how much of the model was seen.
     """
 
@@ -100,7 +100,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
 
 
 def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
-    """Return the rows, whose sums and bins follow each other in the arrays."""
+    """Return the rows described in the header, with their sums and bins taken from the arrays in the same order."""
     rows = []
     first_bin = first_error = 0
     for row in described:
@@ -121,7 +121,7 @@ def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[Rec
 
 
 def _row_fields(row: RecordedRow) -> dict[str, Any]:
-    """Return the fields of a row in the file's header."""
+    """Return the fields of a row as the file's header holds them."""
     return {
         **{name: getattr(row, name) for name in ROW},
         "shape": list(row.shape),

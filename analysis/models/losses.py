@@ -1,4 +1,4 @@
-"""Losses as functions of a model and a batch: one's own, or torch's criteria of an output and a target."""
+"""Losses as functions of (model, batch): the caller's own, or a torch criterion of (output, target)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Criterion:
 
 
 def called_with(model: Any, batch: Any) -> Any:
-    """Return what a model makes of a batch.
+    """Return the model's output for a batch.
 
     Args:
       model: called as model(*batch) of a tuple or list, model(**batch) of a mapping, model(batch) of anything else.
@@ -56,14 +56,14 @@ def called_with(model: Any, batch: Any) -> Any:
 
 
 def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments, by place and by name, that a batch stands for where a model is called with it."""
+    """Return the positional and the keyword arguments with which a model is called for a batch."""
     if isinstance(batch, (tuple, list)):
         return tuple(batch), {}
     return ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
-    """Raise a TypeError if the arguments are a model, batches and a loss, but in another order."""
+    """Raise a TypeError if a model, batches and a loss were passed, but in another order."""
 
     def fit(model: Any, batches: Any, loss: Any) -> bool:
         return isinstance(model, torch.nn.Module) and not callable(batches) and callable(loss)

@@ -1,4 +1,4 @@
-"""Measurements of tensors while a model runs: the range of all elements, and the error of a sample."""
+"""Measurements of tensors while a model runs: the range of all elements, and the rounding error of a sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLE = 1 << 15  # values of a tensor: of most models a recorded step takes les
 
 
 class Measure:
-    """A measurement of tensors: their ranges, and their errors in some formats.
+    """A function that measures a tensor: its range, and its rounding error in each format.
 
     Args:
       formats: float formats, by name, dtype or object; one of up to 8 bits has one scale, "amax", for each tensor.
@@ -65,7 +65,7 @@ class Measure:
 
 
 def _any(formats: Any) -> bool:
-    """Return whether there is a format; with an empty list, ranges alone are measured."""
+    """Return whether `formats` is other than an empty list or tuple, with which only ranges are measured."""
     return not (isinstance(formats, (list, tuple)) and not formats)
 
 

@@ -18,8 +18,8 @@ class Update(NamedTuple):
     Attributes:
       step, parameter: when, and its qualified name.
       gradient, weight, update: sums of squares: of the gradient, of the weight before the step, of its change.
-      asked: elements whose gradient is not 0.
-      lost: of these, those that the step left as they were.
+      asked: number of elements whose gradient is not 0.
+      lost: number of these elements that the step left as they were.
     """
 
     step: int
@@ -76,7 +76,7 @@ class Monitors:
         return tuple(sorted({update.step for update in self.updates}))
 
     def merge(self, other: Monitors) -> Monitors:
-        """Return both together: what both share, as data-parallel ranks do, counts once; other parts are added.
+        """Return both monitors as one: equal updates (of data-parallel ranks) count once; different ones are added.
 
         Example:
           >>> from fpsim.analysis.models.monitors import Monitors, Update
@@ -100,7 +100,7 @@ class Monitors:
         Args:
           by: "step" or "parameter".
         Raises:
-          ValueError: another word.
+          ValueError: by is neither.
         """
         if by not in ("step", "parameter"):
             raise ValueError(f"by must be 'step' or 'parameter'; got {by!r}.")
@@ -127,7 +127,7 @@ class Monitors:
         return f"<p>{html.escape(str(self))}</p>"
 
     def __str__(self) -> str:
-        """Return the last step, in a line."""
+        """Return the metrics of the last step in one line."""
         rows = list(self)
         if not rows:
             return "no step of an optimizer was seen"
@@ -139,7 +139,7 @@ class Monitors:
 
 
 def _figures(updates: Sequence[Update]) -> dict[str, float]:
-    """Return the norms and shares of several updates together."""
+    """Return gradient_norm, update_ratio and lost_updates over the parameters of several updates together."""
     gradient = math.fsum(one.gradient for one in updates)
     weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
     with_gradient = sum(one.asked for one in updates)

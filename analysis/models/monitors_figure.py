@@ -1,4 +1,4 @@
-"""The figure of what an optimizer did: its gradients, its updates and those that were lost."""
+"""The figure of an optimizer's steps: norms of gradients, sizes of updates, and shares of updates that were lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLUE, RED, GREEN = list(COLORS.values())[:3]
 
 
 def monitors_axes(rows: Sequence[Mapping[str, float]], ax: Any = None) -> Any:
-    """Draw sizes on a logarithmic axis, and shares on one of their own at the right."""
+    """Draw gradient norms and update ratios on a logarithmic axis, and the share of lost updates on a second axis."""
     steps = [row["step"] for row in rows]
     dots = {"marker": "o", "markersize": 3} if len(rows) < 30 else {}
     with figure_style():

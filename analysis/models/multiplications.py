@@ -21,7 +21,7 @@ UNCOUNTED = (
 
 
 def name_of(func: Any) -> str:
-    """Return the name of a function of torch, one for all the ways of calling it.
+    """Return the name of a torch function; its operator, method and in-place forms have the same name.
 
     Example:
       >>> import torch
@@ -61,14 +61,14 @@ def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
 
 
 def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
-    """Return an operand that comes by position or by one of several names."""
+    """Return the argument at position `place`, or the one passed under one of the names."""
     if len(args) > place:
         return args[place]  # type: ignore[no-any-return]
     return next(kwargs[name] for name in names if name in kwargs)  # type: ignore[no-any-return]
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Count products whose sums run over the last axis of one operand."""
+    """Return the counter of a function that sums over the last axis of one operand: output size times axis length."""
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
@@ -105,7 +105,7 @@ def _attention(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
-    """Count an RNN's: each of its matrices once for each row of the input, whatever the state is."""
+    """Count the multiplications of an RNN: each of its weight matrices once for each row of the input."""
     weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
 
@@ -124,7 +124,7 @@ def _power(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Count a chain of matrices in its cheapest order."""
+    """Count the multiplications of a product of several matrices in its cheapest order."""
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
     shapes = [tuple(matrix.shape) for matrix in matrices]
     shapes[0], shapes[-1] = (1, *shapes[0])[-2:], (*shapes[-1], 1)[:2]  # vectors at the ends
@@ -138,7 +138,7 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
-    """Count torch.einsum, pair by pair from the left."""
+    """Count the multiplications of torch.einsum, which multiplies operands pair by pair from the left."""
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}
     for x, labels in zip(operands, inputs, strict=True):
@@ -172,7 +172,7 @@ def _letters(text: str) -> list[Any]:
 
 
 def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) -> list[Any]:
-    """Return labels with one for each axis of an ellipsis, counted from the last one."""
+    """Return the labels with the ellipsis replaced by one label for each axis that it stands for."""
     if Ellipsis not in labels:
         return labels
     hidden = max((label[1] for of_input in inputs for label in of_input if isinstance(label, tuple)), default=0)
@@ -182,7 +182,7 @@ def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) 
 
 
 def _left_over(inputs: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the labels that come once, which are those of a result that is not written."""
+    """Return the labels that occur once (or in an ellipsis): the result's labels if the einsum equation has no "->"."""
     every = list(chain.from_iterable(inputs))
     return [label for label in dict.fromkeys(every) if every.count(label) == 1 or isinstance(label, tuple)]
 

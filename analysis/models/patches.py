@@ -14,12 +14,12 @@ DEFAULTS = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
 class Convolution(NamedTuple):
-    """The arguments of a call of torch.conv1d, conv2d or conv3d, with a number for each axis of space.
+    """The arguments of a call of torch.conv1d, conv2d or conv3d, with a stride, padding and dilation per spatial axis.
 
     Attributes:
       x: (N, C, ...), always with a batch.
-      padding: zeros before and after, of each axis.
-      single: whether it came without a batch.
+      padding: numbers of zeros before and after each spatial axis.
+      single: whether the input had no batch axis.
     """
 
     x: torch.Tensor
@@ -33,7 +33,7 @@ class Convolution(NamedTuple):
 
 
 def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
-    """Return the arguments of a call."""
+    """Return the arguments of a call of `func`, a torch convolution, with defaults filled in."""
     arguments: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
     space, x, weight = DIMENSIONS[func], arguments["input"], arguments["weight"]
     stride, dilation = (_each(arguments[name], space) for name in ("stride", "dilation"))
@@ -50,13 +50,13 @@ def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
 
 
 def _each(value: Any, space: int) -> tuple[int, ...]:
-    """Return a number for each axis of space, from one number or several."""
+    """Return `value` as a tuple with one number for each of `space` axes; a single number is repeated."""
     numbers = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value,)
     return numbers * space if len(numbers) == 1 else numbers
 
 
 def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
-    """Return the inputs of each place of the result: (N, *places, *sizes, C).
+    """Return the patch of the padded input that each output position reads: (N, *output sizes, *filter sizes, C).
 
     Example:
       >>> import torch
@@ -85,13 +85,13 @@ def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def places(of: Convolution) -> tuple[int, ...]:
-    """Return the sizes of the result in space."""
+    """Return the spatial sizes of the convolution's result."""
     room = zip(of.x.shape[2:], of.padding, of.weight.shape[2:], of.dilation, of.stride, strict=True)
     return tuple((n + sum(pad) - dil * (size - 1) - 1) // step + 1 for n, pad, size, dil, step in room)
 
 
 def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the groups' products in the shape of the convolution's result."""
+    """Return the results of the groups' products, reshaped to the convolution's result."""
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
     return y[0] if of.single else y
@@ -101,7 +101,7 @@ def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def settings_of(of: Convolution) -> dict[str, Any]:
-    """Return how patches are cut, as JSON holds it."""
+    """Return stride, padding, dilation and groups as JSON values."""
     return {
         "stride": list(of.stride), "padding": [list(pair) for pair in of.padding], "dilation": list(of.dilation),
         "groups": of.groups,
@@ -109,7 +109,7 @@ def settings_of(of: Convolution) -> dict[str, Any]:
 
 
 def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, Any]) -> Convolution:
-    """Return a convolution of these tensors.
+    """Return a convolution of these tensors with settings as of `settings_of`.
 
     Example:
       >>> import torch
@@ -127,7 +127,7 @@ def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, 
 
 
 def settings_of_layer(layer: Any) -> dict[str, Any]:
-    """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d; a border that is not of zeros is no padding."""
+    """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d; only padding with zeros counts as padding."""
     by_zeros = layer.padding_mode == "zeros"
     func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
     empty = torch.empty(0, *layer.weight.shape[1:2], *layer.kernel_size, device="meta")
@@ -138,14 +138,14 @@ def settings_of_layer(layer: Any) -> dict[str, Any]:
 
 
 def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return an input with the border that the layer's convolution reads, if that is not of zeros."""
+    """Return the input padded as the layer's padding_mode says, such as "reflect"; unchanged for "zeros"."""
     if layer.padding_mode == "zeros":
         return x
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
 
 
 def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Return whether each channel has its own filter, so that there are no matrices to multiply."""
+    """Return whether the convolution is depthwise: each channel has its own filter, so no matrices are multiplied."""
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -153,13 +153,13 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
-    """Return the gradient of the result as rows (N * places, outputs) of each group."""
+    """Return the gradient of the result as one matrix (N * places, outputs) for each group."""
     dy = dy[None] if of.single else dy
     return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]
 
 
 def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of the input, from its patches' gradients (N * places, K) of each group; torch adds them up.
+    """Return the gradient of the input: each group's gradients of patches (N * places, K), added up by torch.
 
     Example:
       >>> import torch
@@ -179,6 +179,6 @@ def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of the weight, from the gradients of its matrices (outputs, K) of each group."""
+    """Return the gradient of the weight from the gradient of each group's matrix (outputs, K)."""
     outputs, channels, *sizes = of.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

@@ -1,4 +1,4 @@
-"""The products of a running model: which functions of torch they are, what they read, and what they are called."""
+"""The products of a running model, seen as calls of torch functions: their operands, results and settings."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class RecordedProduct(NamedTuple):
     Attributes:
       weight: the weight as a layer holds it; None for attention.
       lookup: whether the weight's rows are looked up.
-      settings: what else decides the product: of a convolution its stride and kin, of attention its scale.
-      mask: what attention adds to its scores, or which of them it keeps; None without one.
-      multiplications: how many the call took.
+      settings: the product's other settings: stride, padding, ... of a convolution, the scale of attention.
+      mask: the mask of attention: added to its scores, or True for the scores that it keeps; None without one.
+      multiplications: number of multiplications of the call.
     """
 
     operands: dict[str, torch.Tensor]
@@ -53,10 +53,10 @@ class RecordedProduct(NamedTuple):
 
 
 class Products(TorchFunctionMode):
-    """A mode of torch that calls one function with every product, and another with those it cannot read.
+    """A torch function mode that calls `seen` with every product that it can read, and `unseen` for all others.
 
     Args:
-      unseen: takes the name of a function whose operands are not known, and how many multiplications it took.
+      unseen: called with the name of a function whose operands are not known, and its number of multiplications.
     """
 
     def __init__(self, seen: Callable[[RecordedProduct], None], unseen: Callable[[str, int], None]) -> None:
@@ -94,7 +94,7 @@ class Products(TorchFunctionMode):
         return output
 
     def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
-        """Record a product with a matrix of weights as its second operand; note other products by their function."""
+        """Pass x @ W to `seen` if W is a parameter matrix, or a view of one; pass other products to `unseen`."""
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
         weight: Any = None
@@ -107,7 +107,7 @@ class Products(TorchFunctionMode):
             self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """Call the function in parts, so that this mode sees its products."""
+        """Run torch's multi-head attention operation by operation, so that this mode sees its products."""
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
         self._dropout = float(dropout) if kwargs.get("training", True) else 0.0
@@ -131,7 +131,7 @@ class Products(TorchFunctionMode):
 
 
 def attention_in_parts() -> Callable[..., Any]:
-    """Return torch's function of multi-head attention, without its hand-over to a mode."""
+    """Return torch's multi_head_attention_forward as a copy that shows each operation to a torch function mode."""
     namespace = {**WHOLE_ATTENTION.__globals__, "has_torch_function": lambda _: False}
     function = types.FunctionType(WHOLE_ATTENTION.__code__, namespace, None, WHOLE_ATTENTION.__defaults__)
     function.__kwdefaults__ = WHOLE_ATTENTION.__kwdefaults__
@@ -172,7 +172,7 @@ def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> RecordedProduct:  # fmt: skip
-    """Return a product with a weight; a lookup has no other operand. `matrix` has a row for each output."""
+    """Return the record of a product of `x` and a weight; `matrix`: the weight as (outputs, K), if not itself so."""
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
     return RecordedProduct(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
@@ -186,7 +186,7 @@ def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> Recor
 
 
 def as_read(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without its gradient, as a product reads it under autocast."""
+    """Return a tensor detached from its gradient, in the dtype in which a product reads it under autocast."""
     x = x.detach()
     device = x.device.type
     eligible = x.is_floating_point() and x.dtype != torch.float64 and not x.is_meta
@@ -194,12 +194,12 @@ def as_read(x: torch.Tensor) -> torch.Tensor:
 
 
 def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
-    """Return the first arguments, which may be passed by name."""
+    """Return the arguments called `names`, the first ones of a function, passed by position or by name."""
     return [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
 
 
 def is_fused(module: torch.nn.Module) -> bool:
-    """Return whether a module may take its fused path, which torch avoids while its calls are watched."""
+    """Return whether a module may take its fused path, which torch avoids while a torch function mode is entered."""
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False
     return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))

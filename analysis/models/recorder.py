@@ -40,14 +40,14 @@ def record(
 
     Args:
       model: a torch.nn.Module that runs eagerly.
-      every: record the first step and every so many; or the numbers of the steps to record.
+      every: n to record the first step and every n-th after it; or the numbers of the steps to record.
       layers: a shell pattern or several of the names of layers, such as "blocks.*.mlp.*"; the products of queries, keys
         and values in a module are its layer "attention".
-      keep: of how many steps the operands are kept, in memory, for `r.study()`; seed and step number choose them.
+      keep: number of steps whose operands are kept, in memory, for `r.study()`; seed and step number choose them.
       formats: float formats whose error is measured: up to 8 bits with one scale for each tensor, from its amax, more
         without.
       sample: values of each tensor whose error is measured, in runs of 2048; None for all. Ranges are those of all.
-      seed: of the choice of steps whose operands are kept.
+      seed: seed of the choice of steps whose operands are kept.
       start: the number of the first step, for a training that goes on.
       scaler: a torch.amp.GradScaler, for the history of its scale and the steps that it skipped.
     Returns:
@@ -88,7 +88,7 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    """Watch a model while the block runs."""
+    """Record a model into `recording` inside a `with` block."""
     from fpsim.analysis.models.watching.watch import Watch
 
     watch = Watch(model, recording, *settings)
@@ -101,7 +101,7 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
 
 
 def _warn(recording: Recording, said: Sequence[str]) -> None:
-    """Warn of products that were not recorded, and of shares of few values."""
+    """Warn if products were not recorded, or if inputs have so few values that their shares mean little."""
     for note in said:
         warnings.warn(note, stacklevel=4)
     if recording.steps and recording.coverage.headline and not said:
@@ -122,7 +122,7 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
 
 
 def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
-    """Raise an error unless a model runs eagerly on a device of this machine; verb: what is done with it."""
+    """Raise an error unless a model runs eagerly on a device of this machine, in order to be `verb` ("recorded")."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
     kind = type(model).__name__
@@ -160,6 +160,6 @@ def _recorded(every: Any, start: int) -> Callable[[int], bool]:
 
 
 def _described(model: Any) -> str:
-    """Return the class of a model with a digest that tells recordings of the same model."""
+    """Return the name of a model's class, with a digest of its parameters' names and shapes."""
     parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
     return f"{type(model).__name__} {hashlib.sha256(repr(parameters).encode()).hexdigest()[:12]}"

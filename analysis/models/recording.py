@@ -81,7 +81,7 @@ class Recording:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that have rows, in the order of their first product."""
+        """Names of the layers that have rows, in the order in which their first products ran."""
         return tuple(dict.fromkeys(row.layer for row in self))
 
     @property
@@ -110,12 +110,12 @@ class Recording:
         return dict(self._kept)
 
     def role(self, step: int, layer: str, which: str) -> str:
-        """Return the role of a tensor: that of its row, or the usual one of its name."""
+        """Return the role of the tensor `which`: that of its row, or without a row the usual role of such tensors."""
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
 
     def settings(self, step: int, layer: str) -> Mapping[str, Any]:
-        """Return the other settings of a kept product: stride and kin, or a mask and a scale; {} for none.
+        """Return a kept product's other settings: a convolution's stride etc., scale and mask of attention; else {}.
 
         Example:
           >>> import torch
@@ -161,14 +161,14 @@ class Recording:
         self._listeners.append(listener)
 
     def tell(self, step: int) -> None:
-        """Tell the listeners that a step has ended."""
+        """Call each listener with the measurements of a step that has ended."""
         if self._listeners:
             figures = figures_of(step, self, self.monitors)
             for listener in self._listeners:
                 listener(figures)
 
     def add(self, row: RecordedRow) -> None:
-        """Add the tensor of a call to the row of its step, layer and tensor."""
+        """Add a row; it is merged into the row of the same step, layer and tensor if there is one."""
         mine = self._rows.get(row.key)
         self._rows[row.key] = row if mine is None else mine.merge(row)
 
@@ -185,7 +185,7 @@ class Recording:
         return public("fpsim.analysis").study(list(self.tensors), **options)
 
     def merge(self, other: Recording) -> Recording:
-        """Return both recordings as one; rows of the same steps, of ranks or micro-batches, are added.
+        """Return both recordings as one; rows of the same step, layer and tensor (of ranks or micro-batches) are added.
 
         Raises:
           TypeError: other is no recording.
@@ -212,7 +212,7 @@ class Recording:
         return merged
 
     def _keep_sample(self, step: int | None = None) -> bool:
-        """Drop the operands of all but `keep` steps, which seed and step choose; return whether a step is kept."""
+        """Drop the operands of all but the `keep` steps that the seed chooses; return whether `step` is among these."""
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: _rank(self.seed, step))[: self.keep]
         self._kept = {key: self._kept[key] for key in sorted(self._kept, key=lambda key: key[0]) if key[0] in chosen}
@@ -228,7 +228,7 @@ class Recording:
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
-        """Return the layers whose inputs mean too little: fewer than 1,000 values over all steps."""
+        """Return layer -> number of input values, for layers with fewer than 1,000 of these over all steps."""
         counts: dict[str, int] = {}
         for row in self:
             if row.tensor in ("input", "query"):
@@ -326,7 +326,7 @@ class Recording:
         return f"<recording of {self.model}: {size}{kept}>"
 
     def __str__(self) -> str:
-        """Return a few lines: the share of the model, the worst tensor, the last step of the optimizer."""
+        """Return a summary in a few lines: share of the model, worst tensor, last step of the optimizer."""
         coverage = self.coverage
         lines = [*filter(None, [coverage.headline]), repr(self)[1:-1], *coverage.sentences]
         rows = [row for row in self if row.errors and row.errors[0].sqnr_db == row.errors[0].sqnr_db]
@@ -343,11 +343,11 @@ class Recording:
 
 
 def _sqnr(row: RecordedRow) -> float:
-    """Return the SQNR of a row in the first format; Inf without a format or a number."""
+    """Return the SQNR of a row in the first format; Inf if there is no format or the SQNR is NaN."""
     value = row.errors[0].sqnr_db if row.errors else math.inf
     return math.inf if math.isnan(value) else value
 
 
 def _rank(seed: int, step: int) -> bytes:
-    """Return the sort key of a step among those whose operands may be kept: random, and the same everywhere."""
+    """Return a sort key by which the kept steps are chosen: a hash of seed and step, the same on every machine."""
     return hashlib.sha256(f"{seed} {step}".encode()).digest()

@@ -53,7 +53,7 @@ class RecordedRow:
         return self.step, self.layer, self.tensor
 
     def merge(self, other: RecordedRow) -> RecordedRow:
-        """Return the row of both together."""
+        """Return one row for both rows' calls, with their ranges and errors merged."""
         return replace(
             self,
             calls=self.calls + other.calls,

@@ -1,4 +1,4 @@
-"""The layers of a model that are recorded: what they are called, and which ones a pattern names."""
+"""The layers of a model that are recorded: their names, and the selection of some by patterns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATTENTION = "attention"  # how the products of queries, keys and values in a mod
 
 
 def joined(module: str, last: str) -> str:
-    """Return a name within a module; the model itself is the module "".
+    """Return the qualified name of `last` in a module; the model itself is the module "".
 
     Example:
       >>> from fpsim.analysis.models.selection import joined
@@ -25,7 +25,7 @@ def joined(module: str, last: str) -> str:
 
 
 def owner_of(parameter: str) -> str:
-    """Return the layer that a parameter's name belongs to.
+    """Return the name of the layer that a parameter belongs to, from the parameter's name.
 
     Example:
       >>> from fpsim.analysis.models.selection import owner_of
@@ -77,7 +77,7 @@ class Selection:
         return matches
 
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
-        """Return the name of the layer of a product that runs in a module; weight: None for attention."""
+        """Return the name of the layer of a product that runs in `module`; its weight is None for attention."""
         name = self.modules[id(module)]
         if weight is None:
             return joined(name, ATTENTION)
@@ -85,12 +85,12 @@ class Selection:
         return (is_layer and name) or owner or name or "weight"
 
     def owner(self, weight: Any) -> str | None:
-        """Return the layer that a weight, or the tensor that it is a part of, belongs to."""
+        """Return the name of the layer that has `weight`, or the parameter that it is a view of; None without one."""
         return self.owners.get(id(weight)) or self.owners.get(id(weight._base))
 
 
 def product_names(model: Any) -> list[str]:
-    """Return the names of a model's layers, as far as its modules and weights tell.
+    """Return the names of a model's layers, found from its modules and parameters without running it.
 
     Example:
       >>> import torch
@@ -114,7 +114,7 @@ def product_names(model: Any) -> list[str]:
 
 
 def _patterns(layers: Any) -> tuple[str, ...]:
-    """Return one pattern or several as a tuple."""
+    """Return the shell patterns as a tuple, from one or several; raise a TypeError for anything else."""
     globs = [layers] if isinstance(layers, str) else layers
     if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")

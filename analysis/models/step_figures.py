@@ -1,4 +1,4 @@
-"""The figures of one recorded step, which listeners of a recording get as it ends."""
+"""The metrics of one recorded step, which listeners of a recording get when it ends."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ WORDS = {
 
 
 def scaling_words(name: str) -> str:
-    """Return the name of a scaling in words.
+    """Return the words for the name of a scaling, such as "with 1x128 scales".
 
     Example:
       >>> from fpsim.analysis.studies.candidates import scaling_words

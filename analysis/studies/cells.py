@@ -141,7 +141,7 @@ class Cells:
             self._file.flush()
 
     def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-        """Refuse a file with another header."""
+        """Raise a ValueError unless the file's header is the wanted one."""
         folder = shown(str(self.folder))
         if header is None or header.get(self._kind) != VERSION:
             raise ValueError(
@@ -187,7 +187,7 @@ def _fields(line: bytes) -> dict[str, Any] | None:
 
 
 def _cell(fields: dict[str, Any]) -> SweepCell | None:
-    """Return the cell of a line; None if it is something else."""
+    """Return the cell that the fields of a line describe; None if they describe none."""
     key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
     if not isinstance(key, str) or not isinstance(point, dict):
         return None

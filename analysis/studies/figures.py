@@ -58,7 +58,7 @@ def candidates_figure(summaries: Sequence[CandidateSummary], required: float) ->
 
 
 def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
-    """Return a figure for a number of rows, and its axes between two shares of its width."""
+    """Return a figure as tall as `rows` rows need, and axes in it from `left` to `right` (shares of its width)."""
     height = ROW * rows + TOP + BOTTOM
     figure = blank_figure(height, layout="none")
     return figure, figure.add_axes((left, BOTTOM / height, right - left, ROW * rows / height))
@@ -90,12 +90,12 @@ def _decibels(value: float) -> str:
 
 
 def _spread(values: Any) -> Any:
-    """Return the places of deficits on the axis."""
+    """Return the positions on the axis at which deficits in dB are drawn."""
     return np.log1p(np.maximum(values, 0) / FINE_DB)
 
 
 def _gathered(places: Any) -> Any:
-    """Return the deficits at places on the axis."""
+    """Return the deficits in dB that are drawn at positions on the axis; the inverse of `_spread`."""
     return FINE_DB * np.expm1(places)
 
 
@@ -167,5 +167,5 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
 
 
 def _row_of(row: RoundingSummary, rows: Sequence[RoundingSummary]) -> tuple[str, str]:
-    """Return the label and the colour of a row."""
+    """Return the label and the colour of the figure's row for a format and rounding."""
     return f"{row.format} {words(row.rounding)}", color(row.format, [one.format for one in rows])

@@ -81,7 +81,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _own_words(value: Any) -> str:
-    """Return the repr of an object, if it is a name."""
+    """Return the repr of an object if it identifies it in every process; raise a TypeError if not."""
     data = isinstance(value, (set, frozenset, dict)) or (
         hasattr(value, "__array__") and not isinstance(value, np.generic)
     )
@@ -116,7 +116,7 @@ def label(value: Any) -> Any:
 
 
 def digest(*texts: str) -> str:
-    """Return 32 hexadecimal digits of some texts."""
+    """Return a digest of some texts: 32 hexadecimal digits."""
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -207,7 +207,7 @@ TENSOR_HEADS = (
 
 
 def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations, operands from the hardest on, then the others."""
+    """Return the recommendations: operands first, from the hardest to store on, then other tensors."""
     first = hardest(report)
     names = {row.tensor for row in first}
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]

@@ -110,7 +110,7 @@ class StudyReport:
 
     @cached_property
     def _worst(self) -> dict[str, list[WorstFigures]]:
-        """Every candidate of each operand that is judged."""
+        """Tensor name -> its candidates with their worst figures, for the operands that are judged."""
         worst = {}
         for row in self._each_alone:
             amax = max(one.report.amax for one in self.ranges_of[row.tensor])
@@ -121,7 +121,7 @@ class StudyReport:
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Bits of the format that suits an operand by itself."""
+        """Tensor name -> bits of the format recommended for the operand by itself."""
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -130,7 +130,7 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits -> the candidate for all operands that formats of these bits suit."""
+        """Bits -> the one candidate for all operands whose own recommended formats have these bits."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
@@ -146,7 +146,7 @@ class StudyReport:
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """Equal recommendations as groups, those with the most values first."""
+        """Tensors grouped by equal recommendations; groups with the most values come first."""
         return groups_of(self.recommendations)
 
     @property
@@ -305,11 +305,11 @@ class StudyReport:
 
 
 def _shown(value: Any) -> str:
-    """Return a setting in words."""
+    """Return a setting as text: a name or value, or those of a tuple, separated by commas."""
     names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
     return ", ".join(map(str, names))
 
 
 def _size(change: Any) -> float:
-    """Return the magnitude of a change; 0 if it is unknown."""
+    """Return the magnitude of a change, by which rows are sorted; 0 if it is NaN."""
     return 0.0 if math.isnan(change) else abs(float(change))

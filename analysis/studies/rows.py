@@ -136,7 +136,7 @@ class TensorGroup(NamedTuple):
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
-    """Return equal recommendations as groups, those with the most values first."""
+    """Return groups of tensors with equal recommendations, those with the most values first."""
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:
         key = (row.role, row.choice if row.met else "stay as they are", row.met)

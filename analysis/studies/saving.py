@@ -50,7 +50,7 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with all columns that one of them has; only some candidates have figures of scales."""
+    """Return the rows with equal columns, None for missing values: only some candidates have metrics of scales."""
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 

@@ -158,7 +158,7 @@ class StudyPlan:
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
-    """Return the progress of a part of the whole."""
+    """Return a progress function for a part of the work, which reports its shares as `start` to `stop` of the whole."""
     return (
         (lambda share, text: None)
         if progress is None
@@ -167,7 +167,7 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return the tensors, and the report with the facts that are known about them."""
+    """Return the tensors that the argument stands for, and the report with their description, notes and problems."""
     if tensors is None:
         from fpsim.analysis.models.capture import capture
 

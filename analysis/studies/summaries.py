@@ -86,7 +86,7 @@ def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
 
 
 class Judged(NamedTuple):
-    """One operand in one candidate."""
+    """The worst figures of one operand in one candidate, and whether they meet the requirements."""
 
     row: Recommendation
     worst: WorstFigures
@@ -212,7 +212,7 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 
 
 class Course(NamedTuple):
-    """The figures of a tensor over its steps."""
+    """The amax of a tensor, and the SQNR of its recommended candidate, over its steps."""
 
     tensor: str
     steps: tuple[int, ...]
@@ -250,7 +250,7 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence on the roundings of the first format."""
+    """Return a sentence with median gain and SQNR of the first format in each rounding; "" without rows."""
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]
@@ -259,7 +259,7 @@ def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
 
 
 def folded(notes: Iterable[str]) -> list[str]:
-    """Return notes on tensors that were left out, with one line for all tensors of the same reason.
+    """Return notes on left-out tensors, with those of the same reason merged into one line.
 
     Example:
       >>> from fpsim.analysis.studies.summaries import folded

@@ -116,7 +116,7 @@ def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
 
 
 def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
-    """Return the values of one parameter with their texts."""
+    """Return the values of one parameter, each with the text that identifies it in every process."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"grid[{name!r}] must be a list of values; got {shown(values)}. Pass one value as [value].")
     plain_values = [plain(value) for value in values]
@@ -219,5 +219,5 @@ def _scalar(value: Any) -> Any:
 
 
 def _row(point: _Point, cell: SweepCell) -> dict[str, Any]:
-    """Return a row of the table."""
+    """Return the table's row for a point: its labels, its result, and its error."""
     return {**point.labels, **(cell.result or {}), ERROR: cell.error}

@@ -255,7 +255,7 @@ _sent: dict[str, Any] = {}
 
 
 def _begin(payload: bytes, parent: int) -> None:
-    """Start a worker, which leaves Ctrl-C to its parent and ends when its parent ends."""
+    """Set up this worker process: it leaves Ctrl-C to its parent, and ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -378,7 +378,7 @@ def _require_running(client: Any) -> None:
 
 
 def _attempt_there(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return the result of a task on a worker of a cluster, which SystemExit would end."""
+    """Return the result of a task, or a Failure, on a cluster's worker, which an uncaught SystemExit would end."""
     try:
         return _attempt(function, task)
     except SystemExit as problem:

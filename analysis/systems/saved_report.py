@@ -73,7 +73,7 @@ class SavedReport:
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Self:
-        """Return a report of the saved fields, whose rows are made already; lists become tuples where fields are."""
+        """Return a report with the saved fields, converting lists to tuples where fields are tuples."""
         return cls(**contents)
 
     def to_frame(self) -> Any:
@@ -87,7 +87,7 @@ class SavedReport:
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return the contents of a file that `save` wrote.
+        """Return the contents of a report's file, after checking that `save` wrote it.
 
         Raises:
           FileNotFoundError: there is no such file.

@@ -28,7 +28,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 class CheckpointTensors(Mapping[str, Array]):
-    """The tensors of a checkpoint by the names and in the shapes that the unquantised model has them.
+    """The tensors of a checkpoint, with the names and shapes that they have in the unquantised model.
 
     A tensor is read and decoded when it is looked up, and is not kept. Files are read rather than mapped into memory,
     so that a file that another process truncates causes an error and not a crash.
@@ -139,7 +139,7 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the stored tensors of a checkpoint, codes and scales apart, and a line for each one left out.
+    """Return the tensors of a checkpoint as stored (codes and scales separate), and a note for each one left out.
 
     Raises:
       TensorFileError: a file is missing or damaged, or does not have a tensor that the index says it has.
@@ -162,7 +162,7 @@ def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
 
 
 def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
-    """Return the tensor files of a checkpoint, and for each the names in its index ({} without an index).
+    """Return a checkpoint's tensor files, and the tensor names in each by its index ({} without an index).
 
     Raises:
       TensorFileError: there is none, or a shard of the index is missing.
@@ -193,7 +193,7 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return the file of each tensor, from an index."""
+    """Return the file name of each tensor, as a shard index lists them."""
     try:
         if index.stat().st_size > INDEX_BYTES:
             raise TensorFileError(f"{index}: damaged, an index of more than {INDEX_BYTES:,} bytes")
@@ -209,7 +209,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _missing(name: object, names: Sequence[str], path: str) -> str:
-    """Return the message about a tensor that a checkpoint does not have."""
+    """Return the error message for a name that is not in the checkpoint."""
     near = difflib.get_close_matches(str(name), names, 1) if isinstance(name, str) else []
     hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(list(names)[:3])}, ..."
     return f"{path} has no tensor {shown(name)}.{hint}"

@@ -43,7 +43,7 @@ OTHER_BITS = {
 
 
 def tensor_files(path: Path) -> list[Path]:
-    """Return the tensor files of a path: itself, or those in a folder.
+    """Return the tensor files at a path: the file itself, or all those in a folder.
 
     Raises:
       TensorFileError: there is no such file, or none that can be read.
@@ -61,7 +61,7 @@ def tensor_files(path: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> Found:
-    """Return the tensors of a file, quantised weights joined with their scales, and a line for each one left out.
+    """Return the tensors of a file, with quantised weights decoded, and a note for each tensor that is left out.
 
     Raises:
       TensorFileError: it cannot be read, is damaged, or holds no float tensor.
@@ -74,7 +74,7 @@ def read_file(path: Path) -> Found:
 
 
 def read_stored(path: Path) -> Found:
-    """Return the stored tensors of a file, codes and scales apart, and a line for each one left out.
+    """Return the tensors of a file as stored (codes and scales separate), and a note for each one left out.
 
     Raises:
       TensorFileError: it cannot be read, or is damaged.
@@ -90,7 +90,7 @@ def read_stored(path: Path) -> Found:
 
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
-    """Return the error of a file without a tensor to study; notes: reasons for those left out."""
+    """Return the error for a file without float tensors; notes: why each of its tensors was left out."""
     first = f"; {notes[0].partition(': ')[2]}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
@@ -129,7 +129,7 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
-    """Return the line that says why an array is left out."""
+    """Return the note that says why an array of that dtype is left out."""
     if dtype.kind == "V" and not dtype.names and dtype.itemsize <= 2:
         return (
             f"{path}: {name} holds raw bytes ({dtype.str}), as NumPy saves ml_dtypes arrays. Save it with safetensors "
@@ -155,7 +155,7 @@ def _read_npy(path: Path) -> Found:
 
 
 def _read_npz(path: Path) -> Found:
-    """Return the tensors of a .npz file."""
+    """Return the float tensors of a .npz file, and a note for each array that is left out."""
     tensors, notes = [], []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -194,7 +194,7 @@ def _read_npz(path: Path) -> Found:
 def _npz_reader(
     path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return the function that reads an array of a .npz file."""
+    """Return a function that yields the elements of one array of a .npz file in chunks."""
 
     def read(size: int) -> Iterator[Array]:
         try:
@@ -279,7 +279,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Return dtype, shape and offsets of a tensor, checked against each other."""
+    """Return dtype, shape and offsets of a tensor from its header entry, after checking that they agree."""
 
     def damaged(problem: str) -> TensorFileError:
         return TensorFileError(f"{path}: damaged .safetensors header ({problem} of {name!r})")

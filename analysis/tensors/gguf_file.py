@@ -146,7 +146,7 @@ class _Header:
         return _Entry(name, shape, kind, offset)
 
     def _skip_value(self, kind: int, depth: int) -> None:
-        """Skip a value of the metadata."""
+        """Skip one metadata value of type `kind`, whose arrays may be nested."""
         if kind in SCALAR_BYTES:
             self._skip(SCALAR_BYTES[kind])
         elif kind == STRING:
@@ -172,7 +172,7 @@ class _Header:
             raise self._damaged("a name that is not UTF-8") from problem
 
     def _number(self, kind: str) -> int:
-        """Read a number of a type of `struct`."""
+        """Read one number; kind: its format character in the module `struct`."""
         return int(struct.unpack(f"{self.order}{kind}", self._take(struct.calcsize(f"={kind}")))[0])
 
     def _take(self, count: int) -> bytes:
@@ -189,18 +189,18 @@ class _Header:
         self.opened.seek(count, os.SEEK_CUR)
 
     def _count(self, count: int) -> None:
-        """Subtract bytes from those left in the file."""
+        """Subtract `count` bytes from those left in the file; raise if fewer are left."""
         self.left -= count
         if self.left < 0:
             raise self._damaged("it ends early")
 
     def _damaged(self, problem: str) -> TensorFileError:
-        """Return the error of a damaged header."""
+        """Return the error that says how the header is damaged."""
         return TensorFileError(f"{self.path}: damaged .gguf header ({problem})")
 
 
 def _size(entry: _Entry, path: Path) -> int | None:
-    """Return the bytes of a tensor; None for an unknown type, which may need the gguf package."""
+    """Return the size of a tensor in bytes; None if its type is unknown, or only known to the gguf package."""
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
     blocks = _blocks(entry.kind)
@@ -212,7 +212,7 @@ def _size(entry: _Entry, path: Path) -> int | None:
 
 
 def _blocks(kind: int) -> _Blocks | None:
-    """Return a quantised type; None where neither fpsim nor an installed gguf package knows it."""
+    """Return the description of a quantised type; None if neither fpsim nor an installed gguf package knows it."""
     if kind in KINDS:
         known = KINDS[kind]
         return _Blocks(known.name, BLOCK, known.bytes, known.decode)
@@ -229,7 +229,7 @@ def _blocks(kind: int) -> _Blocks | None:
 
 
 def _dtype_name(kind: int) -> str:
-    """Return the name of a type in tables: a dtype, or ggml's name in lower case."""
+    """Return how tables call a type: the name of a dtype, or ggml's name in lower case."""
     if kind in FLOATS:
         return str(np.dtype(FLOATS[kind]).name)
     blocks = _blocks(kind)
@@ -285,7 +285,7 @@ def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> I
 
 
 def _decoded(data: bytes, blocks: _Blocks) -> Array:
-    """Return the values of whole blocks."""
+    """Return the float32 values of whole blocks of bytes."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(np.frombuffer(data, np.uint8).reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

@@ -56,7 +56,7 @@ QUANTISED = ("uint8", "int8", "uint4", "int4", "uint2", "int2")
 
 
 class _Span(NamedTuple):
-    """Bytes of the file."""
+    """A range of bytes in the file, from begin to end."""
 
     begin: int
     end: int
@@ -116,7 +116,7 @@ def read_onnx(path: Path) -> Found:
 
 
 class _Walk:
-    """A walk over the messages of an open file."""
+    """A reader of the protobuf messages in an open .onnx file."""
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened
@@ -126,7 +126,7 @@ class _Walk:
         self.nodes: list[Node] = []
 
     def model(self) -> list[_Proto]:
-        """Return every tensor of the file."""
+        """Return every tensor of the model, by walking its graphs."""
         protos: list[_Proto] = []
         graphs = 0
         for number, value in self._fields(_Span(0, self.path.stat().st_size)):
@@ -190,7 +190,7 @@ class _Walk:
             settings[name] = integers
 
     def _tensor(self, span: _Span) -> _Proto:
-        """Return a TensorProto."""
+        """Read a TensorProto message."""
         proto = _Proto()
         for number, value in self._fields(span):
             if isinstance(value, int):
@@ -244,7 +244,7 @@ class _Walk:
             place += length
 
     def _varint(self, place: int, end: int) -> tuple[int, int]:
-        """Return a number of up to 64 bits, and the position after it."""
+        """Read a varint of up to 64 bits; return its value and the position after it."""
         self.opened.seek(place)
         data = self.opened.read(min(10, end - place))
         value = 0
@@ -255,7 +255,7 @@ class _Walk:
         raise self._damaged("it ends early" if len(data) < 10 else "a number of more than 64 bits")
 
     def _varints(self, span: _Span) -> list[int]:
-        """Return the numbers of a packed field."""
+        """Read the varints of a packed field."""
         numbers: list[int] = []
         place = span.begin
         while place < span.end and len(numbers) <= DIMENSIONS_LIMIT:
@@ -264,14 +264,14 @@ class _Walk:
         return numbers
 
     def _text(self, span: _Span) -> str:
-        """Return a string."""
+        """Read a string."""
         if span.end - span.begin > TEXT_LIMIT:
             raise self._damaged(f"a name of {span.end - span.begin} bytes")
         self.opened.seek(span.begin)
         return self.opened.read(span.end - span.begin).decode("utf-8", "backslashreplace")
 
     def _damaged(self, problem: str) -> TensorFileError:
-        """Return the error of a damaged file."""
+        """Return the error that says how the file is damaged."""
         return TensorFileError(f"{self.path}: damaged or not an ONNX model ({problem})")
 
 
@@ -309,7 +309,7 @@ def _read_of(
 def _external(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return the function that reads a tensor from the file that it names, which must be in the model's folder."""
+    """Return a function that reads a tensor from its external file, which must be in the model's folder."""
     location = proto.external.get("location", "")
     folder = path.parent.resolve()
     try:
@@ -340,7 +340,7 @@ def _external(
 
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
-    """Return the function that reads 8- and 16-bit floats whose bit patterns are stored as varints.
+    """Return a function that reads 8- or 16-bit floats whose bit patterns are stored as varints.
 
     Raises:
       TensorFileError: there are more or fewer of them than the shape says.
@@ -358,7 +358,7 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
 
 
 def _bytes(path: Path, span: _Span) -> Iterator[Array]:
-    """Yield the bytes of a span, some at a time."""
+    """Yield the bytes of a span of the file, in pieces."""
     with path.open("rb") as opened:
         opened.seek(span.begin)
         for start in range(span.begin, span.end, BYTES_AT_ONCE):

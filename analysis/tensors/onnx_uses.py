@@ -49,7 +49,7 @@ SUMMED_LAST = {("FusedMatMul", 0): "transA", ("Gemm", 0): "transA"}
 
 
 class Node(NamedTuple):
-    """An operator of a model: its type, names of tensors, and its integer settings."""
+    """An operator of an ONNX model: its type, the names of its inputs and outputs, and its integer settings."""
 
     kind: str
     inputs: Sequence[str]
@@ -58,7 +58,7 @@ class Node(NamedTuple):
 
 
 class Use(NamedTuple):
-    """The use of a tensor.
+    """How an ONNX model uses a tensor.
 
     Attributes:
       role: role of the tensor.
@@ -75,7 +75,7 @@ Sources = dict[str, bool]  # tensors with the same values -> whether they are tr
 
 
 def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Use]:
-    """Return the uses of a model's tensors, some of which pass through other operators before they are multiplied.
+    """Return how a model uses its tensors, also those that other operators pass on before they are multiplied.
 
     Args:
       nodes: the operators, in the order in which they run.
@@ -121,7 +121,7 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
 
 
 def _role(kind: str, place: int) -> str:
-    """Return the role of an operator's input; "product" for inputs that it multiplies, or adds to a product."""
+    """Return the role of an operator's input number `place`; "product" if the operator multiplies it."""
     known = OPERATORS.get(kind)
     if known is not None:
         return known.get(place, "statistics")
@@ -129,7 +129,7 @@ def _role(kind: str, place: int) -> str:
 
 
 def _outputs_last(node: Node, place: int) -> bool | None:
-    """Return whether an operator sums along the last axis but one of a matrix; its last axis is then the outputs'."""
+    """Return whether the last axis of an operator's input matrix is that of outputs, as it sums along the other one."""
     key = node.kind, place
     if key in SUMMED_FIRST:
         return not any(node.settings.get(SUMMED_FIRST[key], ()))

@@ -127,7 +127,7 @@ def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    """Return tensors of a mapping of names to arrays, such as a state dict, and a line for each one left out.
+    """Return the float tensors in a mapping such as a state dict, and a note for each value that is left out.
 
     Raises:
       TypeError, ValueError: no array holds floats, or a value is not an array.
@@ -158,7 +158,7 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
 
 
 def _place_of(x: Any) -> Any:
-    """Return an identity of a torch tensor's memory, equal for tied tensors; a new object for other arrays."""
+    """Return a key that is equal for torch tensors that share memory (tied weights), and unique for other arrays."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import place_of
 
@@ -167,7 +167,7 @@ def _place_of(x: Any) -> Any:
 
 
 def integer_tensor(name: str, x: Any) -> Tensor:
-    """Return a NumPy or torch tensor of integers in memory; its elements may be codes."""
+    """Return a NumPy or torch array of integers as a tensor, because it may hold the codes of a weight."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 

@@ -21,7 +21,7 @@ BAND = 1 << 24  # elements that are held in memory while a tensor is transposed
 
 
 def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int, int]:
-    """Return rows and columns of a tensor as an operand; columns are the terms of sums.
+    """Return the rows and columns of a tensor as an operand of a product; each sum has one term per column.
 
     These are the last axis, or for a convolution all axes except the first.
 
@@ -44,7 +44,7 @@ def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int
 
 
 def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) -> tuple[Tensor, ...]:
-    """Return the tensors with `outputs_last` of matrices set where it is unknown.
+    """Return matrices with `outputs_last` set where it was None, inferred from names and lengths of biases.
 
     The outputs are the last axis of matrices that Flax and Keras call kernels. For others the length of the bias tells,
     as it has a value for each output. It does not tell for square matrices, which are assumed to be like all other
@@ -68,7 +68,7 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
 
 
 def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether the outputs are the last axis; None where neither name nor biases tell."""
+    """Return whether a matrix has its outputs on the last axis; None if neither its name nor a bias tells."""
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
         return not DEPTHWISE.search(lower)
@@ -79,9 +79,7 @@ def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
 
 
 def as_operand(one: Tensor) -> Tensor:
-    """Return the tensor as a matrix (rows, columns) with a row for each output; it is transposed where these are its
-    last axis.
-    """
+    """Return a tensor as a matrix with a row for each output, transposed if the outputs are its last axis."""
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
     columns, rows = math.prod(one.shape[:-1]), one.shape[-1]
@@ -89,7 +87,7 @@ def as_operand(one: Tensor) -> Tensor:
 
 
 def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
-    """Return the function that reads the columns of a matrix (height, width) in order, several at a time."""
+    """Return a function that reads a matrix (height, width) column by column."""
 
     def columns(size: int) -> Iterator[Array]:
         wide = max(1, BAND // max(height, 1))
@@ -99,7 +97,7 @@ def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> 
 
 
 def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: int) -> Array:
-    """Return some columns of a matrix as rows, flat."""
+    """Return columns start .. stop of a matrix, one after the other, as a flat array."""
     rows = max(1, CHUNK // width)
     parts: list[Array] = []
     for part in read(rows * width):

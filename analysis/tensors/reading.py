@@ -17,7 +17,7 @@ BYTES_LIMIT = 1 << 62  # bytes of one tensor; keeps products of untrusted shapes
 
 
 def one_line(problem: BaseException) -> str:
-    """Return the first line of an error's text."""
+    """Return the first line of an error's message."""
     text = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
     return text.strip().splitlines()[0] if text.strip() else type(problem).__name__
 
@@ -38,7 +38,7 @@ def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path:
 
 
 def read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read `wanted` bytes, or up to the end; a zip member may return fewer at a time."""
+    """Read `wanted` bytes, or fewer at the end of the file, even if single reads return less."""
     parts = []
     while wanted and (part := opened.read(wanted)):
         parts.append(part)
@@ -49,7 +49,7 @@ def read_fully(opened: IO[bytes], wanted: int) -> bytes:
 def reader(
     path: Path, offset: int, dtype: np.dtype[Any], count: int, order: str = "<"
 ) -> Callable[[int], Iterator[Array]]:
-    """Return the function that reads `count` elements of this byte order from a position in a file."""
+    """Return a function that reads `count` elements in this byte order from an offset of a file, in chunks."""
     stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
 
     def read(size: int) -> Iterator[Array]:

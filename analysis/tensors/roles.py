@@ -113,7 +113,7 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
 
 
 def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
-    """Return "router" or "transform" for matrices with such names, which multiply but stay in their format; else "".
+    """Return "router" or "transform" if a matrix's name is that of one, as these stay unquantised; else "".
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_that_stays
@@ -131,13 +131,13 @@ def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
 
 
 def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix has fewer outputs than inputs; the outputs of a kernel are its last axis."""
+    """Return whether a matrix has fewer outputs than inputs; a name with "kernel" puts the outputs on the last axis."""
     outputs, inputs = shape[::-1] if name.endswith("kernel") else shape
     return outputs < inputs
 
 
 def _is_table(name: str, axes: Sequence[int]) -> bool:
-    """Return whether a name is that of an embedding, and not of a layer in it or of a convolution's weight."""
+    """Return whether a name is that of an embedding table, rather than of a layer inside an embedding module."""
     match = EMBEDDING.search(name)
     if match is None or MULTIPLIES.search(name, match.end()):
         return False
@@ -151,7 +151,7 @@ def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
 
 
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
-    """Return the role of a tensor with one axis longer than 1.
+    """Return the role of a tensor that has only one axis longer than 1.
 
     flat: it is too long for a vector of a model; in_matrix: it also has axes of length 1.
     """
@@ -172,7 +172,7 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
 
 def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors with roles, inferred where they are missing, and with `outputs_last` of matrices.
+    """Return tensors with missing roles inferred, and with `outputs_last` set for matrices.
 
     Raises:
       ValueError: an unknown role; the message names the nearest.

@@ -17,12 +17,12 @@ CODES = ("uint8", "int8", "int32", "uint32", "int64")  # dtypes of codes, zero p
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return a dtype of NumPy or ml_dtypes by its name."""
+    """Return the NumPy or ml_dtypes dtype of that name."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
 class TensorFileError(ValueError):
-    """Files that cannot be studied; the message is one line that starts with the path of the first one.
+    """The error that files cannot be studied; the message is one line that starts with the path of the first file.
 
     Attributes:
       problems: a line for each file.

@@ -61,7 +61,7 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
 
 
 def _is_script(path: Path) -> bool:
-    """Return whether torch.jit.save wrote a file: an archive with code in addition to tensors."""
+    """Return whether a file was written by torch.jit.save, and so contains code."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.partition("/")[2] == "constants.pkl" for name in archive.namelist())
@@ -97,7 +97,7 @@ def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
 
 
 def _unreadable(x: Any) -> str:
-    """Return the reason why a tensor of a file is left out; "" if it is not."""
+    """Return the reason why a torch tensor cannot be studied; "" if it can."""
     import torch
 
     dtype = str(x.dtype).removeprefix("torch.")
@@ -113,7 +113,7 @@ def _unreadable(x: Any) -> str:
 
 
 def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) of nested mappings and sequences; without a container the name is the file's.
+    """Yield (name, tensor) of nested mappings and sequences; a bare tensor gets the name of the file.
 
     Raises:
       TensorFileError: containers are nested too deep, or hold too many objects, as a small file with references can.
@@ -143,17 +143,17 @@ def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def place_of(x: Any) -> Any:
-    """Return an identity of a tensor's memory, equal for tied tensors; a new object for tensors without elements."""
+    """Return a key that is equal for torch tensors that share memory (tied weights); unique for empty tensors."""
     return (x.data_ptr(), tuple(x.shape), x.stride(), str(x.dtype)) if x.numel() else object()
 
 
 def _key(key: Any) -> str:
-    """Return a key as text, or its type where the text could have any length."""
+    """Return a mapping's key as text, or the name of its type if the text could be very long."""
     return str(key) if isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"
 
 
 def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Tensor:
-    """Return a dense torch tensor for a study; a non-contiguous one is copied when it is read.
+    """Return a dense torch tensor as a `Tensor` for a study; a non-contiguous one is copied when it is read.
 
     Args:
       name: name of the tensor.

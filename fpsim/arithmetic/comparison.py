@@ -14,7 +14,7 @@ from fpsim.arrays import Array
 
 @rounded
 def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the smaller of two values; -0 is smaller than +0, and NaN if either is NaN (IEEE 754-2019 minimum).
+    """Return the smaller of a and b, or NaN if either is NaN; -0 is smaller than +0 (IEEE 754-2019 minimum).
 
     Example:
       >>> import fpsim as fp
@@ -26,7 +26,7 @@ def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 
 @rounded
 def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the larger of two values; +0 is larger than -0, and NaN if either is NaN (IEEE 754-2019 maximum).
+    """Return the larger of a and b, or NaN if either is NaN; +0 is larger than -0 (IEEE 754-2019 maximum).
 
     Example:
       >>> import fpsim as fp
@@ -38,7 +38,7 @@ def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 
 @rounded
 def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the smaller of two values, a number rather than a NaN (IEEE 754-2019 minimumNumber).
+    """Return the smaller of a and b, or the other one if one is NaN (IEEE 754-2019 minimumNumber).
 
     Example:
       >>> import fpsim as fp
@@ -50,7 +50,7 @@ def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounde
 
 @rounded
 def maximum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Return the larger of two values, a number rather than a NaN (IEEE 754-2019 maximumNumber).
+    """Return the larger of a and b, or the other one if one is NaN (IEEE 754-2019 maximumNumber).
 
     Example:
       >>> import fpsim as fp
@@ -73,7 +73,7 @@ def equal(
       out: bool array of the broadcast shape to fill.
 
     Returns:
-      bool array of the broadcast shape; with flags, a tuple of it and them.
+      bool array of the broadcast shape; with flags, a tuple (bools, flags).
 
     Example:
       >>> import fpsim as fp
@@ -88,7 +88,7 @@ def less(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Return whether a < b by value; false if one is NaN, which raises INVALID.
+    """Return whether a < b by value; a NaN makes the result False, and raises the flag INVALID.
 
     Args: as for `fpsim.equal`.
 
@@ -105,7 +105,7 @@ def less_equal(
     a: npt.ArrayLike, b: npt.ArrayLike, *, fmt: Formats = None, input_subnormals: str = "keep",
     flags: WantedFlags = False, out: Fillable | None = None,
 ) -> Any:  # fmt: skip
-    """Return whether a <= b by value; false if one is NaN, which raises INVALID.
+    """Return whether a <= b by value; a NaN makes the result False, and raises the flag INVALID.
 
     Args: as for `fpsim.equal`.
 
@@ -119,7 +119,7 @@ def less_equal(
 
 
 def classify(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = None) -> Array:
-    """Return the class of each element.
+    """Return the IEEE 754 class of each element: zero, subnormal, normal, infinity or NaN, with its sign.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.

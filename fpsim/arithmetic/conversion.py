@@ -34,7 +34,7 @@ def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> An
 
 @rounded
 def from_int(n: npt.ArrayLike, fmt: FormatLike, **keywords: Any) -> Any:
-    """Round integers into a format, as codes.
+    """Round integers to values of a format, and return their codes.
 
     Args:
       n: array of any integer dtype, up to 64 bits.
@@ -64,7 +64,7 @@ def to_int(
 
     Returns:
       Array of the integer dtype and a's shape; the nearest bound for values outside, the largest integer for NaN.
-      With flags, a tuple of it and them.
+      With flags, a tuple (integers, flags).
 
     Raises:
       ValueError: dtype is no integer dtype, or as for `fpsim.add`.

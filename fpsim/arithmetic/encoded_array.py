@@ -124,7 +124,7 @@ class EncodedArray:
 
     @property
     def T(self) -> EncodedArray:
-        """The axes in reverse order, sharing memory."""
+        """The array with its axes in reverse order, in the same memory."""
         return EncodedArray(self._codes.T, self._fmt)
 
     def reshape(self, *shape: Any) -> EncodedArray:
@@ -258,7 +258,7 @@ class EncodedArray:
         return _rounded(round_to_integral, self)
 
     def remainder(self, other: Any) -> EncodedArray:
-        """Return self - n * other, n the integer nearest self / other: `fpsim.remainder`."""
+        """Return self - n * other, where n is the integer nearest to self / other: `fpsim.remainder`."""
         return _rounded(remainder, self, self._operand(other))
 
     def fma(self, factor: Any, term: Any) -> EncodedArray:
@@ -294,7 +294,7 @@ class EncodedArray:
     # ---- what operators share
 
     def _operand(self, other: Any) -> EncodedArray:
-        """Return another operand in this format; values are rounded into it."""
+        """Return `other` if it is encoded in this format, else its numbers rounded to this format."""
         if not isinstance(other, EncodedArray):
             return array(other, self._fmt)
         if other._fmt != self._fmt:
@@ -313,7 +313,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Return bools of the broadcast shape: `codes_compare`, maybe of swapped operands, or `compare` of numbers."""
+        """Compare exactly: encoded arrays by `codes_compare` (exchanged if `swapped`), numbers by `compare`."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
@@ -323,7 +323,7 @@ class EncodedArray:
         return NotImplemented
 
     def _full(self, value: int, shape: tuple[int, ...] | None = None) -> EncodedArray:
-        """Return an array of one value."""
+        """Return an array of `shape`, by default this array's, filled with `value`."""
         code = array(value, self._fmt)._codes
         return EncodedArray(np.full(self.shape if shape is None else shape, code), self._fmt)
 
@@ -372,7 +372,7 @@ def array(values: Any, fmt: FormatLike) -> EncodedArray:
 
 
 def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
-    """Compute an operation on operands of one format, rounded as the context says."""
+    """Compute an operation on operands of one format, rounded in the mode of `with fpsim.rounding`."""
     fmt = operands[0].fmt
     return EncodedArray(operation(*(operand._codes for operand in operands), fmt=fmt, **rounding_keywords()), fmt)
 

@@ -76,7 +76,7 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
 
 
 def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
-    """Fill in results, and return the flags that any of them raised."""
+    """Fill `filled` with the results, and return all flags that any of them raised, in one value."""
     raised, lock = Flags.NONE, Lock()
 
     def run_and_collect(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:

@@ -1,4 +1,4 @@
-"""Plans of float kernels: the float in which an operation is exact, and the layouts and thresholds that they take."""
+"""Plans of float kernels: the float dtype in which an operation is exact, and the kernels' layouts and thresholds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FloatPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float_plan(operation: Operation) -> FloatPlan | None:
-    """Return the plan of an operation, or None if only the integer core is exact."""
+    """Return the float kernel's arguments for an operation, or None if only the integer core is exact."""
     name, formats, result, input_subnormals, _, _ = operation
     out = result.fmt
     usual = all(fmt.signed and fmt.has_zero for fmt in (*formats, out))
@@ -49,7 +49,7 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Return whether a float holds products and sums with their errors, and quotients other than midpoints."""
+    """Return whether arithmetic in the format `real` keeps all that is needed to round the exact result correctly."""
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
     tops = [math.frexp(fmt.max)[1] for fmt in formats]  # and less than 2**top
@@ -71,7 +71,7 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 
 
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
-    """Return the thresholds of the flags in bits of a float, or None if they follow other rules."""
+    """Return the magnitudes, as bits of a float, from which flags change; None if flags need more than thresholds."""
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
     loses_infinity = plan.rules & int(LOSES_INFINITY) and any(fmt.has_infinity for fmt in operation.formats)
@@ -101,19 +101,19 @@ class Edge(NamedTuple):
 
 
 def _edge_of_overflow(fmt: Format) -> Edge:
-    """Return the largest value, and the one that would follow."""
+    """Return the largest finite magnitude, and the one that would follow it if the exponent were unbounded."""
     field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
     hidden = 1 << fmt.mantissa_bits if field else 0
     return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """Return the value that would precede the smallest normal one at full precision, and that one."""
+    """Return the smallest normal magnitude, and the one that would precede it if the exponent were unbounded."""
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """Return the bits of the smallest magnitude that a mode rounds up to the upper neighbour of an edge."""
+    """Return the bits of the smallest magnitude that a mode rounds to the upper magnitude of an edge."""
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     start = rounding.goes_away(edge.odd, negative)
     return {0.0: below, 0.5: middle, 1.0: above}[start.at] + (not start.included)
@@ -130,7 +130,7 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 
 
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
-    """Return the bits of the smallest float32 magnitude that is not tiny to nearest even.
+    """Return the bits of the smallest float32 magnitude that is not tiny in `fmt`, rounding to nearest even.
 
     scaled: as if the exponent had no bound, for magnitudes that were computed times a power of two.
     """

@@ -34,7 +34,7 @@ UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 class Fillable(Protocol):
-    """An array that takes a result: one of NumPy, on the GPU of the operands' library."""
+    """An array that takes a result: a NumPy array, or one of the operands' library on the GPU."""
 
     @property
     def dtype(self) -> Any:
@@ -46,7 +46,7 @@ class Fillable(Protocol):
 
 
 class Operands(NamedTuple):
-    """Codes in the storage dtypes of their formats, and whether all came as arrays of float dtypes."""
+    """The operands of a call: codes in their formats' storage dtypes, and whether all were passed as float arrays."""
 
     codes: tuple[Array, ...]
     formats: tuple[Format, ...]
@@ -55,7 +55,7 @@ class Operands(NamedTuple):
 
 
 def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Operands:
-    """Check the operands of an operation.
+    """Check the operands of an operation, and return their codes, formats and broadcast shape.
 
     Raises:
       ValueError: codes without a format, out of range, or shapes that do not broadcast.
@@ -70,7 +70,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
 
 
 def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -> bool:
-    """Return whether all values are arrays of a dtype; None is the dtype of nothing."""
+    """Return whether all values are NumPy arrays of `dtype`; False if `dtype` is None."""
     for value in values:  # noqa: SIM110  # a generator takes as long as the rest
         if type(value) is not np.ndarray or value.dtype is not dtype:
             return False
@@ -78,10 +78,10 @@ def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -
 
 
 def integers(n: npt.ArrayLike) -> Operands:
-    """Return integers as 64-bit words, signed or not as they are; they have no format.
+    """Return integers as an operand without a format: int64 if their dtype is signed, else uint64.
 
     Raises:
-      TypeError: no integers, or longer ones.
+      TypeError: n has no integer dtype of up to 64 bits.
     """
     array = as_array(n, "n")
     if array.size == 0 and not hasattr(n, "dtype"):
@@ -94,7 +94,7 @@ def integers(n: npt.ArrayLike) -> Operands:
 
 
 def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
-    """Return the format that fmt= gives each operand."""
+    """Return the format that `fmt` names for each operand, None where it names none."""
     if fmt is None:
         return [None] * count
     if isinstance(fmt, (tuple, list)):
@@ -146,14 +146,14 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
 
 @cache
 def full_dtype(fmt: Format) -> np.dtype[Any] | None:
-    """Return the dtype of a format's codes if all its values are codes, else None."""
+    """Return the storage dtype of a format if every integer of that dtype is a code, else None."""
     return fmt.storage if fmt.bits == 8 * fmt.storage.itemsize else None
 
 
 def broadcast_shape(
     name: str, shapes: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]] = ()
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return the shape that shapes broadcast to; whole: shapes of the operands, if these are parts of them.
+    """Return the shape that `shapes` broadcast to; whole: the shapes to name in the error, by default `shapes`.
 
     Raises:
       ValueError: they do not broadcast, or have more axes than NumPy broadcasts.

@@ -21,7 +21,7 @@ TININESS = ("after", "before")
 
 
 class Operation(NamedTuple):
-    """A name, the operands' formats, and how the result is rounded into a format."""
+    """An operation: its name, the operands' formats, and how the result is rounded into a format."""
 
     name: str
     formats: tuple[Format, ...]
@@ -51,7 +51,7 @@ class Operation(NamedTuple):
 
     @property
     def word(self) -> np.dtype[Any]:
-        """The dtype of results as words: codes, truth values, classes or integers."""
+        """The dtype that results are stored in: that of codes, truth values, classes or integers."""
         if self.name == "to_int":
             assert self.integer is not None
             return self.integer
@@ -65,7 +65,7 @@ NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # take significands of
 
 
 def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keywords: Any) -> Operation:
-    """Check the keywords of an operation.
+    """Check the keywords of an operation, and return the operation.
 
     Args:
       keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer.
@@ -85,7 +85,7 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
-    """Return the operation if its keywords are valid; words: their names, each followed by its value."""
+    """Return the operation if its keywords are valid; words: keyword, value, keyword, value, ..."""
     keywords = dict(zip(words[::2], words[1::2], strict=True))
     input_subnormals, tininess = keywords.pop("input_subnormals", "keep"), keywords.pop("tininess", "after")
     integer = keywords.pop("integer", None)
@@ -108,7 +108,7 @@ deciding = itemgetter("out_fmt", *WORDS)  # of a call's complete keywords, those
 def operation_of(
     name: str, formats: tuple[Format, ...], target: Any, integer: np.dtype[Any] | None, out_fmt: Any, *words: Any
 ) -> Operation:
-    """Return the operation of a call; target: the format that a conversion names; words: as `deciding` gives."""
+    """Return the operation of a call; target: the format that a conversion names; words: the values of WORDS."""
     fmt = _result_format(name, formats, out_fmt, target)
     return operation(name, formats, fmt, integer=integer, **dict(zip(WORDS, words, strict=True)))
 
@@ -145,6 +145,6 @@ def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def check_word(keyword: str, value: object, valid: tuple[str, ...]) -> None:
-    """Raise a ValueError unless a keyword has one of its values."""
+    """Raise a ValueError unless the value of a keyword is one of the valid ones."""
     if not isinstance(value, str) or value not in valid:
         raise unknown(keyword, value, valid)

@@ -12,7 +12,7 @@ from fpsim.formats.rounding import Rounding
 
 
 class _Block(NamedTuple):
-    """A block that has begun: its owner, the number of seeds spent, and the block around it."""
+    """A `with` block that has begun: its `rounding` object, the number of seeds used, and the block around it."""
 
     owner: rounding
     spent: int
@@ -81,14 +81,14 @@ class rounding:
 
 
 def _without(block: _Block | None, owner: rounding) -> _Block | None:
-    """Return the blocks around here but for the innermost of an owner."""
+    """Return the chain of nested blocks without the innermost one that `owner` began."""
     if block is None or block.owner is owner:
         return block and block.outer
     return block._replace(outer=_without(block.outer, owner))
 
 
 def rounding_keywords() -> dict[str, Any]:
-    """Return `rounding`, `seed` and `random_bits` of the next operation; stochastic blocks change seeds."""
+    """Return `rounding`, `seed` and `random_bits` for the next operation; stochastic blocks use up a seed per call."""
     block = _BLOCK.get()
     if block is None:
         return {"rounding": Rounding.NEAREST_EVEN}

@@ -50,19 +50,19 @@ def route(operation: Operation, size: int) -> Run:
 
 
 def core_below(operation: Operation) -> int:
-    """Return the number of results from which another way than the integer core is taken."""
+    """Return the number of results from which `route` may choose something else than the integer core."""
     tabulated, _ = _preference(operation)
     return min(FLOAT_FROM, _table_from(operation)) if tabulated else FLOAT_FROM
 
 
 def _table_from(operation: Operation) -> int:
-    """Return the number of results from which a table of all of them repays the making."""
+    """Return the number of results from which it pays to build a table of all possible results."""
     return -(-(1 << operation.operand_bits) // 4)
 
 
 @lru_cache(maxsize=4096)
 def _preference(operation: Operation) -> tuple[bool, bool]:
-    """Return whether a table of all results is small enough, and whether a float loop beats it."""
+    """Return whether a table of all possible results is small enough, and whether a float loop is faster than it."""
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
     tabulated = few and not operation.is_stochastic
     return tabulated, operation.name == "sqrt" and _nearest(operation) is not None
@@ -118,7 +118,7 @@ def _random_words(first: int, size: int, seed: int) -> Array:
 
 
 def _core_call(operation: Operation) -> Call:
-    """Return the loop over the integer core, with the layouts that it takes."""
+    """Return the loop over the integer core as a function of operands, random words, results and flags."""
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
     layouts = tuple(unpack_layout(operand, input_subnormals) for operand in formats)
@@ -205,7 +205,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the loop that compares codes of one format as integers, or None."""
+    """Return the loop that compares codes as integers, or None if the operation or its formats do not allow that."""
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
     layout = order_layout(formats[0], input_subnormals) if formats else None

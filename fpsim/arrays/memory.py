@@ -39,7 +39,7 @@ def refuse_shared_memory(out: Array, *read: Array | None) -> None:
 
 
 def refuse_shared_elements(out: Array, name: str = "out") -> None:
-    """Raise a ValueError if elements of an array share bytes, as broadcast ones do, or if that stays in doubt."""
+    """Raise a ValueError if elements of an array share bytes, as in broadcast arrays, or might share them."""
     if out.flags.c_contiguous or out.flags.f_contiguous:
         return
     reach = out.itemsize  # bytes from the first to the last one of what the shorter strides span

@@ -23,12 +23,12 @@ def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def words(array: Array) -> Array:
-    """Return the same memory as unsigned integers."""
+    """Return a view of the array's memory as unsigned integers of the elements' size."""
     return array if array.dtype.kind == "u" else array.view(_unsigned(array.dtype))
 
 
 def distinct(integers: Array) -> Array:
-    """Return the different elements in ascending order, as np.unique does, whose table takes five times as long."""
+    """Return the distinct elements in ascending order, as np.unique does in five times the time."""
     ordered = np.sort(integers, axis=None)
     return np.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
 

@@ -156,7 +156,7 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 
 def _float_format(dtype: npt.DTypeLike) -> Format:
-    """Return the format of a float dtype that values are returned in."""
+    """Return the format of a float dtype, or raise a ValueError for any other dtype."""
     real = dtype_of(dtype)
     fmt = None if real is None else FORMAT_OF.get(real)
     if fmt is None:

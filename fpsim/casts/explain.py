@@ -150,7 +150,7 @@ def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | 
 
 
 def _as_float(magnitude: Fraction, value: float) -> float:
-    """Return a magnitude with the sign of a value, Inf beyond the range of float64."""
+    """Return a magnitude as a float with the sign of `value`, Inf beyond the range of float64."""
     try:
         return math.copysign(float(magnitude), value)
     except OverflowError:
@@ -179,7 +179,7 @@ def _share(fraction: Fraction) -> str:
 def _reason(
     value: float, kept: float, result: float, options: CastOptions, fraction: Fraction | None, inner: Fraction | None
 ) -> str:
-    """Return why a value gives `result`, which would be `kept` if subnormals were."""
+    """Return why a value gives `result`; kept: the result that subnormals="keep" would give."""
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"
     if math.isnan(value):

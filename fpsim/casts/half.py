@@ -48,7 +48,7 @@ def has_conversion() -> bool:
 
 
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
-    """Return whether the conversion does what a plan asks for: nearest even to FP16, with Inf and subnormals."""
+    """Return whether the processor's conversion does what a plan asks: nearest-even FP16 with Inf and subnormals."""
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
         return False
     return plan.kind == PLAIN and plan.frozen.overflow == FP16.infinity_code
@@ -101,7 +101,7 @@ def half_kernel(streamed: bool) -> Any:
 
 
 def decodes(fmt: Format, width: int) -> bool:
-    """Return whether the conversion makes floats of this width of a format's codes."""
+    """Return whether the processor's conversion decodes this format's codes to floats of this width."""
     return fmt == FP16 and width == 32 and has_conversion()
 
 

@@ -28,7 +28,7 @@ Frozen = EncodeLayout | DecodeLayout | None
 
 
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
-    """Return a layout of compile-time constants; zeros, which are not read, if it is not frozen."""
+    """Return the layout `frozen` as compile-time constants; for None, zeros, which are never read."""
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
 

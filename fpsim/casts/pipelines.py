@@ -55,7 +55,7 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from codes in a dtype to words of the target, which holds the format; long: see above."""
+    """Return the stages from codes in a dtype to words of the target, which holds the format; long: see `encoding`."""
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
         return (*stages, _decode_stage(fmt, target, long))
@@ -65,7 +65,7 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from words of the source to words of the target, which holds the format; long: see above."""
+    """Return the stages from source words to target words, whose format holds the cast's; long: see `encoding`."""
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
         return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)

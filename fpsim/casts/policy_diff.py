@@ -134,7 +134,7 @@ def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
-    """Return consecutive turning points (even places) and gaps (odd places) as one interval of inputs."""
+    """Return the Difference for consecutive indices of inputs: even ones are turning points, odd ones gaps."""
     first, last = run[0], run[-1]
     if math.isnan(inputs[first]):
         low = high = math.nan

@@ -22,7 +22,7 @@ app = typer.Typer(
 
 
 def _print_version(wanted: bool) -> None:
-    """Print the version and end, if it is wanted."""
+    """Print the version and exit, if `wanted`."""
     if wanted:
         typer.echo(f"fpsim {fpsim.__version__}")
         raise typer.Exit

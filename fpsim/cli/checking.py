@@ -98,7 +98,7 @@ def check_vectors(
 
 
 def _shown_line(line: str) -> str:
-    """Return untrusted text made safe for a terminal, with its indent."""
+    """Return a line of untrusted text that is safe to print in a terminal, with its indentation."""
     text = line.lstrip(" ")
     return " " * (len(line) - len(text)) + shown(text)
 

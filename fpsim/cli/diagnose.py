@@ -71,7 +71,7 @@ def diagnose(
 
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
-    """Return the model, the batches and the loss (or None) from the function at a path."""
+    """Call the function at a path, and return the model, the batches and the loss (or None) that it returns."""
     make = function_at(path, such_as="my_model:setup")
     try:
         returned = make()

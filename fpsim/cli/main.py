@@ -31,6 +31,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _end(line: str, code: int) -> None:
-    """Print one line of an error and end with an exit code."""
+    """Print an error as one line, and exit with a code."""
     print(f"fpsim: {line}", file=sys.stderr)
     raise SystemExit(code)

@@ -43,6 +43,6 @@ def recipes(
 
 
 def _operands(linear: Any) -> str:
-    """Return the formats of a linear layer's operands, separated by slashes."""
+    """Return the formats of a linear layer's x, w and dy, separated by slashes."""
     names = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
     return "/".join(dict.fromkeys(names))

@@ -108,7 +108,7 @@ def study(
 
 
 def _client(scheduler: str | None) -> Any:
-    """Return a client of a dask scheduler for a `with` block, which gives None without an address."""
+    """Return a context manager that gives a client of the dask scheduler at an address, or None without an address."""
     from fpsim.display.optional import load
 
     if scheduler is None:
@@ -159,5 +159,5 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 
 
 def _style(met: bool, kept: bool) -> str:
-    """Return the style of a choice: whether it meets the requirements, or keeps the tensor as it is."""
+    """Return the terminal style for a recommended format: requirements met or not, or tensor kept as it is."""
     return "green" if met else "yellow" if kept else "dim"

@@ -87,7 +87,7 @@ def train(
 
 @contextlib.contextmanager
 def _silent(rank: int) -> Iterator[None]:
-    """End this process silently if rank 0 reports an error, or rank 1 the end of rank 0."""
+    """Exit silently on an error that another rank reports: rank 0, or rank 1 if rank 0 is lost."""
     try:
         yield
     except ConnectionError as lost:

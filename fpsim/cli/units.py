@@ -90,7 +90,7 @@ def _named(unit: fpsim.MatrixUnit, operands: str) -> str:
 
 
 def _names(row: list[fpsim.MatrixUnit], below: list[str]) -> Group:
-    """Return the name of a group of units above their elements and further lines."""
+    """Return a table cell: the name of a group of units, followed by lines with its elements and remarks."""
     first, name = row[0], row[0].name
     if len(row) > 1:
         name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")

@@ -58,7 +58,7 @@ STYLE = {
 
 
 def color(name: str, formats: Sequence[str]) -> str:
-    """Return the colour of a format among those of a study."""
+    """Return the colour of the format `name` in figures of a study that compares `formats`."""
     known = COLORS | INTEGER_COLORS
     if name in known:
         return known[name]
@@ -75,7 +75,7 @@ def figure_style() -> Iterator[None]:
 
 
 def axes_of(ax: Any, height: float) -> Any:
-    """Return the given axes, or those of a new figure of a height in inches."""
+    """Return `ax`, or if it is None the axes of a new figure, `height` inches high."""
     if ax is not None:
         return ax
     pyplot = load("matplotlib.pyplot", "drawing")
@@ -122,5 +122,5 @@ def _themed(value: str) -> str:
 
 
 def blank_figure(height: float, layout: str = "constrained") -> Any:
-    """Return a figure without axes and window, of a height in inches; layout "none" leaves axes in place."""
+    """Return a figure, `height` inches high, without axes or window; layout "none" does not move axes added later."""
     return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout=layout)

@@ -190,7 +190,7 @@ def matrix_divergence(
 
 
 class _Place(NamedTuple):
-    """The array in which a difference was found: step, layer, product and operand, and the names of the runs."""
+    """The array in which a difference was found: its step, layer, product and operand, and the names of the runs."""
 
     step: int | None
     layer: str
@@ -215,7 +215,7 @@ Why = Callable[[int, int], str]
 
 
 def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
-    """Return the first element in which two matrices of floats differ (or their codes, where a format is given)."""
+    """Return a divergence at the first element in which two float matrices, or their codes in a format, differ."""
     if codes is None:
         codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
     differ = differing(x, y)
@@ -246,7 +246,7 @@ def _headline(
 
 
 def _largest(x: Array, y: Array) -> float:
-    """Return the largest relative difference; infinite where only one of two elements is finite."""
+    """Return the largest relative difference of two arrays; infinite where only one of two elements is finite."""
     with np.errstate(all="ignore"):
         p, q = x.astype(np.float64), y.astype(np.float64)
         apart = np.abs(p - q) / np.maximum(np.abs(p), np.abs(q))
@@ -259,7 +259,7 @@ def _largest(x: Array, y: Array) -> float:
 
 
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
-    """Return a divergence where the two products have different names or shapes, else None."""
+    """Return a divergence of cause "order" if two products have different names or shapes, else None."""
     descriptions = [_said(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
@@ -278,7 +278,7 @@ def _said(x: Product | None) -> str:
 
 
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
-    """Return the first difference between two products of one name and shape; None where there is none."""
+    """Return the first difference between two products that have the same name and shape; None if they are equal."""
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
         if not same_bits(p.source, q.source):
@@ -342,7 +342,7 @@ def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """Return the first difference between two casts of the same operand: of scales, else of values."""
+    """Return the first difference between two casts of the same operand: in the scales, else in the values."""
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
     if one and p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):

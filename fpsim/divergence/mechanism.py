@@ -102,7 +102,7 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """A row of a and a column of b; the column twice where b has several, as some kernels add differently for one."""
+    """A row of a and a column of b, which is doubled if b has several: kernels may add a single one differently."""
 
     a: Any
     b: Any
@@ -142,7 +142,7 @@ def lines(of: Product, row: int, column: int) -> LinePair:
 
 
 def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
-    """Return a row (axis 0) or column (axis 1) of an operand as the unit takes it, repeated `times` times."""
+    """Return a row (axis 0) or column (axis 1) of an operand, `times` times, in the form that the unit reads."""
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
     if not isinstance(x.encoded, Scaled):
@@ -175,14 +175,12 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
-    """Compute one element of a product alone, (1,): with bias and rounding to its format, or if not `whole` its bare
-    sum.
-    """
+    """Compute one element of a product alone, (1,): with bias and rounding, or only its sum if not `whole`."""
     return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Compute a product as a layer does, in float32; without bias and last rounding if not `whole`."""
+    """Compute a product as a layer does, in float32; leave out bias and final rounding if not `whole`."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -198,7 +196,7 @@ def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
 
 
 def _float32(codes: Array, fmt: Format) -> Array:
-    """Return codes or values of a format as float32."""
+    """Return codes of a format, or values, as float32 values."""
     if codes.dtype.kind == "u":
         return np.asarray(decode(codes, fmt))
     return np.asarray(codes.astype(np.float32, copy=False))
@@ -242,7 +240,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return the sums of an element's terms before each stop, in ascending order, by both products."""
+    """Return the sums of an element's terms before each stop (ascending), in the arithmetic of each product."""
     x, y = (
         _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
         for of, pair in both
@@ -251,14 +249,14 @@ def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Ar
 
 
 def _cut_rows(x: Any, stops: Array) -> Any:
-    """Return a row once for each stop, with zeros from the stop on."""
+    """Return copies of a row, one for each stop, in which the terms from that stop on are zero."""
     codes = x.codes if isinstance(x, Scaled) else x
     kept = np.where(np.arange(codes.shape[1]) < stops[:, None], codes, codes.dtype.type(0))
     return dataclasses.replace(repeated(x, 0, len(stops)), codes=kept) if isinstance(x, Scaled) else kept
 
 
 def _cut_columns(x: Any, stop: int) -> Any:
-    """Return columns with zeros from a stop on."""
+    """Return a copy of columns in which the terms from `stop` on are zero."""
     codes = (x.codes if isinstance(x, Scaled) else x).copy()
     codes[stop:] = 0
     return dataclasses.replace(x, codes=codes) if isinstance(x, Scaled) else codes
@@ -268,9 +266,7 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return the cause, "arithmetic" or "output", of an element that differs though operands do not, with its
-    explanation.
-    """
+    """Return why an element differs although its operands do not: "arithmetic" or "output", and an explanation."""
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]
@@ -320,7 +316,7 @@ def _whole(
 
 
 def _name(of: Product, name: str) -> str:
-    """Return the clause that says what adds a product."""
+    """Return the clause that says which unit or accumulator adds a product."""
     adds = of.adds
     place = f" {of.place}" if of.place else ""
     if not of.is_emulated:
@@ -333,16 +329,14 @@ def _name(of: Product, name: str) -> str:
 
 
 def _arithmetic(of: Product, name: str) -> str:
-    """Return the sentence that says what a step of a product's unit keeps."""
+    """Return the sentence that says how many products an instruction of a unit adds, and how it rounds."""
     unit = of.adds.unit
     assert unit is not None
     return f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
-    """Return a sentence, in a list, where a result differs from what its arithmetic gives for that row and column
-    alone.
-    """
+    """Return [sentence] if a result differs from that of the emulator for its row and column alone, else []."""
     if not of.is_emulated:
         return []
     alone = result_of(of, row, column)
@@ -360,9 +354,7 @@ def _rounded(of: Product, name: str) -> str:
 
 
 def schedule_of(of: Product) -> Schedule:
-    """Return the schedule of a unit's product: its own, or the promotion that was asked for or that scales along K
-    need.
-    """
+    """Return the schedule of a unit's product: its own, or the one that promotion or scales along K require."""
     if of.adds.schedule is not None:
         return of.adds.schedule
     assert of.adds.unit is not None
@@ -377,7 +369,7 @@ def schedule_of(of: Product) -> Schedule:
 
 
 def tree_of(of: Product) -> Tree | None:
-    """Return the tree of additions of a product's elements; None where torch adds, or for too many parts."""
+    """Return the tree of additions of a product's elements; None where torch adds, or for too many terms."""
     how: Schedule | Accumulator = of.adds.accumulator
     unit = of.adds.unit
     if unit is not None:
@@ -391,7 +383,7 @@ def tree_of(of: Product) -> Tree | None:
 
 
 def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
-    """Return the sentence that names the first difference of the trees of both sums."""
+    """Return, in a list, a sentence on where the trees of two sums first differ; [] if a tree is unknown."""
     x, y = tree_of(first), tree_of(second)
     if x is None or y is None:
         return []  # the first term says enough

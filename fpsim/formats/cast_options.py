@@ -127,7 +127,7 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
 
     Raises:
       TypeError: it has no such keyword.
-      ValueError: as above.
+      ValueError: as for `cast_options`.
     """
     if keywords:
         check_keywords(function, keywords, DEFAULTS)

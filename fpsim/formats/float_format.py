@@ -140,7 +140,7 @@ class Format:
         return self._hash  # formats key the caches of plans and kernels, which every call looks up
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all fields are the same; calls ask it often, mostly of one object or of two that differ."""
+        """Return whether all fields are the same; fast for one object and for two that differ, the usual cases."""
         if self is other:
             return True
         if not isinstance(other, Format) or type(other) is not type(self):

@@ -73,7 +73,7 @@ class IntegerFormat:
 
     @cached_property
     def magnitudes(self) -> Format:
-        """-max .. max as a float format whose values are evenly spaced, so that integers are rounded like floats."""
+        """-max .. max as a float format of evenly spaced values, by which integers are rounded like floats."""
         mantissa_bits = self.bits - 2
         return Format(
             f"{self.name} magnitudes", 1, mantissa_bits, bias=1 - mantissa_bits, infinities=False, nan="none",

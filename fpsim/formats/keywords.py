@@ -45,7 +45,7 @@ def with_keywords(kind: type[Any], defaults: Mapping[str, Any], text: str = "") 
 
 
 def _type_text(annotation: Any) -> Any:
-    """Return a type as it is written in the source."""
+    """Return the source text of an annotation that is written as text, and any other annotation as it is."""
     return getattr(annotation, "__forward_arg__", annotation)
 
 

@@ -85,11 +85,11 @@ class Rounding(IntEnum):
 
     @property
     def is_directed(self) -> bool:
-        """True if positive and negative values that are too large go different ways."""
+        """True if overflow gives Inf on one side of zero and the largest finite value on the other."""
         return self.facts.inward[0] != self.facts.inward[1]
 
     def inward(self, negative: bool) -> bool:
-        """Return whether a value that is too large becomes the largest finite one of its sign."""
+        """Return whether a value of this sign that is too large becomes the largest finite one instead of Inf."""
         return self.facts.inward[negative]
 
     def goes_away(self, odd: bool, negative: bool) -> Start:

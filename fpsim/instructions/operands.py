@@ -67,7 +67,7 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
     """Return whether a unit has block scales.
 
     Raises:
-      ValueError: it has and there are none, or the other way around.
+      ValueError: it has block scales and none are passed, or the other way around.
     """
     if unit.scale is None and codes is not None:
         raise ValueError(
@@ -95,7 +95,7 @@ def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str
 
 
 def _taken(unit: MatrixUnit) -> str:
-    """Return the operands that a unit takes, in words."""
+    """Return a text that names the operands that a unit takes."""
 
     def shown(element: Element) -> str:
         return f"{element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its codes)"
@@ -106,7 +106,7 @@ def _taken(unit: MatrixUnit) -> str:
 
 
 def _others(unit: MatrixUnit, fmt: Format) -> str:
-    """Return a sentence on the units of the same chips that take a format, "" without any."""
+    """Return a sentence that names the units of the same architecture that take a format, "" if there are none."""
     names = [
         candidate.name for candidate in units(unit.arch) if candidate.a == candidate.b and candidate.a.carrier == fmt
     ]

@@ -185,7 +185,7 @@ def _parts(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4)
 def _by_key(chips: tuple[Chip, ...]) -> dict[str, Chip]:
-    """Return the chip for each key of a name; the first chip of several with one architecture."""
+    """Return a dict from names, as `_key` writes them, to chips; an architecture's name leads to its first chip."""
     return {_key(name): chip for chip in reversed(chips) for name in names_of(chip)}
 
 

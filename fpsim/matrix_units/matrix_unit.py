@@ -44,8 +44,8 @@ class Element:
 
     Args:
       name: as in PTX and in the unit's name.
-      fmt: of the values.
-      carrier: whose codes carry them: FP32 for tf32, whose last bits are dropped; the format itself otherwise.
+      fmt: format of the values.
+      carrier: format whose codes carry the values: FP32 for tf32, whose last bits are dropped; otherwise `fmt`.
 
     Raises:
       TypeError, ValueError: a field that is none of these.

@@ -24,7 +24,7 @@ Check = Callable[[Described], Iterator[str]]
 
 
 def refuse_meaningless(unit: Described) -> None:
-    """Raise a ValueError with the first reason why a unit means nothing."""
+    """Raise a ValueError that states the first contradiction in the description of a unit, if there is one."""
     for check in (_accumulator, _sizes, _scales, OF_RULE[unit.rule]):
         for reason in check(unit):
             raise ValueError(f"{reason}.")
@@ -74,7 +74,7 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield the reasons why a unit with terms that are aligned and cut means nothing."""
+    """Yield the contradictions in the description of a unit that aligns its terms and cuts off low bits."""
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (

@@ -292,7 +292,7 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
 
 
 def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Yield every term with another one of the node that adds it."""
+    """Yield, for every term that a node adds, the term and the lowest term of another child of that node."""
     stack = [branch]
     while stack:
         node = stack.pop()

@@ -294,7 +294,7 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 
 
 def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
-    """Add numbers level by level, as neighbours (kind "pairwise") or the first half to the second."""
+    """Return the sum of numbers level by level: of neighbours (kind "pairwise"), else of the first and second half."""
     while len(numbers) > 1:
         if kind == "pairwise":
             numbers = [_added(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
@@ -329,7 +329,7 @@ def _step(total: Branch | None, step: StackOperation) -> Branch | None:
 
 
 def _chained(terms: list[Branch]) -> Branch | None:
-    """Return terms added one after the other, None without terms."""
+    """Return the sum that adds terms one after the other; None without terms."""
     total: Branch | None = None
     for term in terms:
         total = _added([total, term])

@@ -163,8 +163,8 @@ def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n:
 def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
     """Scale the terms of the first axis to three distant layers; pairs of terms cancel in all layers but the lowest.
 
-    A sum that is corrected by the loss of one addition still loses the lowest layer. The top layer is anywhere in
-    range.
+    A compensated sum, which adds back what one addition loses, still loses the lowest layer. The top layer is anywhere
+    in range.
     """
     n = values[0].shape[0]
     reach = max(fmt.precision, FP32.precision) * 5 // 2

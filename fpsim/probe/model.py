@@ -308,7 +308,7 @@ class Model:
 
     @cached_property
     def _own_unit(self) -> AdderCandidate | None:
-        """Return a matrix unit of no table that `fp.matmul` runs with the same bits; None if there is none."""
+        """Return a matrix unit made for this model, which gives `fp.matmul` the same bits; None if there is none."""
         return None if self.program is None else own_unit(self.program, self.operands)
 
     def _rows(self, *values: Array) -> Array:

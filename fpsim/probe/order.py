@@ -97,7 +97,7 @@ class Order:
 
     @cached_property
     def _additions(self) -> dict[int, int]:
-        """Return the addition of each term, as its place in the program."""
+        """Return for each term the index in the program of the addition that takes it."""
         stack, additions = list[int](), dict[int, int]()
         for place, step in enumerate(self.program):
             if step >= 0:

@@ -125,7 +125,7 @@ def _plain(order: Order) -> str | None:
 
 
 def _chained(terms: list[int]) -> Branch:
-    """Return the chain of several terms."""
+    """Return the sum that adds terms one after the other."""
     total = Branch(terms[0])
     for term in terms[1:]:
         total = joined([total, Branch(term)])
@@ -262,7 +262,7 @@ def _words_of_lanes(count: int, clause: str, how: str) -> str:
 
 
 def _over(branch: Branch, places: dict[int, int]) -> Branch:
-    """Return the tree above some parts with each part as one term, without recursion, since chains are deep."""
+    """Return the tree in which each part in `places` is one term; without recursion, since chains are deep."""
     done: dict[int, Branch] = {}
     stack: list[tuple[Branch, bool]] = [(branch, False)]
     while stack:

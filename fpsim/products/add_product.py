@@ -34,7 +34,7 @@ PAIR_WORDS = 1 << 20  # 64-bit words of a row and a column, side by side, that a
 
 
 def add_product(total: Array, product: UnitProduct) -> None:
-    """Add a @ b to `total` as the unit does: float32 of shape (M, N), float64 for units that add in it.
+    """Add a @ b to `total` as the unit does; `total` is (M, N) float32, or float64 for units that add in it.
 
     FP16 results are held as the float32 of the same value.
     """
@@ -64,7 +64,7 @@ def add_product(total: Array, product: UnitProduct) -> None:
 
 
 def _by_rule(total: Array, product: UnitProduct) -> None:
-    """Add the product by a unit of another rule than FUSED and those that are built from it."""
+    """Add the product to `total` for a unit whose rule is neither FUSED nor built from FUSED."""
     if product.promote:
         _promoted(total, product)
     elif not is_fast(product.unit):
@@ -89,7 +89,7 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add every element by the loop of `fpsim.dot_add`, for units that no fast kernel takes."""
+    """Add the product, element by element, by the loop of `fpsim.dot_add`, for units that no fast kernel takes."""
     if p.promote:
         _promoted(total, p)
         return
@@ -129,7 +129,7 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 
 
 def _cuts(unit: MatrixUnit) -> int:
-    """Return the number of sums of cut products in a step of a unit that cut_product takes; 0 for other units."""
+    """Return in how many sums (1 or 2) cut_product adds the products of a step; 0 for units that it does not take."""
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
@@ -148,7 +148,7 @@ def _cut(total: Array, p: UnitProduct) -> None:
 
 
 def _step_facts(formats: tuple[Format, Format]) -> Array:
-    """Return the StepFacts of two formats as an array."""
+    """Return the StepFacts of two operand formats as an array."""
     tiny, places = [2.0**fmt.min_exponent for fmt in formats], sum(fmt.mantissa_bits for fmt in formats)
     return np.array([*(fmt.min_exponent for fmt in formats), *tiny, places])
 
@@ -193,14 +193,14 @@ def _flushed_chains(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed(x: Array, kept: int = -1) -> Array:
-    """Return float32 values of which only some bits count, with zeros of their sign for subnormals."""
+    """Return float32 values masked by `kept`, with each subnormal replaced by a zero of its sign."""
     bits = x.view(np.uint32) & np.uint32(kept & 0xFFFFFFFF)
     bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
     return bits.view(f32)
 
 
 def _least(x: Array) -> float:
-    """Return the power of two of the smallest magnitude that is not zero, Inf where all are."""
+    """Return the largest power of two not above any nonzero magnitude in x, Inf if x is all zeros."""
     fields = (x.view(np.uint32) & np.uint32(0x7F800000)).reshape(-1)
     least = int(np.min(fields - np.uint32(1), initial=np.uint32(0xFFFFFFFF))) + 1  # zeros wrap around
     return 2.0 ** ((least >> FP32.mantissa_bits) - FP32.bias) if least <= 0x7F800000 else float("inf")

@@ -36,7 +36,7 @@ class Backend(FloatOperations, Protocol):
 
     @property
     def merges_slices(self) -> bool:
-        """True where `add_product` knows `UnitProduct.cut`."""
+        """True if `add_product` can add the slices of K to one another, as `UnitProduct.cut` asks."""
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """Return an operand of a unit, or its c, as an array of codes.
@@ -81,7 +81,7 @@ class Backend(FloatOperations, Protocol):
         """Return a matrix of one value, in the memory of `out` where that fits."""
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
-        """Return a copy of c, where a unit's sums start, as a matrix, in the memory of `out` where that fits.
+        """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits.
 
         Raises:
           ValueError: another shape or format.
@@ -95,16 +95,16 @@ class Backend(FloatOperations, Protocol):
         """
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:
-        """Return values rounded to an output's format: to nearest even, where FP8 saturates, as NVIDIA's cvt does."""
+        """Return values rounded to nearest even in an output's format; FP8 saturates, as in NVIDIA's cvt."""
 
     def add_product(self, total: Matrix, product: Any) -> None:
-        """Add a product by a unit to what its sums start at."""
+        """Add a product by a matrix unit to `total`, which holds the values that its sums start at."""
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
-        """Return the sums of some terms of a product without matrix units."""
+        """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""
 
     def deliver(self, total: Matrix, fmt: Format, nan: int | None, overflow: str, target: Matrix) -> None:
-        """Fill a target with a total, cast once to a format, to nearest even; `total` is lost.
+        """Fill `target` with `total` cast once, to nearest even, to a format; `total` may be overwritten.
 
         nan: the code of every NaN; None to leave it as the cast makes it. overflow: as in `fpsim.encode`.
         """

@@ -120,7 +120,7 @@ class Cpu(NumpyOperations):
 
 @lru_cache(maxsize=256)
 def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
-    """Return the codes of Inf, of the sign and of every NaN, as words of a format."""
+    """Return a format's code of Inf, its sign mask, and `nan`, the code of every NaN, in its storage dtype."""
     word = fmt.storage.type
     return word(fmt.max_code + 1), word(fmt.sign_bit), word(nan)
 

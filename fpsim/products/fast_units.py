@@ -29,7 +29,7 @@ TREE_TERMS = 4  # leaves that StepRoom has
 
 @lru_cache(maxsize=4096)
 def is_fast(unit: MatrixUnit) -> bool:
-    """Return whether the fast kernels give the bits of a unit."""
+    """Return whether a fast kernel computes this unit, with all its bits."""
     return all(_as_float(element) for element in (unit.a, unit.b)) and OF_RULE[unit.rule](unit)
 
 
@@ -41,7 +41,7 @@ def is_centred(fmt: Format) -> bool:
 
 @lru_cache(maxsize=4096)
 def rows_of(unit: MatrixUnit) -> str:
-    """Return which loops take the rows of a fast unit of the FUSED rule, or one built from it, on this processor.
+    """Return the name of the loop that this processor runs for a fast unit of the FUSED rule or one built from it.
 
     "chained": chained_row; "avx512", "avx2": vector_row with such vectors; "plain": fused_row.
     """
@@ -55,7 +55,7 @@ def rows_of(unit: MatrixUnit) -> str:
 
 @lru_cache(maxsize=4096)
 def source_of(unit: MatrixUnit, rows: str) -> str:
-    """Return what such loops make panels of B from: its codes, "bytes" or "halves" as code_panel says, or "floats"."""
+    """Return in which form the loop `rows` reads B: "floats", or its codes as "bytes" or "halves" (see code_panel)."""
     element = unit.b
     # units of two passes see the exponents that FP16 has for subnormal values of FP8
     if not element.fmt == element.carrier == unit.operand_format(element):
@@ -66,7 +66,7 @@ def source_of(unit: MatrixUnit, rows: str) -> str:
 
 
 def _as_float(element: Element) -> bool:
-    """Return whether an operand's values are floats with the exponents that they have in its format."""
+    """Return whether kernels can read an operand as float32 with the exponents of its format, or as FP64."""
     fmt, carrier = element.fmt, element.carrier
     if FP64 in (fmt, carrier):
         return True  # chains alone take these
@@ -141,7 +141,7 @@ def _flushed_chain(unit: MatrixUnit) -> bool:
 
 
 def _by_specification(_unit: MatrixUnit) -> bool:
-    """Return False: rules without a kernel."""
+    """Return False, as units of this rule have no fast kernel."""
     return False
 
 

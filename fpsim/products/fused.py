@@ -70,9 +70,9 @@ def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
 
 @lru_cache(maxsize=1024)
 def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Facts:
-    """Return what `fused_product` takes about a unit whose operands have these bases of exponents.
+    """Return the numbers that `fused_product` takes for a unit; bases: those of the operands' exponents in panels.
 
-    turned: whether codes of b are transposed, None where it has floats.
+    turned: whether codes of b are transposed, None if b is read as floats.
     """
     half, d = unit.d.fmt == FP16, unit.d.fmt
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
@@ -93,7 +93,7 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
 
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
-    """Add a product to float32 sums (M, N) by the loop of its plan, with as many floats at a time as caches hold."""
+    """Add a product to float32 sums (M, N) by the loop of its plan, in runs of K whose floats fit the caches."""
     unit = plan.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
     a, promotion, mode = p.a, p.promote // unit.terms, p.factors.mode
@@ -103,7 +103,7 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
-        """Return what adds a run of K to rows m0 .. m1 and columns n0 .. n1 of a part of the result."""
+        """Return the function that adds a run of K to rows m0 .. m1 and columns n0 .. n1 of the result."""
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
         rest = *plan.facts_of((a, b), turned), promotion, p.cut // unit.terms, mode
@@ -131,12 +131,12 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
 def _run(
     loop: Any, operands: tuple[Array, Array], rest: tuple[Any, ...], patterns: Array, m0: int, m1: int, n0: int, n1: int
 ) -> None:  # fmt: skip
-    """Run a loop with its arguments in order; a `partial` of this has those that are known before."""
+    """Call `loop` with its arguments in order; a `partial` of this function fixes those known early."""
     loop(*operands, patterns, *rest, m0, m1, n0, n1)
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K are floats at a time: whole promotions or slices, so that sums go on from there."""
+    """Return how many terms of K to convert to floats at a time: whole slices or promotions, so that sums can go on."""
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
         wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN

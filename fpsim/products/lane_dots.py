@@ -18,7 +18,7 @@ FULL = 8  # lanes that fill a vector; chunks of fewer ones lie side by side inst
 
 
 def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
-    """Return the dot products of each row of x with each row of y over terms facts.start .. facts.stop, none empty.
+    """Return the dot products of each row of x with each row of y over terms facts.start .. facts.stop, at least one.
 
     Args:
       x: (M, K) float32 in C order.
@@ -63,7 +63,7 @@ def transposed(b: Floats) -> Floats:
 
 
 def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the dot products of a part of the outputs."""
+    """Return the dot products of each row of x with each row of y, (m, n), on this thread."""
     if u.merge == BLOCKS:
         return _blocks_joined(x, y, u)
     contiguous = u.lanes * u.run >= u.stop - u.start
@@ -77,7 +77,7 @@ def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the totals of the lanes, (m, n, lanes)."""
+    """Return the sum of every lane for each row of x and each row of y, (m, n, lanes)."""
     m, n = len(x), len(y)
     u = u._replace(run=1) if u.lanes == 1 else u  # a lane alone has its terms side by side
     out = np.empty((m, n, u.lanes), np.float32)
@@ -103,7 +103,7 @@ def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _halved(sums: Floats, left: int) -> Floats:
-    """Return sums whose upper half along the last axis joins the lower one until `left` are left."""
+    """Return sums after adding the upper half of the last axis to the lower half until its length is `left`."""
     half = sums.shape[-1] // 2
     while half >= left:
         sums = sums[..., :half] + sums[..., half : 2 * half]

@@ -52,7 +52,7 @@ class LaneOperand(NamedTuple):
         return transposed(floats(np.ascontiguousarray(self.codes.T), self.fmt))
 
     def part(self, first: int, last: int, room: Floats) -> Floats:
-        """Return some rows, (last - first, K) if by_rows, else (K, last - first), in a room of that size or more."""
+        """Return rows first .. last as float32 in `room`: (last - first, K) if by_rows, else (K, last - first)."""
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)
         values = room[: codes.size]
@@ -64,7 +64,7 @@ class LaneOperand(NamedTuple):
 
 
 def _decode(codes: Array, fmt: Format, values: Floats) -> None:
-    """Fill `values` as `fpsim.decode` does, on this thread: one that waits for others of its pool would never end."""
+    """Fill `values` as `fpsim.decode` does, on this thread: waiting for others of its pool would never end."""
     stages = decoding(fmt, FP32, codes.dtype)
     with wrapping():
         for stage in stages[:-1]:
@@ -84,7 +84,7 @@ def lane_product(
       b: (K, N) codes of the second one.
       lanes: which lane adds which terms, and how lanes are joined.
       run: consecutive terms of a lane, as in `fpsim.schedules.plan.SchedulePlan`; not read for a merge by "blocks".
-      start, stop: of one slice of K.
+      start, stop: first and last bound of one slice of K.
       formats: of a and b.
 
     Returns:
@@ -115,7 +115,7 @@ def lane_product(
 
 
 def _few(facts: LaneFacts) -> int:
-    """Return from how many outputs along the longer side vectors of outputs are as fast as vectors of lanes."""
+    """Return the length of the result's longer side from which vectors of outputs are as fast as vectors of lanes."""
     fills = facts.lanes >= FULL
     if facts.run == 1:
         return FEW_SINGLE if fills else FEW
@@ -123,7 +123,7 @@ def _few(facts: LaneFacts) -> int:
 
 
 def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
-    """Return a schedule's lanes as the kernel takes them."""
+    """Return the numbers that describe a schedule's lanes to the kernel."""
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:
         chains = THREADS * (2 if n == 1 else 1)  # a thread has two where the matrix has one column

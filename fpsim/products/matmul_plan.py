@@ -29,7 +29,7 @@ MODES = {"product": PRODUCT, "a_first": ROWS_FIRST, "b_first": COLUMNS_FIRST}
 
 
 class PassedFinish(NamedTuple):
-    """The operands of the epilogue that a call passes: True for each of them."""
+    """Flags for the operands of the epilogue: True for each that a call passes."""
 
     c: bool = False
     alpha: bool = False
@@ -68,12 +68,12 @@ class MatmulPlan:
 
     @cached_property
     def has_factors(self) -> bool:
-        """True where factors scale an operand."""
+        """True if an operand has float32 scale factors."""
         return self.left.factors is not None or self.right.factors is not None
 
     @cached_property
     def has_epilogue(self) -> bool:
-        """True where anything is calculated with finished sums, C aside."""
+        """True if alpha, beta, a bias or scale factors are applied to finished sums; C alone does not count."""
         return self.passed.alpha or self.passed.beta or self.passed.bias or self.has_factors
 
     @cached_property
@@ -93,7 +93,7 @@ class MatmulPlan:
 
     @cached_property
     def overflow(self) -> str:
-        """The overflow rule of the cast to the result's format; a unit's own sums are in it already."""
+        """The overflow rule of the cast to `out_fmt`; "nonfinite" without one, since sums have the result's format."""
         return "nonfinite" if self.out_fmt is None else output_overflow(self.fmt)
 
     @cached_property
@@ -103,7 +103,7 @@ class MatmulPlan:
 
     @cached_property
     def is_bare(self) -> bool:
-        """True where one chain of whole instructions adds all terms in their order, and nothing follows."""
+        """True where one chain of whole instructions adds all terms in their order, and no epilogue follows."""
         order, chain = self.along_k, isinstance(self.schedule.sums, Chain)
         whole = len(order.slices) == 1 and order.slices[0].runs == (Span(0, order.k),) and not order.slices[0].residue
         usual = chain and whole and not order.promoted and order.step >= self.unit.terms
@@ -134,7 +134,7 @@ def _cached_plan(
     unit: MatrixUnit, left: OperandShape, right: OperandShape, passed: PassedFinish, schedule: Schedule | None,
     promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
 ) -> MatmulPlan:  # fmt: skip
-    """Return the plan of a product; a program repeats most of them many times."""
+    """Return the plan of a product, cached because programs repeat most products many times."""
     refuse_shapes(left.shape, right.shape)
     (m, k), n = left.shape, right.shape[1]
     used = schedule or _default_schedule(promote, scale_order, unit, (left, right))
@@ -152,7 +152,7 @@ def _cached_plan(
 def _default_schedule(
     promote: int | None, scale_order: str | None, unit: MatrixUnit, sides: tuple[OperandShape, OperandShape]
 ) -> Schedule:
-    """Return one chain, or the promotion that is asked for or that scales along K need.
+    """Return the schedule if none is passed: one chain, or the promotion that `promote` or scales along K require.
 
     Raises:
       ValueError: a promotion or an order of scales that the unit or the operands do not have.
@@ -186,7 +186,7 @@ def _default_schedule(
 
 @cache
 def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
-    """Return the schedule of one chain, or of partial sums of a number of terms."""
+    """Return the schedule of one chain if `interval` is 0, else of partial sums of `interval` terms."""
     # a promotion that is asked for is CUTLASS's 2xAcc
     epilogue = Epilogue(order, fused_bias=interval > 0 and not block_scaled)
     name = "promote" if interval else FLAT.name

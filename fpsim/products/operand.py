@@ -29,7 +29,7 @@ class OperandShape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The part that shares a factor: "none", "tensor", "row" (a column of b), "1x128" or "128x128"."""
+        """Part of the operand that shares a factor: "none", "tensor", "row" (a column of b), "1x128" or "128x128"."""
         if self.factors is None:
             return "none"
         if self.along_k is not None:
@@ -38,12 +38,12 @@ class OperandShape(NamedTuple):
 
     @property
     def across(self) -> int:
-        """Rows of a, or columns of b, that share a factor."""
+        """Number of rows of a, or columns of b, that share a scale factor."""
         return self.tile[0 if self.name == "a" else 1]
 
     @property
     def one_dimensional(self) -> bool:
-        """True where every row of a, or column of b, has separate factors."""
+        """True if no two rows of a, or columns of b, share a scale factor."""
         return self.across == 1
 
 
@@ -140,7 +140,7 @@ def _refuse_doubles(unit: MatrixUnit, name: str) -> None:
 
 
 def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> UnitOperand:
-    """Return the operand that an fpsim.Scaled is, or an object with its attributes whose codes are on a GPU."""
+    """Return the operand for an fpsim.Scaled array, or for an object like it whose codes are on a GPU."""
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     _refuse_doubles(unit, name)
@@ -171,7 +171,7 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
 
 
 def _block_along_k(block: tuple[int, ...], name: str) -> int:
-    """Return the entry of a Scaling's block for the axis K of a matrix; -1 for all of it."""
+    """Return the length of a Scaling's block along K, the axis that is summed; -1 for all of K."""
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]
     return columns if name == "a" else rows

@@ -67,7 +67,7 @@ def lies_turned(codes: Array) -> bool:
 
 
 def as_they_lie(codes: Array) -> tuple[Array, bool]:
-    """Return a matrix of codes, or its transpose if that is in C order, and whether it is the transpose."""
+    """Return a matrix of codes in C order, or its transpose if that already is, and whether it is the transpose."""
     turned = codes.strides[0] == codes.itemsize != codes.strides[1]  # `lies_turned` written out: short calls count it
     codes = codes.T if turned else codes
     # kernels would be compiled once more for arrays that cannot be written
@@ -75,7 +75,7 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 
 
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
-    """Return the bases to which the exponents of two operands are relative in panels.
+    """Return a base exponent for each operand; panels store exponents relative to it.
 
     Together they are limited to BASES; values that leave the window of a panel because of the limit take longer, with
     the same bits.
@@ -88,7 +88,7 @@ def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> t
 
 
 def _base(patterns: Array, fmt: Format) -> int:
-    """Return the base for one operand, floats or codes: its largest finite exponent is HIGHEST above."""
+    """Return an operand's base exponent: 0 if is_centred(fmt), else its largest finite exponent minus HIGHEST."""
     if is_centred(fmt):
         return 0
     held = FP32 if patterns.itemsize == 4 else fmt

@@ -41,7 +41,7 @@ Reader = Callable[[Array], tuple[Array, bool | None]]  # from b to what the loop
 def plain_product(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
 ) -> Array | None:  # fmt: skip
-    """Return a @ b of `fpsim.matmul` where no other argument is given; None for what is not plain."""
+    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need its general path."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
     of_a, of_b = a.shape, b.shape
@@ -63,7 +63,7 @@ def plain_product(
 
 
 def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
-    """Return whether loops can fill an array for the result as it is, its dtype aside."""
+    """Return whether loops can write the result straight into `out`; its dtype is not checked here."""
     if type(out) is not np.ndarray or out.shape != shape:
         return False
     flags = out.flags
@@ -116,7 +116,7 @@ def _by_unit(
 
 @lru_cache(maxsize=4096)
 def _plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
-    """Return the plan of plain products by a unit; None for a unit whose products are no single loop to float32.
+    """Return the plan of plain products by a unit; None if no single loop computes its products in float32.
 
     promote: terms of K after which partial sums join the total; None for none.
     """
@@ -148,5 +148,5 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
 
 
 def _reader(decode: Decoder) -> Reader:
-    """Return what reads b as float32 patterns."""
+    """Return the function that decodes b to float32 patterns."""
     return lambda codes: (decode(codes).view(INT), None)

@@ -147,7 +147,7 @@ def checked_axis(axis: int | None, dimensions: int) -> int | None:
 
 
 def check_terms(a: Any, b: Any) -> None:
-    """Raise a ValueError unless two arrays have a last axis in common."""
+    """Raise a ValueError unless the last axes of a and b have the same length."""
     if not a.shape or not b.shape or a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a dot product needs operands (..., K) with the same K; got {a.shape} and {b.shape}.")
 

@@ -31,7 +31,7 @@ class Request(NamedTuple):
 
 
 def refuse_conflicts(request: Request) -> None:
-    """Raise a ValueError or TypeError for a schedule that is none, or arguments that are part of the schedule."""
+    """Raise an error if `schedule` is not a Schedule, or if another argument sets what the schedule decides."""
     if request.schedule is None:
         return
     if not isinstance(request.schedule, Schedule):
@@ -42,7 +42,7 @@ def refuse_conflicts(request: Request) -> None:
 
 
 def refuse_unit_options(request: Request) -> None:
-    """Raise a ValueError for an option of units, which accumulators do not have."""
+    """Raise a ValueError if an option of matrix units is passed with an accumulator."""
     for name, value in zip(request._fields, request, strict=True):
         if name != "strict" and value is not None:
             raise ValueError(f"{name} is for matrix units; an accumulator rounds every sum. Leave it out.")

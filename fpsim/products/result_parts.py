@@ -14,7 +14,7 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 
 
 def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
-    """Call work(m0, m1, n0, n1) for spans that cover a result, on several threads where that pays."""
+    """Call work(m0, m1, n0, n1) for blocks that together cover `total`, on several threads where that pays."""
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread
         with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant

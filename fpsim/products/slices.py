@@ -22,7 +22,7 @@ Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the tota
 
 
 class ProductSums(NamedTuple):
-    """The sums of a product: without scales, alpha, bias or C."""
+    """What the sums of a product are computed from, before its scales, alpha, bias and C are applied."""
 
     schedule: Schedule
     plan: SchedulePlan
@@ -50,7 +50,7 @@ def merged(
 
 
 def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
-    """Return slices merged one after the other, from the first one's sum on."""
+    """Return the slices' sums merged in order, starting from the first slice's."""
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
         if merge == "in_place":
@@ -63,14 +63,14 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
-    """Return the total after a slice, in the output's format."""
+    """Return the total after the sum `part` of one more slice joins it, rounded to the output's format."""
     if sums.join is not None:
         return sums.backend.rounded(sums.join(part, total), sums.out_fmt)
     return sums.backend.rounded(part if total is None else sums.backend.add(total, part), sums.out_fmt)
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the last slice plus the others in order, each of the first half after one of the second is added to it."""
+    """Return the last slice's sum plus, for each i of the first half in order, the sum of slices i and i + half."""
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
         if i == count - 1:
@@ -86,7 +86,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return the function from a slice's number to its sum by threads that multiply and add."""
+    """Return the function from a slice's number to its sum as threads without matrix units compute it."""
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
@@ -113,7 +113,7 @@ def _by_chains(
 
 
 def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
-    """Add a slice to what its chain, or its total of partial sums, starts at."""
+    """Add the product over one slice of K to `total`, which holds what its chain or its partial sums start at."""
     plan, product = sums.plan, sums.product
     if of.terms == 0:
         return
@@ -138,7 +138,7 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether the kernel can add the slices to one another: whole ones, by instructions of the unit."""
+    """Return whether one kernel can add up all slices: whole slices, by the unit's full instructions."""
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # totals that are rounded to float32 are what they were
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
@@ -158,7 +158,7 @@ def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
 
 
 def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
-    """Add all slices to -0, those of one length at once."""
+    """Add the products over all slices to `total`, which is -0; slices of one length take one kernel call."""
     chain, product = sums.schedule.sums, sums.product
     assert isinstance(chain, Chain)
     for group in _of_one_length(sums.plan):
@@ -170,7 +170,7 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
-    """Yield slices in their order, in groups of as many terms each; the last one of a group may have fewer."""
+    """Yield groups of consecutive slices with the same number of terms; the last slice of a group may have fewer."""
     group: list[Slice] = []
     for of in plan.slices:
         if group and (group[0].terms % plan.step or group[-1].terms < group[0].terms or of.terms > group[0].terms):
@@ -181,7 +181,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Return slices as one, whose runs are joined where one begins at the other's end."""
+    """Return several slices as one; runs of K that follow directly on one another become one run."""
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):
         if runs and runs[-1].stop == run.start:
@@ -201,7 +201,7 @@ def _term(of: Slice, position: int) -> int:
 
 
 def _with_step(product: Any, step: int) -> Any:
-    """Return the product by instructions of fewer terms.
+    """Return the product with a unit whose instructions have only `step` terms.
 
     Raises:
       ValueError: how such an instruction adds is not known.

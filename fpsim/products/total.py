@@ -45,7 +45,7 @@ class MatmulCall(NamedTuple):
         return self.all_factors(np.array(starts), MODES[self.plan.scale_order])
 
     def all_factors(self, starts: Array, mode: int) -> Factors:
-        """Return the factors of partial sums for a mode of kernels/promotion.py, 1 for an operand without."""
+        """Return the factors of partial sums that begin at `starts`, 1 for none; mode: see kernels/promotion.py."""
         (m, n), one = self.plan.shape, np.float32(1)
         left, right, rows, columns = self.left, self.right, np.arange(m), np.arange(n)
         of_rows = np.full((m, starts.size), one) if left.factors is None else (
@@ -58,7 +58,7 @@ class MatmulCall(NamedTuple):
 
 
 def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | None = None) -> Matrix:
-    """Return the sums of a product with their scales, alpha, bias and C: float32 (M, N), or float64 of such units.
+    """Return the sums of a product with their scales, alpha, bias and C: float32 (M, N), or float64.
 
     Args:
       call: what is computed.
@@ -84,7 +84,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of one chain, from c or 0 on; -0 leaves the first partial sum as it is."""
+        """Return the sums of one chain that starts at c, +0 or -0; -0 leaves the first partial sum as it is."""
         if starts:
             total = backend.start(c, plan.unit, plan.shape, work)
         else:
@@ -121,7 +121,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """Return the merged slices, each of which ends with the epilogue, whose C is the output so far."""
+    """Return the slices merged by the epilogue: that of each slice adds the output so far as its C."""
     bare = finish._replace(bias=None)
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:
@@ -147,7 +147,7 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
 
 
 def _bias(array: Array, shape: tuple[int, int]) -> Array:
-    """Return a bias of every column as float32.
+    """Return the bias, one value per column, as float32.
 
     Raises:
       TypeError, ValueError: another dtype or shape.

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Factors(NamedTuple):
-    """float32 factors of partial sums, of rows (M, parts) and of columns (parts, N), and how they are applied."""
+    """Float32 scale factors of partial sums, of rows (M, parts) and columns (parts, N), and how they are applied."""
 
     rows: Array = NOTHING
     columns: Array = NOTHING
@@ -46,7 +46,7 @@ class Factors(NamedTuple):
         )
 
     def parts(self, parts: slice) -> Factors:
-        """Return the factors of some partial sums."""
+        """Return the factors of the partial sums in the slice `parts`."""
         if not self.rows.size:
             return self
         rows, columns = (np.ascontiguousarray(x) for x in (self.rows[:, parts], self.columns[parts]))
@@ -59,7 +59,7 @@ class Factors(NamedTuple):
 
 
 class UnitProduct(NamedTuple):
-    """A matrix product as the kernels take it."""
+    """A matrix product by a matrix unit, as the kernels take it: codes, scales, factors and promotion."""
 
     unit: MatrixUnit
     a: Array  # (M, K) codes
@@ -77,7 +77,7 @@ class UnitProduct(NamedTuple):
         return UnitProduct(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
 
     def part(self, start: int, stop: int) -> UnitProduct:
-        """Return the product of terms start .. stop of K, without promotion."""
+        """Return the product over terms start .. stop of K, without promotion."""
         block = self.unit.block or max(self.a.shape[1], 1)
         blocks = slice(start // block, -(-stop // block))
         return self._replace(
@@ -95,7 +95,7 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def run(self, start: int, stop: int) -> UnitProduct:
-        """Return the product of terms start .. stop of K, which are whole promotions and slices.
+        """Return the product over terms start .. stop of K, which must not cut a promotion or a slice.
 
         It keeps the scales of all steps.
         """

@@ -50,7 +50,7 @@ _load, _, _names = attach(
 
 
 def __getattr__(name: str) -> Any:
-    """Load a class, function or module when it is first used, or the row of a name."""
+    """Return a class, function, module or recipe of training by its name; it is loaded when it is first used."""
     if name in _names or not name[0].isupper():
         return _load(name)
     rows = importlib.import_module("fpsim.recipes.training").TRAINING

@@ -30,7 +30,7 @@ def block_of(linear: LinearRecipe, product: str) -> int:
 
 
 def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """Return the scaling of an operand in the product that sums over its other axis."""
+    """Return the scaling of an operand in the backward product, where "same" means that of the forward product."""
     scaling: Any = getattr(linear, f"{operand}_scaling_backward")
     same: Scaling | None = getattr(linear, f"{operand}_scaling")
     if isinstance(scaling, str):

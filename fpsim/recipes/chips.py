@@ -51,7 +51,7 @@ def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
 
 
 def moved(recipe: LinearRecipe, chip: str) -> Moved:
-    """Return what `on_chip` returns, with the unit of every product and the schedules that were left out.
+    """Return a recipe on a chip, as `on_chip` does, with each product's unit and the schedules left out.
 
     Example:
       >>> from fpsim.recipes.chips import moved
@@ -79,7 +79,7 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
 
 
 def _same_operands(recipe: LinearRecipe, name: str, unit: MatrixUnit, arch: str, chip: str) -> MatrixUnit:
-    """Return the unit of an architecture that takes a product's operands, with sums in the same format."""
+    """Return another architecture's unit for a product's operands, with sums in the format of `unit`'s."""
     fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
     wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
     return unit_for(arch, wanted, getattr(recipe, SCALED_BY[name]), f"{name} on {chip}", result=unit.d.name)

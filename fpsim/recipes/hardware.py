@@ -28,7 +28,7 @@ class Placed(NamedTuple):
 
 
 def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
-    """Return a recipe whose products are added by some hardware, for the same operands.
+    """Return a recipe whose products are computed by the given hardware, with the same operands.
 
     Args:
       recipe: of a linear layer.
@@ -71,7 +71,7 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
 
 
 def _read(hardware: Any) -> Any:
-    """Return the chip, unit, schedule or accumulator of a name; return objects and None as they are."""
+    """Return the chip, unit, schedule or accumulator that a name stands for; return objects and None unchanged."""
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
@@ -87,14 +87,14 @@ def _read(hardware: Any) -> Any:
 
 
 def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
-    """Return the recipe with each product changed by a function of its name and the product."""
+    """Return the recipe with each product replaced by `change(name, product)`."""
     products = {name: change(name, getattr(recipe, name)) for name in PRODUCTS}
     changed = {name: product for name, product in products.items() if product != getattr(recipe, name)}
     return recipe.replace(**changed) if changed else recipe
 
 
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
-    """Give products that torch adds a unit of an architecture, where both operands are floats of a format."""
+    """Give an architecture's units to the products that torch adds, if both operands are cast to float formats."""
     notes: list[Note] = []
 
     def fill(name: str, product: Product) -> Product:
@@ -112,14 +112,14 @@ def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
 
 
 def _scheduled(product: Product, schedule: Schedule) -> Product:
-    """Return the product in another schedule, if a unit adds it."""
+    """Return the product with another schedule if a matrix unit computes it, else unchanged."""
     if not isinstance(product.accumulate, (str, MatrixUnit)):
         return product
     return product.replace(schedule=schedule, promote=None)
 
 
 def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product:
-    """Return the product in a library's schedule, if a unit adds it."""
+    """Return a recipe's product with a library's schedule if a matrix unit computes it, else unchanged."""
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
     if not isinstance(unit, MatrixUnit):

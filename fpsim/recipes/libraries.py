@@ -44,7 +44,7 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
 
 def scales_of(recipe: Any, name: str) -> str:
-    """Return the elements of a product that share a scale, by a name of `fpsim.schedules.hardware`.
+    """Return how the operands of a product share scales, as a name that `fpsim.schedules.hardware` uses.
 
     It is that of the operand with the smaller blocks along K.
 
@@ -70,7 +70,7 @@ def _scaling(recipe: Any, field: str) -> Scaling | None:
 
 
 def _kind(scaling: Scaling | None, axis: int) -> str:
-    """Return the name of an operand's scaling, where axis `axis` is summed."""
+    """Return how an operand shares scales (per tensor, row or block), given the axis that the product sums over."""
     if scaling is None:
         return TENSOR
     missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))

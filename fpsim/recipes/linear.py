@@ -15,13 +15,13 @@ LINEAR: dict[str, LinearRecipe] = {}
 
 
 def _row(name: str, *first: Any, **fields: Any) -> LinearRecipe:
-    """Add a row: input_fmt, weight_fmt, grad_fmt, their scalings, and other fields by name."""
+    """Add a recipe to the table: input_fmt, weight_fmt, grad_fmt, their scalings, and other fields by name."""
     LINEAR[name] = dataclasses.replace(LinearRecipe(*first, **fields), name=name)
     return LINEAR[name]
 
 
 def _products(accumulate: str, forward: dict[str, Any], backward: dict[str, Any]) -> dict[str, Product]:
-    """Return the three products on a family of chips: results in BF16 for y and dx, in float32 for dw."""
+    """Return fprop, dgrad and wgrad on a family of chips, with y and dx rounded to BF16 and dw kept in float32."""
     return {
         "fprop": Product(accumulate, out_fmt=BF16, **forward),
         "dgrad": Product(accumulate, out_fmt=BF16, **backward),
@@ -93,12 +93,12 @@ NVFP4 = _row(
 
 
 def row_name(word: str) -> str:
-    """Return the name of a row as registries spell it: in capitals, with underscores."""
+    """Return a recipe's name in the spelling of the tables: capitals, with underscores."""
     return word.strip().upper().replace("-", "_")
 
 
 def linear_recipe(spec: Any) -> LinearRecipe:
-    """Return a recipe of linear layers, the `linear` of a recipe of training, or the row of a name.
+    """Return a recipe of linear layers: itself, the `linear` of a recipe of training, or the recipe of that name.
 
     Raises:
       ValueError: no row has that name.

@@ -250,7 +250,7 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """Return an operand's cast as text ("" for none), and whether it repeats the forward product's."""
+        """Return an operand's cast as text ("" for none), and whether it reuses the cast of the forward product."""
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
         same = isinstance(other, str) and other == "same"
@@ -294,7 +294,7 @@ class LinearRecipe:
         return how
 
     def _follow_library(self, product: str) -> None:
-        """Replace a chip with a library in a product by the chip's architecture and the library's schedule."""
+        """Replace a chip with a library, as in "H100 cuBLAS", by the chip's architecture and the library's schedule."""
         arithmetic = getattr(self, product)
         named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None
         if named is None or not named.library:
@@ -343,13 +343,13 @@ class LinearRecipe:
 
 
 def _short(value: Any) -> str:
-    """Return a value as it is written in the repr of a recipe."""
+    """Return a field's value as text for the repr of a recipe."""
     if isinstance(value, MatrixUnit):
         return repr(value.name)
     return repr(value) if isinstance(value, (str, Scaling, int, Product, Delayed, Accumulator)) else str(value)
 
 
 def key_of(seed: int, name: str, role: str) -> int:
-    """Return the key of an operand's draws: 62 bits, so that adding the steps never overflows an int64."""
+    """Return the random key of one operand of a layer: 62 bits, so that key + steps never overflows an int64."""
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

@@ -13,7 +13,7 @@ from fpsim.recipes.training_recipe import Recipe
 
 
 def find(spec: Any) -> Recipe:
-    """Return the recipe of training that a name, an object, a TOML file or a plan stands for.
+    """Return the recipe of training for a name, an object, a TOML file or a plan.
 
     Args:
       spec: a Recipe, the name of one in `fp.recipes.TRAINING` (any case, "-" for "_"), the path of a TOML file, or an
@@ -40,7 +40,7 @@ def find(spec: Any) -> Recipe:
 
 
 def find_linear(spec: Any) -> LinearRecipe:
-    """Return the recipe of linear layers that a name, an object, a TOML file or a plan stands for.
+    """Return the recipe of linear layers for a name, an object, a TOML file or a plan.
 
     A recipe of training stands for its `linear`: what it keeps in float32 and its overrides are left out.
 
@@ -63,7 +63,7 @@ def find_linear(spec: Any) -> LinearRecipe:
 
 
 def find_either(spec: Any) -> LinearRecipe | Recipe:
-    """Return the recipe that a name, an object, a TOML file or a plan stands for.
+    """Return the recipe, of linear layers or of training, for a name, an object, a TOML file or a plan.
 
     A name stands for the recipe of linear layers where there is one, and for the recipe of training otherwise.
 
@@ -96,13 +96,13 @@ def find_either(spec: Any) -> LinearRecipe | Recipe:
 
 
 def row_named(name: str) -> LinearRecipe | Recipe | None:
-    """Return the row of a name, of linear layers first, or None where there is none."""
+    """Return the recipe of that name, searching recipes of linear layers first; None if there is none."""
     name = row_name(name)
     return LINEAR.get(name) or TRAINING.get(name)
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all rows, those of linear layers first."""
+    """Return the names of all recipes, those of linear layers first."""
     return tuple(dict.fromkeys((*LINEAR, *TRAINING)))
 
 
@@ -112,6 +112,6 @@ def is_file(spec: Any) -> bool:
 
 
 def of_plan(spec: Any) -> Any:
-    """Return the recipe of training that an `fp.analysis.Plan`, from a higher floor, makes; anything else unchanged."""
+    """Return the recipe of training made from an `fp.analysis.Plan`; return anything else unchanged."""
     to_recipe = getattr(spec, "to_recipe", None)
     return spec if to_recipe is None or isinstance(spec, type) else to_recipe()

@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The summary of a step's gradients that a policy decides by; gradients are in the format, still scaled."""
+    """The facts about a step's scaled gradients, in their format, from which a policy chooses the next loss scale."""
 
     overflowed: bool  # whether a gradient is Inf or NaN
     amax: float  # largest magnitude; NaN without any, Inf where a gradient overflowed
@@ -119,13 +119,13 @@ class LossScalingPolicy:
         return State(float(self.scale))
 
     def after(self, state: State, seen: Seen) -> State:
-        """Return the state before the next step."""
+        """Return the state before the next step, given what was seen of this step's gradients."""
         state_after = RULES[self.rule](self, state, seen)
         return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest))
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Keep the scale."""
+    """Return the same state: the scale never changes."""
     return state
 
 
@@ -147,7 +147,7 @@ def _times(scale: float, factor: float) -> float:
 
 
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Keep the average of log2 of the largest gradient `margin` powers of two below the largest value."""
+    """Scale so that the average log2 of the largest gradient is `margin` below log2 of the largest value."""
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
     if not seen.amax > 0:

@@ -130,7 +130,7 @@ class Controller:
 @reloadable
 @dataclass(frozen=True)
 class Stored:
-    """The format in which a module's activations wait for the backward pass.
+    """The format in which the activations of some modules are kept for the backward pass.
 
     Args:
       modules: a shell pattern of modules' names: "*.act" (SwiGLU: its input is stored, its output computed again),

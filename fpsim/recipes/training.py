@@ -17,13 +17,13 @@ TRAINING: dict[str, Recipe] = {}
 
 
 def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recipe:
-    """Add a row."""
+    """Add a recipe of training to the table."""
     TRAINING[name] = Recipe(name, of, source=source, **fields)
     return TRAINING[name]
 
 
 def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
-    """Add a row of 16 bits whose head is cast too, as under torch.autocast; FP8 recipes keep the head in float32."""
+    """Add a 16-bit recipe that also casts the head, as torch.autocast does; FP8 recipes keep it in float32."""
     return _row(name, source, of, keep=(), **fields)
 
 

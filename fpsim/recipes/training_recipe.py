@@ -162,12 +162,12 @@ class Recipe:
         return cls.from_plain(written.read(path))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, as plain values."""
+        """Return the fields that differ from their defaults as a dict of plain values."""
         return written.plain(self)
 
     @classmethod
     def from_plain(cls, table: Any) -> Recipe:
-        """Return the recipe that plain values, as of `to_plain`, describe.
+        """Return the recipe described by plain values, such as `to_plain` returns.
 
         Raises:
           TypeError, ValueError: a field that there is none of, or a value that it cannot have.
@@ -175,7 +175,7 @@ class Recipe:
         return written.structured(table, cls)
 
     def differences(self, other: Recipe) -> list[str]:
-        """Return a line for each field that differs from another recipe, other than name and source."""
+        """Return a line for each field that differs from another recipe, except name and source."""
         require_kind("other", other, Recipe, "a Recipe")
         return written.differences(self.replace(name="", source=""), other.replace(name="", source=""))
 

@@ -15,7 +15,7 @@ from fpsim.scaling.scaling import Scaling
 def unit_for(
     arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
-    """Return the matrix unit of an architecture for operands of these formats, with sums in float32 or `result`.
+    """Return the matrix unit of an architecture that multiplies operands of these formats and adds in `result`.
 
     One that takes block scales where the scaling has them, of as many terms and in their format.
 
@@ -42,7 +42,7 @@ def unit_for(
 def _found_unit(
     arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
 ) -> MatrixUnit | None:
-    """Return the unit for operands whose scales have a format and a block length; None where there is none."""
+    """Return the unit for these formats, if possible one that reads block scales of this format and size; or None."""
     units = [
         unit for unit in UNITS.values()
         if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
@@ -53,7 +53,7 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return a clause that lists operands of the same sizes that the architecture's plain units take; "" for none."""
+    """Return a clause that lists operand formats of equal widths that the architecture multiplies; "" for none."""
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [
         f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()

@@ -71,7 +71,7 @@ def read(source: Any) -> dict[str, Any]:
 
 
 def structured(table: Any, cls: type[Made]) -> Made:
-    """Return an object of a dataclass that plain values describe.
+    """Return an object of the dataclass `cls` made from a dict of plain values.
 
     Raises:
       TypeError, ValueError: a field that there is none of, or a value that it cannot have.
@@ -81,7 +81,7 @@ def structured(table: Any, cls: type[Made]) -> Made:
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, as plain values."""
+    """Return the fields of a dataclass object that differ from their defaults, as a dict of plain values."""
     fields: dict[str, Any] = _unstructure(type(value))(value)
     return fields
 
@@ -92,7 +92,7 @@ def differences(one: Any, other: Any) -> list[str]:
 
 
 def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the path and both values of each field that differs."""
+    """Yield (path, first value, second value) for each field in which two values differ, nested fields included."""
     if first == second:
         return
     rows = isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second)
@@ -106,19 +106,19 @@ def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the path and both values of each field of two objects that differs, if the field is compared."""
+    """Yield (path, first value, second value) for the compared fields in which two dataclass objects differ."""
     for field in dataclasses.fields(first):
         if field.compare:
             yield from _unlike(getattr(first, field.name), getattr(second, field.name), f"{path}{field.name}")
 
 
 def _named(*values: Any) -> bool:
-    """Return whether the values are loss-scaling policies that equal the rows of their names."""
+    """Return whether all values are loss-scaling policies that are listed, unchanged, under their names."""
     return all(isinstance(value, LossScalingPolicy) and POLICIES.get(value.name) == value for value in values)
 
 
 def _word(value: Any) -> str:
-    """Return a value as a line of `differences` shows it."""
+    """Return a value as `differences` prints it."""
     if isinstance(value, LossScalingPolicy):
         return str(_policy_words(value))
     if isinstance(value, LinearRecipe):
@@ -130,7 +130,7 @@ def _word(value: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """Return a single value as TOML holds it."""
+    """Return a single value (not a table or list) in the form in which TOML stores it."""
     if value is None:
         return NONE
     if isinstance(value, Scaling):
@@ -153,7 +153,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _format_from(word: Any, _: Any) -> Any:
-    """Return the format that a name or a table stands for."""
+    """Return the format that a name or a table in TOML describes; None for "none"."""
     if word == NONE:
         return None
     if not isinstance(word, dict):
@@ -168,7 +168,7 @@ def _format_from(word: Any, _: Any) -> Any:
 
 
 def _scaling_from(word: Any, _: Any) -> Any:
-    """Return the scaling that a name or a table stands for."""
+    """Return the scaling that a name or a table in TOML describes."""
     if word == NONE or word == "same":
         return None if word == NONE else word
     if isinstance(word, dict):
@@ -178,7 +178,7 @@ def _scaling_from(word: Any, _: Any) -> Any:
 
 
 def _adds_from(word: Any, _: Any) -> Any:
-    """Return the accumulator that a text describes, or the name of a unit or architecture as it is."""
+    """Return the accumulator that a text describes; return the name of a unit or architecture unchanged."""
     return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
 
 
@@ -217,7 +217,7 @@ def _linears_from(words: Any, kind: Any) -> Any:
 
 
 def _many(cls: type) -> Any:
-    """Return a reader of lists of tables, each of them an object of a class."""
+    """Return a function that reads a list of tables as a tuple of objects of a class."""
 
     def read_list(words: Any, _: Any) -> Any:
         if not isinstance(words, list):
@@ -228,7 +228,7 @@ def _many(cls: type) -> Any:
 
 
 def _one(cls: type) -> Any:
-    """Return a reader of a table, an object of a class, or of "none"."""
+    """Return a function that reads a table as an object of a class, or "none" as None."""
     return lambda word, _: None if word == NONE else _converter().structure(word, cls)
 
 
@@ -259,7 +259,7 @@ def _converter() -> Any:
 
 
 def _structure(cls: type) -> Any:
-    """Return a function that makes an object of a class from a table, and refuses unknown fields."""
+    """Return a function that makes an object of a class from a table, and rejects unknown fields."""
     names = [field.name for field in dataclasses.fields(cls)]
     needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
 

@@ -35,7 +35,7 @@ def kept(
 
     x / s is the number that the cast sees, with all roundings of docs/scaling.md (x itself without a scaling). Its
     range ends at the largest number that rounds to the format's maximum: in stochastic mode at the last one that may.
-    NaN and Inf are never kept, nor is what shares the NaN of a tile, or a scale that is Inf, which decodes to NaN.
+    NaN and Inf are never kept, nor are elements of a tile whose scale is NaN or Inf, which decode to NaN.
 
     Args:
       x: floats of any shape.
@@ -113,7 +113,7 @@ def _real(width: int) -> Any:
 
 
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
-    """Return the largest float of a width that rounds to top and not to top + step, which begins at `start`."""
+    """Return the largest float of a width that rounds to `top`; start: from where values round to top + step."""
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
     limit = np.finfo(real).max
@@ -182,7 +182,7 @@ def _kept_with_zero_points(
     array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
-    """Return for which elements round(x / s) + z is in the integers' range before it is clamped."""
+    """Return for each element whether round(x / s) + z is in the integers' range before it is clamped."""
     from fpsim.scaling.scaled import encode_scaled
 
     encoded = encode_scaled(array, element, scaling, scales=scales, rounding=rounding, **cast)
@@ -202,7 +202,7 @@ def _kept_with_zero_points(
 
 
 def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Return an array of `shape` that holds for each element the number of its tile."""
+    """Return an array of `shape` that repeats each value of `per_tile` for all elements of its tile."""
     for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
         per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
     return per_tile

@@ -56,7 +56,7 @@ def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Decode to float64, which holds every product."""
+    """Fill a float64 array with the exact values: float64 holds every product of code and scale."""
     fmt = scaled.fmt
     if isinstance(fmt, LogFMT):
         np.copyto(target, _singles(scaled))

@@ -40,7 +40,7 @@ class EncodedTargets(NamedTuple):
 def encode_into(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill arrays, in C order; (what happened to the scales, the scale of the whole array)."""
+    """Fill arrays, in C order, with codes and scales; return the report on the scales and the whole array's scale."""
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
         _refuse_for_log(cast, scales)
@@ -79,7 +79,7 @@ def quantize_into(
     cast: ElementKeywords,
     scales: npt.ArrayLike | None,
 ) -> None:
-    """Fill float32 values where `decodes_in_one_pass`."""
+    """Fill `target` with quantised values, float32, in one pass; `decodes_in_one_pass` must be true."""
     loops = run_tiles()
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
     tiles = tiling(source.shape, scaling.block)
@@ -135,7 +135,7 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
 
 
 def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
-    """Check the keywords of the elements' cast; without overflow= the scaling's own policy is taken."""
+    """Check and return the options of the elements' cast; without `overflow` the scaling's policy is taken."""
     assert not isinstance(element, LogFMT), "LogFMT finds its own levels, without a cast"
     if not cast:
         return _usual_options(element, scaling.overflow)
@@ -175,7 +175,7 @@ def _options(element: Format | IntegerFormat, keywords: CastKeywords) -> CastOpt
 
 
 def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
-    """Return the bits of the float that the arithmetic is done in."""
+    """Return the width in bits, 32 or 64, of the floats in which x / s is computed."""
     from fpsim.core.layouts import source_width
 
     return 64 if source_fmt == FP64 else source_width(fmt)
@@ -189,7 +189,7 @@ def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, sourc
 
 @lru_cache(maxsize=4096)
 def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
-    """Return whether the arithmetic of a source holds the values of an element."""
+    """Return whether the floats in which x / s is computed can hold the element format's values."""
     from fpsim.core.layouts import decode_plan
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
@@ -197,7 +197,7 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
 
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
-    """Return the record of an array of words, and of what is filled."""
+    """Return the job that encodes `source` into `out`."""
     shape = tiles.shape
     return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 
@@ -225,7 +225,7 @@ def _tile_plan(
 
 @lru_cache(maxsize=1024)
 def largest_value(element: Format | IntegerFormat) -> float:
-    """Return the largest value of an element format, which takes a while to find."""
+    """Return the largest value of an element format, cached because it takes a while to find."""
     return element.max
 
 

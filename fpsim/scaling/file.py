@@ -40,7 +40,7 @@ class ScaledFileError(ValueError):
 
 
 def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapping[str, Any]) -> None:
-    """Write arrays and a header into a file, which is complete or as it was before.
+    """Write arrays and a header to a file, completely or not at all: on failure the old file stays.
 
     The same content gives the same bytes. Plain `numpy.load` or `safetensors` read the arrays under their names.
 
@@ -125,7 +125,7 @@ def _kind(path: Path) -> tuple[Reader, Writer]:
 
 
 def _checked_array(name: str, x: Array) -> Array:
-    """Return the array in C order, if a file can hold it under that name."""
+    """Return the array in C order, or raise an error if a file cannot hold it under that name."""
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ValueError(
             f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {shown(name)}. "
@@ -141,7 +141,7 @@ def _checked_array(name: str, x: Array) -> Array:
 
 
 def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header, if JSON restores it unchanged."""
+    """Return the header, or raise a ValueError if JSON does not restore it unchanged."""
     try:
         plain = json.loads(json.dumps(header, allow_nan=False))
     except (TypeError, ValueError) as problem:
@@ -171,7 +171,7 @@ def _bytes(x: Array) -> memoryview:
 
 
 def _opened(path: Path, text: bytes | str) -> Envelope:
-    """Return the envelope, if this version of fpsim can read the file."""
+    """Return the file's envelope, or raise an error if this version of fpsim cannot read it."""
     envelope = json.loads(text)
     version = envelope.get("version") if isinstance(envelope, dict) else None
     if type(version) is not int or version < 1:
@@ -239,7 +239,7 @@ def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    """Read one array of an npz file of `limit` bytes."""
+    """Read one array of an npz file; limit: the size of the file, which no array may exceed."""
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
         raise ValueError(f"{info.filename} is compressed, or longer than the file")
     with archive.open(info) as stream:
@@ -256,7 +256,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Arra
 
 
 def _fill(memory: memoryview, stream: IO[bytes]) -> None:
-    """Read until the memory is full."""
+    """Fill the memory from a stream, or raise a ValueError if the stream ends too early."""
     for start in range(0, len(memory), BYTES_AT_ONCE):
         part = memory[start : start + BYTES_AT_ONCE]
         data = stream.read(len(part))

@@ -39,7 +39,7 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Look at tiles by the loops that encode them, which are faster, where parts are of whole tiles."""
+    """Return what `look` returns, by the faster loops that encode tiles, if parts consist of whole tiles."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     tiling = job.tiling
@@ -65,7 +65,7 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
 
 
 def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """Return (batch, result) of the parts of an array; `work(matrix, corner, result)` adds to what `begin` returns."""
+    """Return (batch, result) for each part of an array: `begin()`, updated by `work(matrix, corner, result)`."""
     results: list[tuple[int, Any]] = []
 
     def on_part(part: Place) -> None:
@@ -82,7 +82,7 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 
 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
-    """Make given scales NaN where the scaling says so, in place, and raise the counts of tiles.
+    """Set given scales of tiles with a NaN to NaN, in place, if the scaling says so; count special tiles in `counts`.
 
     tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; all of one shape.
     """
@@ -95,7 +95,7 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
 
 
 def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
-    """Return given scales, batch x bands x tiles, with NaN for tiles that a NaN spoils; counts, if any, are raised."""
+    """Return given scales, batch x bands x tiles, NaN for tiles that a NaN spoils; count special tiles in `counts`."""
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):
         return scales

@@ -60,7 +60,7 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
-        """Return ScaleNumbers in an array, for a scale of the whole array."""
+        """Return the fields of ScaleNumbers as an array, for this scale of the whole tensor."""
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
         smallest = scaling.lower_bound
@@ -82,18 +82,18 @@ class ScalePlan(NamedTuple):
 
     @property
     def highest(self) -> Any:
-        """The largest value of the scale format times that of the elements, rounded."""
+        """The scale format's largest value times the element format's, rounded."""
         real: Any = np.float32 if self.width == 32 else np.float64
         with np.errstate(all="ignore"):
             return real(self.scaling.scale_format.max) * real(self.largest)
 
     @property
     def is_inverse(self) -> bool:
-        """True if an encode scale is computed first."""
+        """True if the encode scale max / amax is computed first and then inverted."""
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """Return the loop that makes the scales of a number of tiles; a general one if these are few."""
+        """Return the loop that makes scales: compiled for this scaling if tiles are many, else a general one."""
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
@@ -125,7 +125,7 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 @lru_cache(maxsize=1024)
 @under_ieee  # the plan is kept, whatever the processor is set to now
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
-    """Return the plan for elements of a format with this largest value, in arithmetic of a width."""
+    """Return the plan of the scales for an element format with this largest value, in arithmetic of a width."""
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64
@@ -192,7 +192,7 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
 
 
 def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
-    """Return the codes of the smallest scale, of that of a tile of zeros, and of 1 if a rule gives that."""
+    """Return the codes of the smallest scale, of the scale of a tile of zeros, and of 1 (0 if no rule gives 1)."""
     fmt = scaling.scale_format
     if fmt == FP32:
         return 0, 0, 0

@@ -107,7 +107,7 @@ def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Sca
     """Return the scaling that a name stands for, in any case, or a scaling itself.
 
     Args:
-      scaling: an fp.Scaling, the name of a row, or what shows one.
+      scaling: an fp.Scaling, the name of a row, or that name as `repr` writes it.
       argument: its name, for the message.
       others: what else is accepted.
     Raises:

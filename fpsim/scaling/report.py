@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """Counts of tiles; `merge` adds those of another part.
+    """Counts of an array's tiles: all, special ones, and clamped scales; `merge` adds those of another part.
 
     Attributes:
       tiles: in all.
@@ -38,7 +38,7 @@ class ScaleReport:
 
 @lru_cache(maxsize=1024)
 def report_of(*counts: int) -> ScaleReport:
-    """Return the report of these counts, which are the same in most calls."""
+    """Return a report with these counts, cached because they are the same in most calls."""
     return ScaleReport(*counts)
 
 
@@ -71,7 +71,7 @@ class ScaleCounts:
     recalibrations: int = 0
 
     def merge(self, other: ScaleCounts) -> ScaleCounts:
-        """Return the counts of both."""
+        """Return the sums of this object's counts and the other's."""
         return ScaleCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property

@@ -42,7 +42,7 @@ NO_TENSOR = TensorScale()
 
 @lru_cache(maxsize=1024)
 def no_codes(batch: int, bands: int, tiles: int) -> Array:
-    """Return the array of scale codes for a grid of tiles that has none."""
+    """Return an empty array in place of scale codes, for scales that have no codes (FP32)."""
     return np.empty((batch, bands, 0), np.uint8)
 
 
@@ -52,7 +52,7 @@ def fits_strips(tiling: Tiling) -> bool:
 
 
 def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
-    """Fill a job's output and its grid."""
+    """Compute the scales of a job's tiles into `grid`, and the job's output, codes or values."""
     tiling = job.tiling
     if not job.source.size:
         return
@@ -186,7 +186,7 @@ class ShortLoops(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
-    """Return the loops for a small matrix; of_columns: tiles are one column wide; short: one loop for all modes."""
+    """Return the loops for a small matrix; of_columns: tiles are one column wide; short: use one loop for all modes."""
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
     types = (np.uint32, np.float32, 0x7F800000) if how.width == 32 else (np.uint64, np.float64, 0x7FF0000000000000)
@@ -194,7 +194,7 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> Sh
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
-    """Yield (band, columns, tiles) worked on at once: the tiles of a band, or one if that is wide."""
+    """Yield (band, columns, tiles) to work on at once: all tiles of a band, or one tile if tiles are wide."""
     _, bands, tiles = tiling.tiles
     for band in range(bands):
         if tiling.tile_columns < WIDE_TILE:
@@ -259,7 +259,7 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
 
 
 def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
-    """Return the tops of the tiles in a piece, and the columns of a tile as the piece sees it."""
+    """Return the entries of `tops` for the tiles in a piece, and the number of columns of a tile in that piece."""
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)
     return tops[start:stop], min(columns, piece.columns[1] - piece.columns[0])

@@ -65,7 +65,7 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """Return what was encoded, in arrays that were made for it or checked: without the checks of __post_init__."""
+        """Return a Scaled of the filled arrays, which need none of the checks of __post_init__."""
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -102,7 +102,7 @@ class Scaled(ScaledArrays[Array]):
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a .npz or .safetensors file, every bit; the file is complete or absent.
+        """Write the array with every bit to a .npz or .safetensors file, completely or not at all.
 
         Raises:
           ValueError: another ending.
@@ -321,7 +321,7 @@ def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: 
 
 @lru_cache(maxsize=4096)
 def _dtypes_per_tile(element: Element, scaling: Scaling) -> tuple[np.dtype[Any] | None, np.dtype[Any] | None]:
-    """Return the dtypes of scale codes and of zero points, None for those that there are not."""
+    """Return the dtypes of scale codes and of zero points, None for those that the scaling does not have."""
     if isinstance(element, LogFMT):
         return None, FLOAT32
     fmt = scaling.scale_format

@@ -57,7 +57,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Refuse an operator; NumPy's arrays on the other side decode this one themselves."""
+        """Raise a TypeError for an operator; leave it to a NumPy array on the other side, which decodes this one."""
         if isinstance(other, np.ndarray):
             return NotImplemented
         raise TypeError(
@@ -98,7 +98,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
-        """Return a part that has these arrays and a number of tiles, with no other counts."""
+        """Return a part of this array: these arrays, and a report that counts `tiles` tiles and nothing else."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @property
     def T(self) -> Self:
-        """`transpose()`."""
+        """The transposed matrix, as `transpose()` returns it."""
         return self.transpose()
 
     def requantize(self, scaling: Scaling | str, fmt: Any = None, **cast: Any) -> Self:
@@ -203,7 +203,7 @@ S = TypeVar("S", bound=ScaledArrays[Any])
 
 
 class Blocks(Generic[S]):
-    """The tiles of a Scaled array, which its indices count."""
+    """A Scaled array as a grid of tiles: indices count tiles, not elements."""
 
     def __init__(self, whole: S) -> None:
         self._whole = whole

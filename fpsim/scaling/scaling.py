@@ -191,7 +191,7 @@ class Scaling:
 
     @cached_property
     def rounds_up(self) -> bool:
-        """True if a scale that is a power of two is amax / max or more."""
+        """True if scales are powers of two that are never below amax / max."""
         return self.scale_rule == "ceil" or self.quotient_rounding is Rounding.UP
 
     @cached_property

@@ -115,7 +115,7 @@ def tile_bits(element: Element, scaling: Scaling) -> int:
 
 
 def bits_in_whole_tiles(fmt: Any, scaling: Scaling | None) -> Fraction:
-    """Return the bits of a value of an array so large that axes and tensor scales weigh nothing.
+    """Return the bits per value, scales included, of an array so large that padding and a tensor scale do not count.
 
     Example:
       >>> from fpsim.scaling.storage import bits_in_whole_tiles
@@ -150,6 +150,6 @@ def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
 
 
 def _swizzled(grid: Sequence[int]) -> int:
-    """Return the number of scales, with those that fill up tiles of 128 x 4."""
+    """Return the number of scales after the grid is padded to tiles of 128 x 4."""
     rows, columns = math.prod(grid[:-1]), grid[-1]
     return -(-rows // SWIZZLE[0]) * SWIZZLE[0] * -(-columns // SWIZZLE[1]) * SWIZZLE[1]

@@ -31,7 +31,7 @@ NO_KEY = np.uint64(0), np.uint64(0)
 
 
 class TileTargets(NamedTuple):
-    """The arrays for results per tile, as batches of matrices."""
+    """The arrays that take each tile's scale and scale code, as batches of matrices, and the counts of tiles."""
 
     scales: Array  # float32
     codes: Array  # of the scale format; (batch, bands, 0) where there are none
@@ -113,7 +113,7 @@ class TileJob(NamedTuple):
         return flags.c_contiguous and flags.aligned and source.dtype.isnative and self.how.is_wide
 
     def elements(self, columns: int, *, careful: bool = False) -> Elements:
-        """Return the compile-time choices for tiles with this number of columns; careful: for any factors."""
+        """Return the compile-time choices for tiles of this many columns; careful: factors may be 0, Inf or NaN."""
         how, fmt = self.how, self.how.options.fmt
         freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
         back = decode_plan(fmt, self.width) if how.back else None
@@ -132,7 +132,7 @@ class TileJob(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A part of one matrix."""
+    """A part of one matrix of a batch: a span of rows and one of columns."""
 
     batch: int
     rows: tuple[int, int]
@@ -174,12 +174,12 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """Return the tiles of a span of rows or columns that begins at the edge of one."""
+    """Return the range of tiles in a span of rows or columns that begins at the edge of a tile."""
     return span[0] // size, -(-span[1] // size)
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call work for parts of a place that start at multiples of a step, at once where that pays."""
+    """Call `work` for parts of a place that start at multiples of `step`, on several threads where that pays."""
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left
     if rows == 0 or columns == 0:

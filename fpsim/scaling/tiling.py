@@ -37,7 +37,7 @@ def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...
 
 @lru_cache(maxsize=4096)
 def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
-    """Return the tiles of a shape.
+    """Return an array of `shape` as a batch of matrices, with its tiles of size `block`.
 
     Raises:
       ValueError: tiles that extend along more than two axes which cannot be seen as one.

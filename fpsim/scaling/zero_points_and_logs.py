@@ -56,7 +56,7 @@ def encode_affine(
     targets: tuple[Array, Array, Array | None, Array],
     counts: Array,
 ) -> None:
-    """Fill (codes, scales, scale codes or None, zero points), batch x rows x columns and batch x bands x tiles."""
+    """Fill `targets`: codes, batch x rows x columns; scales, scale codes (or None), zero points, per tile."""
     codes, scales, scale_codes, zero_points = targets
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
@@ -118,7 +118,7 @@ def encode_log(
     targets: tuple[Array, Array, Array],
     counts: Array,
 ) -> None:
-    """Fill (codes, steps, lows), batch x rows x columns and batch x bands x tiles, and raise the counts of tiles."""
+    """Fill `targets`: codes, batch x rows x columns; steps and lows, batch x bands x tiles. Count special tiles."""
     codes, steps, lows = targets
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64

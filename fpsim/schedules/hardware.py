@@ -23,7 +23,7 @@ HALF, FP8 = "16 bits", "FP8"
 
 
 class HardwareRow(NamedTuple):
-    """A library's schedule for some operands on an architecture, whose source is the schedule's."""
+    """A library's schedule for one kind of operands on one architecture; its source is that of the schedule."""
 
     arch: str
     library: str

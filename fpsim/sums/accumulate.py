@@ -1,4 +1,4 @@
-"""Runs an accumulator over two matrices of codes: which way holds its sums, and on which words. Loads numba."""
+"""Runs an accumulator over two matrices of codes: chooses the words that hold its sums, and the loop. Loads numba."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ FEW_PRODUCTS = 1 << 12  # that are added by digits before the operands are float
 class SumProblem(NamedTuple):
     """The codes to be summed, and their formats. c may have no elements.
 
-    a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a meets its own rows of b. A
-    format of a that is None means that a is all ones: the terms are those of b, and they are not products.
+    a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, 1) and row i of a is multiplied by K
+    rows of b of its own. If the format of a is None, a is all ones: the terms are those of b, and are not products.
     """
 
     a: Array
@@ -77,17 +77,17 @@ class SumProblem(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Products of one sum."""
+        """Number of products in one sum."""
         return int(self.a.shape[1])
 
     @property
     def work(self) -> int:
-        """Products of all sums."""
+        """Number of products in all sums."""
         return self.terms * self.shape[0] * self.shape[1]
 
     @property
     def step(self) -> int:
-        """Rows of b for each row of a."""
+        """Number of rows of b that belong to each row of a alone; 0 if all rows share b."""
         return self.terms if self.paired else 0
 
 
@@ -110,7 +110,7 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
-    """Raise a ValueError for products that are too long for the accumulator."""
+    """Raise a ValueError for FP64 operands whose products the accumulator cannot take."""
     if FP64 not in formats:
         return
     double = accumulator.fmt == accumulator.result_format == FP64
@@ -161,7 +161,7 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the sums in float32, those that come near the ends of its range in 64-bit words."""
+    """Return the sums, computed in float32, or in 64-bit words if they come near the ends of its range."""
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
     c = _as_float32(problem.c, plan.result) if problem.c.size else NO_C
@@ -196,7 +196,7 @@ def _encoded(words: Array, source: Format, fmt: Format) -> Array:
 
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the sums in 64-bit words."""
+    """Return the sums, computed in 64-bit words."""
     way, outer_way = ways(accumulator, problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
@@ -204,12 +204,12 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
-    """Return the loop of sums in 64-bit words."""
+    """Return the loop that adds in 64-bit words."""
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the sums in 64-bit words that hold values in a given way."""
+    """Return the sums, computed in 64-bit words that hold values as `way` and `outer_way` say."""
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
         return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)
@@ -282,14 +282,14 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 
 def _fits_bins(problem: SumProblem) -> bool:
-    """Return whether the sums are those of a product of matrices whose terms float64 holds."""
+    """Return whether the sums are those of a large enough product of matrices whose terms float64 holds."""
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)
 
 
 def _in_bins(problem: SumProblem) -> Callable[..., None]:
-    """Return the loop in float64, with the arguments of `exact_kernel`."""
+    """Return the loop of exact sums in float64, with the arguments of `exact_kernel`."""
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None
     a, b = as_float64(problem.a, a_format).view(np.float64), as_float64(problem.b, b_format).view(np.float64)

@@ -126,14 +126,14 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
 
 
 def _served(fmt: Format) -> bool:
-    """Return whether float32 arithmetic can round to a format."""
+    """Return whether the float32 loops can round sums to a format."""
     if fmt == FP32:
         return True
     return fmt.precision in PRECISIONS and fmt.signed and FP32.min_exponent <= fmt.min_exponent and FP32.holds(fmt)
 
 
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
-    """Return the step for terms, or for products of a precision, or None if there is none."""
+    """Return the number of the loops' step that adds terms, or products of this precision; None if there is none."""
     if isinstance(accumulator, Pairwise):
         return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
     fused = isinstance(accumulator, FusedMultiplyAdd)
@@ -156,7 +156,7 @@ def _join(accumulator: Accumulator) -> int | None:
 
 
 def _floor(fmt: Format) -> int:
-    """Return the float32 bits of 1.5 times the smallest normal value."""
+    """Return the float32 bits of 1.5 times a format's smallest normal value."""
     return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
 
 
@@ -201,7 +201,7 @@ def panels_of(
 
 @lru_cache(maxsize=64)
 def strips_kernel(how: int) -> Any:
-    """Return the loop of a step: `loops.rows_kernel`, or one with the same arguments."""
+    """Return the loop over strips for the step `how`: `loops.rows_kernel`, or one with the same arguments."""
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
     return loops.rows_kernel(how, widest_vectors() if how == loops.ROUNDED else "")

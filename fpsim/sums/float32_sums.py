@@ -100,7 +100,7 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 
 
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
-    """Return the sum of a short array's elements in C order, a scalar of the accumulator's dtype, or None as above."""
+    """Return the sum of a short array in C order, a scalar of the accumulator's dtype, or None as in `plain_sums`."""
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
         return None

@@ -40,7 +40,7 @@ class Lines(NamedTuple):
         return int(self.b.shape[-1])
 
     def some(self, start: int, stop: int) -> Lines:
-        """Return lines start .. stop in C order, as a matrix; the others are not read."""
+        """Return lines start .. stop, counted in C order, as a matrix; the others are not read."""
         return self._replace(a=None if self.a is None else _some(self.a, start, stop), b=_some(self.b, start, stop))
 
     def part(self, start: int, stop: int) -> Lines:

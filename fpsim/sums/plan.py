@@ -83,7 +83,7 @@ def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | Non
 
 @lru_cache(maxsize=4096)
 def target(options: CastOptions, in_float64: bool) -> Array:
-    """Return the array that says how sums are rounded into a format and read again."""
+    """Return the numbers by which loops round sums to a format and read them back."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
     if in_float64 and fmt == FP64:
@@ -147,13 +147,13 @@ def highest_place(fmt: Format) -> int:
 
 
 def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomness:
-    """Return how an accumulator rounds sums of `terms` terms, the first of which has the number `first`."""
+    """Return how an accumulator rounds sums of `terms` terms each; first: the number of the first sum."""
     seed, stride = accumulator.seed or 0, u64(roundings(accumulator, terms))
     return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32), u64(first))
 
 
 def roundings(accumulator: Accumulator, terms: int) -> int:
-    """Return the number of random words of an output; each list of docs/accumulators.md is a multiple of 4 long."""
+    """Return the number of random words that one output takes; each list of docs/accumulators.md is padded to 4."""
     whole = -(-terms // 4) * 4
     runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0
     return 2 * whole + -(-runs // 4) * 4

@@ -86,7 +86,7 @@ def _no_codes(dtype: np.dtype[Any]) -> Array:
 
 
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
-    """Yield rows and columns of a result whose operands are worked on at a time.
+    """Yield the rows and columns of the blocks of the result, which are computed one after the other.
 
     Rows are whole if outputs draw random words, which follow their numbers in C order.
     """

@@ -114,7 +114,7 @@ def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tupl
 
 
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return terms of which half are the others with the opposite sign, 5 % of them one code off, in random order."""
+    """Return terms in random order: one half, and its negatives, of which 5 % are off by one code."""
     a, b = _wide(rng, shape, pair) if rng.random() < 0.5 else _normal(rng, shape, pair)
     k = shape[2]
     place, half = rng.permutation(k), k // 2

@@ -30,7 +30,7 @@ def first_state(history: int) -> Tensor:
 
 
 def with_largest_amax(states: Sequence[Array]) -> Array:
-    """Return the state after a step in several parts, as if one part had seen the largest amax.
+    """Combine the states that parts of a step left: for each operand, take the one with the largest newest amax.
 
     Each row is that of the part whose newest amax is the largest; the histories before it are one and the same.
 
@@ -49,7 +49,7 @@ def with_largest_amax(states: Sequence[Array]) -> Array:
 def quantized(
     x: Tensor, cast: OperandCast, step: Tensor | None, plan: LayerPlan, row: Tensor | None
 ) -> tuple[CastOperand, Tensor | None]:
-    """Return an operand of a layer, and its row of the state after this step; None without delayed scales."""
+    """Cast an operand; return it, and with delayed scales its row of the state after this step, else None."""
     if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
     how, source = spec_from(cast.spec), array_of(x)
@@ -65,7 +65,7 @@ def quantized(
 
 @lru_cache(maxsize=64)
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
-    """Return the delayed scaling of a format with these options."""
+    """Return a new delayed scaling for a format, with options (history, amax, margin)."""
     history, amax, margin = delayed
     return DelayedScaling(element, history=history, amax=amax, margin=margin)
 
@@ -79,5 +79,5 @@ def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, 
 
 
 def _arrays(row: Array) -> dict[str, Array]:
-    """Return a row of the state as the arrays of a delayed scaling's state."""
+    """Return the arrays that a delayed scaling's state dict holds, from one row of a layer's state."""
     return {"encode_scales": row[:1].reshape(1, 1), "amax_history": row[1:].reshape(-1, 1, 1)}

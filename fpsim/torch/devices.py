@@ -32,7 +32,7 @@ def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def on_hardware(a: Any, b: Any, adds: Adds) -> Array:
-    """Multiply by the tensor cores of this machine's GPU, in float32; with scales per row in BF16, torch's only result.
+    """Multiply two operands on this machine's tensor cores; return float32, which holds BF16 values for scales per row.
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU, or one without such tensor cores.
@@ -55,7 +55,7 @@ def on_hardware(a: Any, b: Any, adds: Adds) -> Array:
 
 
 def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, Any]]:
-    """Return the name that `fp.gpu.hardware.scaled_mm` has for two operands, and their scales."""
+    """Return the name of the recipe by which `fp.gpu.hardware.scaled_mm` multiplies two operands, and their scales."""
     words: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {
         ((-1, -1), (-1, -1)): "tensor", ((1, -1), (-1, 1)): "row", ((1, 128), (128, 128)): "1x128_128x128",
         ((1, 128), (128, 1)): "1x128_1x128", ((128, 128), (128, 1)): "128x128_1x128",

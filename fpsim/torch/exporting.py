@@ -131,7 +131,7 @@ def _is_module(model: Any) -> bool:
 
 
 def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
-    """Return the tensors of a model, a mapping or a checkpoint, and a note for each left out."""
+    """Return the tensors of a model, a mapping or a checkpoint, and a note for each tensor that is left out."""
     if isinstance(source, CheckpointTensors):
         return [source.tensor(name) for name in source], list(source.notes)
     if _is_module(source):
@@ -154,7 +154,7 @@ def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
 
 
 def _typeless(one: Tensor) -> bool:
-    """Return whether GGUF has no type for a tensor that is not quantised."""
+    """Return whether a tensor is unquantised and has a dtype that GGUF cannot store."""
     return not one.layout and one.dtype not in GGUF_KINDS
 
 
@@ -211,7 +211,7 @@ def _chosen(
 
 
 def _matches(pattern: Any, module: str, name: str) -> bool:
-    """Return whether a pattern names a layer, a tensor, or the last part of a layer's name.
+    """Return whether a shell pattern matches a layer's name, the last part of it, or a tensor's name.
 
     Raises:
       TypeError: it is no text.
@@ -222,7 +222,7 @@ def _matches(pattern: Any, module: str, name: str) -> bool:
 
 
 def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -> None:
-    """Raise a ValueError for names that a layout has no place for."""
+    """Raise a ValueError if a layout cannot store tensors of these names."""
     if layout.startswith(GGUF):
         long = [name for name in names if len(name.encode()) > GGUF_NAME]
         if long:
@@ -237,14 +237,14 @@ def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -
 
 
 def _config_of(model: Any) -> dict[str, Any]:
-    """Return the configuration of a model of transformers; {} of others."""
+    """Return the configuration of a transformers model as a dict; {} for any other model."""
     config = getattr(model, "config", None)
     to_dict = getattr(config, "to_dict", None)
     return dict(to_dict()) if callable(to_dict) else {}
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return the folder of a checkpoint, and its config.json unless another one was passed."""
+    """Return a checkpoint's folder, and the content of its config.json if `read`, else `config`."""
     folder = path if path.is_dir() else path.parent
     if out.resolve() == folder.resolve() or out.resolve() == path.resolve():
         raise ValueError(f"out must be another folder than the checkpoint's; got {shown(str(out))}.")
@@ -289,7 +289,7 @@ class _Run:
                 handle.remove()
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
-        """Return how far outputs change with the weights of a checkpoint.
+        """Return the relative error and the KL divergence of the model's outputs when it uses a checkpoint's weights.
 
         A layer's weight is loaded while it runs; those of experts in one tensor, and of layers whose code is not
         called, such as the output of torch.nn.MultiheadAttention, all the time.
@@ -304,7 +304,7 @@ class _Run:
                 "output_kl": kl[0] if kl else None}  # fmt: skip
 
     def _called(self) -> list[np.ndarray[Any, Any]]:
-        """Return the floats that the model gives, in evaluation, as float64."""
+        """Run the model on the batch in evaluation mode, and return its floating-point outputs as float64 arrays."""
         import torch
 
         training = self._model.training
@@ -326,7 +326,7 @@ class _Run:
 
 
 def _floats(result: Any) -> Iterator[Any]:
-    """Yield the tensors of floats in what a model gives."""
+    """Yield the floating-point tensors in a model's output, however it is nested."""
     import torch
 
     if isinstance(result, torch.Tensor):
@@ -346,7 +346,7 @@ def _floats(result: Any) -> Iterator[Any]:
 def _weights_from(
     checkpoint: CheckpointTensors, weights: Mapping[str, Any], layers: Mapping[str, Sequence[Any]], always: set[str]
 ) -> Iterator[None]:
-    """Let layers multiply with a checkpoint's weights: loaded while a layer runs, those of `always` from the start."""
+    """Make layers use a checkpoint's weights in a `with` block: each as its layer runs, those of `always` at once."""
     import torch
 
     handles = []

@@ -49,7 +49,7 @@ Seed = int | Tensor | None
 
 
 class CastOfTensor(AnyCastKeywords, total=False):
-    """The keywords of a cast, whose seed may be a tensor."""
+    """The keywords that a cast of a tensor accepts; `seed` may be a tensor."""
 
     overflow: str | None
     seed: Seed
@@ -320,7 +320,7 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """Return the text and the seed of a cast, as the operators take them."""
+    """Check a cast's keywords, and return its description as text and its seed as a tensor, for the torch operators."""
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
     spec = _spec(
@@ -335,7 +335,7 @@ def _draws(rounding: Any) -> bool:
 
 
 def _constant_in_graphs(function: Any) -> Any:
-    """Mark a function's results as constants of graphs, without importing torch's compiler for it."""
+    """Mark a function so that torch.compile treats its results as constants, without importing torch's compiler."""
     function._dynamo_marked_constant = True
     return function
 
@@ -346,7 +346,7 @@ _is_stochastic: Callable[..., bool] = _constant_in_graphs(_draws)
 
 
 def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
-    """Return a seed's 64 bits as a tensor for the operators; None where the mode draws nothing."""
+    """Return a seed's 64 bits as a tensor for the operators; None where the rounding mode needs no random bits."""
     if isinstance(seed, Tensor):
         if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
             raise ValueError(
@@ -365,7 +365,7 @@ def _seed(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return given scales as a tensor without a gradient."""
+    """Return given scales as a tensor that is detached from the gradient."""
     if scales is None:
         return None
     if isinstance(scales, Tensor):

@@ -76,7 +76,7 @@ class QuantLinear(torch.nn.Linear):
 
     @classmethod
     def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
-        """Make a linear layer one of this class, in place."""
+        """Turn an existing `torch.nn.Linear` into a quantised layer, in place."""
         _refuse_no_recipe(recipe)
         linear.__class__ = cls
         assert isinstance(linear, cls)
@@ -92,7 +92,7 @@ class QuantLinear(torch.nn.Linear):
         self._set_plan(plan_of(recipe, name, backend))
 
     def follow(self, fprop: LinearRecipe, dgrad: LinearRecipe, wgrad: LinearRecipe) -> None:
-        """Take each product, with its operands, from a separate recipe, from the next forward pass on.
+        """Use a separate recipe for each of the three products from the next forward pass on.
 
         Counts of steps and scales of earlier steps stay as they are.
 
@@ -116,7 +116,7 @@ class QuantLinear(torch.nn.Linear):
         self._set_plan(plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2]))
 
     def _set_plan(self, plan: LayerPlan) -> None:
-        """Follow a plan, and make the buffers that it needs."""
+        """Set the plan of casts and products, and create the buffers that it needs."""
         self.plan = plan.text
         if plan.draws and self.steps is None:
             self.steps = torch.zeros((), dtype=torch.int64, device=self.weight.device)
@@ -164,7 +164,7 @@ class QuantLinear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """Load state as any module does; without a count of steps or scales, keep the layer's own."""
+        """Load a state dict as any module does; keep the layer's own steps and scales if it has none."""
         for name in ("steps", "scales"):
             if getattr(self, name) is not None and f"{prefix}{name}" not in state_dict:
                 state_dict = {**state_dict, f"{prefix}{name}": getattr(self, name)}

@@ -16,7 +16,7 @@ def _product(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Compute y, and the state of delayed scales after it, which is empty if there is none."""
+    """Compute y, and the state of delayed scales after it (an empty tensor without delayed scales)."""
     casts = plan_from(plan)
     left, row_x = quantized(x, casts.input, step, casts, _row(state, INPUT))
     right, row_w = quantized(weight, casts.weight, step, casts, _row(state, WEIGHT))
@@ -44,7 +44,7 @@ def _gradients(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute dx and dw in the product's dtype, empty if not needed, and the state of delayed scales after them."""
+    """Compute dx and dw (empty tensors if not needed), and the state of delayed scales after the backward pass."""
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
     row = grad = None
@@ -91,7 +91,7 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 
 
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
-    """Multiply two operands, and show the product to watchers."""
+    """Multiply two operands, pass the product to watchers, and return the result."""
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)
     if is_watched():
@@ -113,7 +113,7 @@ def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
 
 
 def _row(state: Tensor | None, row: int) -> Tensor | None:
-    """Return a row of the state of delayed scales."""
+    """Return one operand's row of the delayed scales' state; None without state."""
     return None if state is None else state[row]
 
 

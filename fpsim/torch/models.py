@@ -26,7 +26,7 @@ def quantize_linears(
     *,
     backend: str = "emulated",
 ) -> list[str]:
-    """Make linear layers of a model quantised ones, in place: each layer remains the same object.
+    """Quantise the linear layers of a model in place, without replacing the layer objects.
 
     So parameters, tied weights, optimisers, hooks, buffers, modes and every reference to a layer stay valid. Layers of
     subclasses of `torch.nn.Linear` are left alone: those that are quantised already, and those whose weights other
@@ -110,7 +110,7 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return a clause for each product whose features are no whole blocks."""
+    """Return clauses on products whose sums do not divide into whole blocks, so that zeros fill the last one."""
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
         block = block_of(recipe, product)
@@ -123,7 +123,7 @@ def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecip
 
 
 def _lasting(recipe: Any) -> tuple[Any, ...]:
-    """Return the overrides of a recipe of training.
+    """Return the overrides of a recipe of training, all of which must hold for the whole training.
 
     Raises:
       ValueError: one holds for some of the steps only, which a model that is not trained by it does not count.
@@ -150,7 +150,7 @@ def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> No
 
 
 def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
-    """Return the recipe of a product: that of the last override that holds, or the rest's."""
+    """Return the recipe that a layer's product follows: that of the last override that names both, else `rest`."""
     linear: LinearRecipe = rest
     for row in overrides:
         if product in row.products and fnmatchcase(layer, row.layers):
@@ -169,7 +169,7 @@ def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
 def _nothing_matches(
     model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
 ) -> str:
-    """Return the sentence that no layer matches, with the layers that there are."""
+    """Return the error message that no layer matches the patterns, with the layers that the model has."""
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
     without = [f"{', '.join(map(repr, excluded))}"] if excluded else []
     without += [f"{', '.join(map(repr, kept))}, which the recipe keeps"] if kept else []

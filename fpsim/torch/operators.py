@@ -91,7 +91,7 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
-    """Return an operator that changes none of its arguments.
+    """Register a torch operator that changes none of its arguments, and return it.
 
     torch keeps its compiler away from an operator's function, and imports it to do so when the operator is first
     called, which takes longer than to import torch. Before anybody has imported it, there is nothing to keep away.
@@ -116,7 +116,7 @@ def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDe
 
 
 def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is called without torch's guard until torch's compiler is imported."""
+    """Return a function that bypasses torch's compiler guard as long as torch's compiler is not imported."""
     plain = getattr(guarded, "__wrapped__", guarded)
 
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -231,7 +231,7 @@ def _(codes: Tensor, spec: str, double: bool) -> Tensor:
 
 
 def storage_dtype(element: Element) -> torch.dtype:
-    """Return the torch integers that hold codes."""
+    """Return the torch dtype of the integers that hold a format's codes."""
     dtype: torch.dtype = getattr(torch, element.storage.name)
     return dtype
 

@@ -28,7 +28,7 @@ NO_CAST = OperandCast("", -1)
 
 
 class ProductPlan(NamedTuple):
-    """The arithmetic of one product: texts of a `Product`, "" and 0 where there is none."""
+    """The arithmetic of one product as text: fields of a `Product`, with "" and 0 for None."""
 
     unit: str  # a matrix unit's name
     accumulator: str  # as its repr
@@ -72,12 +72,12 @@ class LayerPlan(NamedTuple):
         return json.dumps(self)
 
     def of(self, product: str) -> ProductPlan:
-        """Return the arithmetic of one product on this backend."""
+        """Return the arithmetic of one product ("fprop", "dgrad" or "wgrad") on this backend."""
         how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 
     def with_product(self, product: str, other: LayerPlan) -> LayerPlan:
-        """Return this plan with one product, its operands included, from another plan."""
+        """Return a copy of this plan that takes one product and the casts of its operands from another plan."""
         fields = {
             "fprop": ("input", "weight", "fprop"),
             "dgrad": ("grad", "weight_backward", "dgrad"),
@@ -100,7 +100,7 @@ def plan_from(text: str) -> LayerPlan:
 
 
 def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
-    """Return the plan of a layer, by its recipe, its name and its backend: a word of BACKENDS."""
+    """Return the plan of a layer from its recipe, its name, and its backend, one of BACKENDS."""
     require_word("backend", backend, BACKENDS)
 
     def cast(operand: str, *, back: bool) -> OperandCast:
@@ -136,7 +136,7 @@ def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Layer
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
-    """Return the arithmetic of a product as texts."""
+    """Return the arithmetic that a recipe gives to a product, as a plan of texts."""
     how, adds = getattr(recipe, product), recipe.accumulator(product)
     unit = adds if isinstance(adds, MatrixUnit) else None
     return ProductPlan(
@@ -149,7 +149,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
 
 
 class Adds(NamedTuple):
-    """A `ProductPlan` as objects."""
+    """The arithmetic of a `ProductPlan` as objects: unit, accumulator, schedule, promotion and format of the result."""
 
     unit: MatrixUnit | None
     accumulator: Any

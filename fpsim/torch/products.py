@@ -115,7 +115,7 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
 
 
 def _finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """Return a float32 product with its bias, rounded to its format."""
+    """Add the bias to a float32 product, and round the result to its format."""
     total = product if bias is None else product + bias
     return total if out_fmt is None else quantize(total, out_fmt)
 
@@ -128,7 +128,7 @@ def _as_float(product: Array, fmt: Format) -> Array:
 
 
 def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
-    """Return an operand as the unit takes it."""
+    """Return an operand in the form that the unit multiplies: codes, a Scaled, or values."""
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
         return x.values.astype(np.float32, copy=False)  # TF32, which units read as patterns of float32
@@ -139,7 +139,7 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return the same numbers with separate scales for every row (along K); a block of 16x16 repeats its scale."""
+    """Return an operand with separate scales for each row (along K); the rows of a 16x16 tile repeat its scale."""
     across = 1 - along
     tall = x.scaling.block[across]
     if tall == 1:
@@ -154,7 +154,7 @@ def _one_dimensional(x: Scaled, along: int) -> Scaled:
 
 
 def _whole_blocks(x: Scaled, along: int, block: int) -> Scaled:
-    """Return the same numbers with zero codes up to a whole block of K, as kernels pad their last block."""
+    """Return an operand padded with zero codes along K to whole blocks, as kernels pad the last block."""
     missing = -x.codes.shape[along] % block
     if not missing:
         return x

@@ -54,7 +54,7 @@ class ProductReplay:
         return _tile(self._operands()[1], 0)
 
     def part(self, rows: slice, columns: slice) -> Tensor:
-        """Return some rows and columns of the result, in the dtype of x."""
+        """Compute some rows and some columns of the product, a block of the result, in the dtype of x."""
         a, b = self._operands()
         bias = self._layer.bias
         product = multiply(
@@ -64,7 +64,7 @@ class ProductReplay:
         return product.to(self._dtype)
 
     def over_terms(self, slices: int) -> Tensor:
-        """Return the whole result, as a float32 sum of the products of slices of K, rounded once at the end.
+        """Compute the whole result as a float32 sum of products over slices of K, rounded once at the end.
 
         Slices begin at multiples of the tiles that share a scale. The bits differ from the layer's own.
 
@@ -86,7 +86,7 @@ class ProductReplay:
         return total.to(self._dtype)
 
     def forget(self) -> None:
-        """Free the quantised operands; the next part makes them anew."""
+        """Free the quantised operands; the next call quantises them again."""
         self._cast = None
 
     @torch.no_grad()
@@ -102,7 +102,7 @@ class ProductReplay:
 
 
 def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
-    """Cut a length into slices that begin and end at whole tiles.
+    """Divide a size into slices that begin and end at whole tiles.
 
     Raises:
       ValueError: there are fewer tiles than slices.
@@ -123,7 +123,7 @@ def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
 
 
 def _tile(operand: CastOperand, axis: int) -> int:
-    """Return the number of elements along an axis that share a scale; 1 if parts need no whole tiles."""
+    """Return how many elements along an axis share a scale; 1 if the operand may be cut anywhere."""
     if not isinstance(operand.encoded, Scaled):
         return 1
     size = tile_sizes(operand.encoded.shape, operand.encoded.scaling.block)[axis]
@@ -131,7 +131,7 @@ def _tile(operand: CastOperand, axis: int) -> int:
 
 
 def cut(operand: CastOperand, axis: int, part: slice) -> CastOperand:
-    """Return some rows (axis 0) or columns (axis 1) of an operand, with the scales that they have in the whole.
+    """Return some rows (axis 0) or columns (axis 1) of an operand, with the scales that they have in the whole operand.
 
     Raises:
       ValueError: a part that begins within a tile and ends outside of it.

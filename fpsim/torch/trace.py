@@ -57,7 +57,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Hide the products from watchers while the block runs, since those computed again were seen before.
+    """Hide products from watchers while the block runs, for products that are computed a second time.
 
     Example:
       >>> import torch
@@ -76,7 +76,7 @@ def hidden() -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Return whether there is a watcher that products are not hidden from."""
+    """Return whether any watcher is active and products are not hidden from it."""
     return bool(_watchers) and not _hiding
 
 

@@ -90,7 +90,7 @@ class Checkpoints:
         self.close()
 
     def close(self) -> None:
-        """Leave the folder to others."""
+        """Close the folder, so that other processes may write checkpoints to it."""
         self._file.close()
 
     def save(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1) -> Path:
@@ -134,12 +134,12 @@ class Checkpoints:
         return target
 
     def _free_name(self, step: int) -> Path:
-        """Return the path of a folder for a step, under a name that is not taken."""
+        """Return an unused path for the folder of a step."""
         last = max((_rank(path)[1] for at, path in _found(self.folder) if at == step), default=0)
         return self.folder / (f"step-{step:06d}-{last + 1}" if last else f"step-{step:06d}")
 
     def _clear(self) -> None:
-        """Remove drafts that killed processes left."""
+        """Remove unfinished folders that killed processes left."""
         if not self._alone:
             sweep(self.folder, f"{DRAFTS}*")
             return
@@ -150,7 +150,7 @@ class Checkpoints:
 def save(
     folder: str | Path, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1
 ) -> Path:
-    """Keep a step in a folder that is this process's for as long as that takes; see `Checkpoints.save`.
+    """Save a step in a folder that belongs to this process only during this call; see `Checkpoints.save`.
 
     Example:
       >>> import tempfile
@@ -164,7 +164,7 @@ def save(
 
 
 def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
-    """Return the newest whole checkpoint of a folder; other processes may write to it meanwhile.
+    """Return the newest undamaged checkpoint of a folder; other processes may write to it at the same time.
 
     A damaged one is passed over, with a warning that names it.
 
@@ -228,7 +228,7 @@ def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str
 
 
 def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return the fields of nested dicts under dotted names, as JSON, which shows all bits."""
+    """Return nested dicts as one dict with dotted names, and values as JSON that keeps every bit."""
     flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping) and value:
@@ -239,7 +239,7 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return a field as the message shows it."""
+    """Return a field as text for an error message: its name (if `named`) and its value."""
     if name not in fields:
         return f"no {name}" if named else "none"
     value = shown(from_json(json.loads(fields[name])))
@@ -250,7 +250,7 @@ def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
 
 
 def _rank(path: Path) -> tuple[int, int]:
-    """Return the step of a checkpoint's folder, and how often the step had been saved; (-1, 0) for other names."""
+    """Return the step of a checkpoint's folder, and how often it was saved; (-1, 0) for folders of other names."""
     match = NAMES.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
@@ -264,7 +264,7 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
-    """Return the last whole checkpoint, and whether another process removed one before it was read."""
+    """Return the newest undamaged checkpoint or None, and whether another process removed one before it was read."""
     for path in reversed(paths):
         try:
             return _read(path), False
@@ -279,17 +279,17 @@ def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
 
 
 class _Damaged(Exception):
-    """The reason why a checkpoint cannot be loaded."""
+    """Raised with the reason why a checkpoint cannot be loaded."""
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file, and wait until the disk has it."""
+    """Write a file, and wait until it is on the disk."""
     path.write_bytes(content)
     sync(path)
 
 
 def _envelope(state: dict[str, Any]) -> str:
-    """Return a state as a text that holds its own checksum."""
+    """Return a checkpoint's state as JSON, together with the version and a checksum."""
     text = json.dumps(state)
     return json.dumps({"version": VERSION, "sha256": hashlib.sha256(text.encode()).hexdigest(), "state": state})
 
@@ -334,7 +334,7 @@ def _state(path: Path) -> dict[str, Any]:
 
 
 def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Return arrays as a safetensors file, and their dtypes; dtypes that safetensors may lack are stored as codes."""
+    """Return arrays as the bytes of a safetensors file, and their dtypes; dtypes it may not have become codes."""
     stored, dtypes = {}, {}
     for name, x in arrays.items():
         if not isinstance(name, str) or name == "__metadata__":
@@ -355,7 +355,7 @@ def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
 
 
 def _unpacked(content: bytes, dtypes: Mapping[str, str]) -> dict[str, Array]:
-    """Return the arrays that `_packed` stored."""
+    """Return the arrays in the bytes and dtypes that `_packed` returned."""
     import ml_dtypes
 
     stored = _safetensors().load(content)

@@ -43,7 +43,7 @@ class Levels:
         self._norms: dict[str, float] = {}
 
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
-        """Return the recipe of a layer at its level, or `down` levels below."""
+        """Return the recipe that a layer follows at its level, or `down` levels below that."""
         level = max(self.levels.get(layer, 0) - down, 0)
         recipe = self.controller.levels[level - 1] if level else own_recipe
         assert isinstance(recipe, LinearRecipe)
@@ -52,7 +52,7 @@ class Levels:
     def see(
         self, step: int, figures: Mapping[str, float], below: Mapping[str, float] | None = None
     ) -> list[LevelChange]:
-        """Take the measured values of a step, and return the changes that hold from the next step on.
+        """Update the levels from the measured values of a step; return the changes, which hold from the next step on.
 
         Args:
           step: its number.
@@ -74,7 +74,7 @@ class Levels:
         return changes
 
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
-        """Return the change of a layer after a value; NaN counts as too high."""
+        """Return the change of a layer's level after its measured value, or None; NaN counts as too high."""
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits
         if not figure <= high:
@@ -90,7 +90,7 @@ class Levels:
         return None if after == level else LevelChange(step, layer, controller.watch, seen, level, after)
 
     def _relative(self, layer: str, norm: float) -> float:
-        """Return a norm divided by the running average of the norms before it."""
+        """Return the norm of a layer's gradient divided by the running average of its earlier norms."""
         average = self._norms.get(layer, norm)
         if math.isfinite(norm):
             self._norms[layer] = DECAY * average + (1 - DECAY) * norm
@@ -102,14 +102,14 @@ class Levels:
         return sum(level > 0 for level in self.levels.values()) / len(self.levels) if self.levels else 0.0
 
     def state(self) -> dict[str, Any]:
-        """Return all that later steps depend on, and the log."""
+        """Return the levels, the counts and the log, from which `load` continues."""
         return {
             "levels": dict(self.levels), "above": dict(self._above), "norms": dict(self._norms),
             "log": [list(change) for change in self.log],
         }  # fmt: skip
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self.levels, self._above = dict(state["levels"]), dict(state["above"])
         self._norms = dict(state["norms"])
         self.log = [LevelChange(*change) for change in state["log"]]

@@ -1,4 +1,4 @@
-"""Data to train on: a text, digits, or a synthetic set; a batch is a function of seed, step and number."""
+"""Data to train on: a text, digits, or a synthetic set; a batch depends only on seed, step and micro-batch number."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Corpus:
     held_out: Integers = field(repr=False)
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> tuple[Integers, Integers]:
-        """Return passages of the text from random places, which may overlap.
+        """Return passages from random places of the training text, which may overlap, each with the tokens that follow.
 
         The places are a function of the arguments: those of `indices`.
 
@@ -95,7 +95,7 @@ class Corpus:
         return _passages(self.train, places, context)
 
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
-        """Return the same passages each time, from places of the last tenth as far apart as possible.
+        """Return passages of the last tenth of the text, as far apart as possible; the same ones at each call.
 
         Args:
           batches, batch, context: how many batches, passages in each, and tokens in each passage.
@@ -110,7 +110,7 @@ class Corpus:
         return [_passages(self.held_out, some, context) for some in places.reshape(batches, batch)]
 
     def _require(self, context: int, passages: int) -> None:
-        """Raise a ValueError unless the last tenth has enough different passages; the rest then has them too."""
+        """Raise a ValueError unless the validation text, and so the longer training text, has enough passages."""
         require_integer("context", context, 1)
         if len(self.held_out) < context + passages:
             raise ValueError(
@@ -180,7 +180,7 @@ def _read(text: object) -> str:
 
 
 def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integers, Integers]:
-    """Return the tokens from each place on, and those that follow them."""
+    """Return the `context` tokens from each place on, and for each of them the next token."""
     passages = tokens[places[:, None] + np.arange(context + 1)]  # (batch, context + 1)
     return passages[:, :-1].copy(), passages[:, 1:].copy()
 
@@ -207,7 +207,7 @@ class Examples:
     held_out_classes: Integers = field(repr=False)
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int = 0) -> tuple[Floats, Integers]:
-        """Return examples drawn at random, possibly several times, as a function of the arguments.
+        """Return examples drawn at random with replacement, which depend only on the arguments.
 
         Args:
           seed, step, micro: as of `Corpus.batch`.
@@ -228,7 +228,7 @@ class Examples:
         return self.train[places], self.train_classes[places]
 
     def validation(self, batches: int, batch: int, context: int = 0) -> list[tuple[Floats, Integers]]:
-        """Return the same examples each time, evenly spread over those that are not trained with.
+        """Return examples spread evenly over the validation set; the same ones at each call.
 
         Returns:
           A list of pairs as `batch` gives.
@@ -330,7 +330,7 @@ def _counts(generator: np.random.Philox, *shape: int) -> Integers:
 
 
 def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
-    """Return examples of which the last tenth is for validation."""
+    """Return examples whose last tenth is the validation set."""
     digest = hashlib.sha256(inputs.astype("<f4").tobytes() + classes.astype("<i8").tobytes()).hexdigest()
     first = len(inputs) - len(inputs) // VALIDATION
     inputs.flags.writeable = False
@@ -342,7 +342,7 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 
 
 def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
-    """Return random integers in 0 .. below - 1 that depend on the arguments alone.
+    """Return random integers in 0 .. below - 1 that depend only on the arguments.
 
     Integer i is (w // 2**32) * below // 2**32, where w is word i of NumPy's generator Philox(key=[seed, 0],
     counter=[0, 0, micro, step]). NumPy promises these words for ever, which it does not of its distributions. Each
@@ -367,7 +367,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 
 
 def _words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
-    """Return the generator of a stream's random words for a step and its micro-batch."""
+    """Return NumPy's generator of random words for a seed, a stream, a step and a micro-batch."""
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)
         if value >= WORD:
@@ -377,14 +377,14 @@ def _words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
 
 
 def _product(batches: int, batch: int) -> int:
-    """Return the number of places for some batches, after checking both factors."""
+    """Return batches * batch, after checking that both are positive integers."""
     require_integer("batches", batches, 1)
     require_integer("batch", batch, 1)
     return batches * batch
 
 
 def _spread(count: int, places: int) -> Integers:
-    """Return `count` different integers, evenly spread over 0 .. places - 1 with both ends; places must suffice."""
+    """Return `count` different integers, evenly spread over 0 .. places - 1 with both ends; needs count <= places."""
     return np.arange(count) * (places - 1) // max(1, count - 1)
 
 

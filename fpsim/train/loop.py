@@ -51,7 +51,7 @@ FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch work on one thread, since the bits of its sums depend on the number of threads.
+    """Make torch use one thread inside a `with` block, since the bits of its sums depend on the number of threads.
 
     Emulated products, which have the same bits on any number, keep theirs.
     """
@@ -64,7 +64,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Trainer:
-    """A model, its data and its optimizer between two steps.
+    """A model, its data and its optimizer, which trains step by step.
 
     Args:
       recipe: formats and arithmetic.
@@ -117,7 +117,7 @@ class Trainer:
 
     @one_thread()
     def step(self) -> dict[str, Any]:
-        """Take one step of the optimizer, and return its row.
+        """Take one step of the optimizer, and return its row of the log.
 
         Raises:
           RuntimeError: training has stopped.
@@ -147,7 +147,7 @@ class Trainer:
         return row
 
     def _batch(self, scales: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[float]]:
-        """Return the gradients of a step, of all its micro-batches and processes, and the losses of its own."""
+        """Return a step's gradients over all micro-batches and processes, and this process's losses by micro-batch."""
         losses, parts = [], []
         total = None if self.recipe.gradients is None else GradientSum(self.recipe.gradients)
         for loss in self._micro_batches(self._shared, scales):
@@ -201,16 +201,16 @@ class Trainer:
         return loss_of(model, torch.from_numpy(inputs), torch.from_numpy(targets), self.recipe.numerics)
 
     def _gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of all weights that have one."""
+        """Return the current gradients of the weights, by name, without weights that have none."""
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def _mean(self, losses: list[float]) -> float:
-        """Return the mean loss of the micro-batches of all processes."""
+        """Return the mean of the micro-batches' losses over all processes."""
         all_losses = self.ranks.gathered(np.array(losses))
         return math.fsum(float(loss) for of_rank in all_losses for loss in of_rank) / (len(losses) * self.ranks.world)
 
     def _share_scales(self) -> None:
-        """Give all processes the largest amax of each step, and so the same scales from the next step on."""
+        """Set all processes' delayed scales from the largest amax of any, so that their next steps use equal scales."""
         if self.ranks.world == 1:
             return
         for layer in self.layers.values():
@@ -218,7 +218,7 @@ class Trainer:
                 layer.scales = tensor_of(with_largest_amax(self.ranks.gathered(array_of(layer.scales))))
 
     def _update(self, gradients: dict[str, Tensor], skipped: bool) -> dict[str, Any]:
-        """Update the weights, unless the step is skipped, and return these columns of its row."""
+        """Update the weights, unless the step is skipped, and return the optimizer's columns of the step's row."""
         if skipped:
             return dict.fromkeys(("lr", "gradient_norm", "clip_factor", "lost_updates", "update_ratio"), math.nan)
         error = weight_error(self.layers) if self.recipe.optimizer.lr_follows_error else None
@@ -229,7 +229,7 @@ class Trainer:
         }  # fmt: skip
 
     def _follow(self) -> None:
-        """Give every layer the recipes of this step; behind the last one, those of the last."""
+        """Make every layer follow the recipes of the current step; after the last step, those of the last."""
         step = min(self.steps, self.settings.steps - 1)
         for name, layer in self.layers.items():
             wanted = [seeded(self._linear(name, product, step), self.settings.seed) for product in PRODUCTS]
@@ -238,14 +238,14 @@ class Trainer:
                 self._followed[name] = wanted
 
     def _linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
-        """Return the recipe of a product of a layer at a step, at its level or `down` levels below."""
+        """Return the recipe that a layer's product follows at a step, at the layer's level or `down` levels below."""
         own_recipe = self.recipe.linear_of(layer, product, step, self.settings.steps)
         return own_recipe if self.levels is None else self.levels.recipe(layer, own_recipe, down)
 
     # ---- looking at a step
 
     def _watching(self) -> StepWatch:
-        """Return the watcher of this step's products, which may watch nothing."""
+        """Return a watcher of this step's products; it records nothing if nothing is to be measured."""
         measures = bool(self.settings.measure) and self.steps % self.settings.measure == 0
         if self.levels is None or self.levels.controller.watch == "gradient_norm":
             return StepWatch(self.steps, measures)
@@ -256,7 +256,7 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.controller.watch, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Keep what was measured, and pass the watched values to the controller."""
+        """Keep the step's measurements, and pass the watched values to the controller."""
         self.measured += watch.rows
         if self.levels is None:
             return
@@ -271,13 +271,13 @@ class Trainer:
         self.levels.see(self.steps, dict(zip(names, high, strict=True)), dict(zip(names, low, strict=True)))
 
     def _scales(self) -> dict[str, Tensor]:
-        """Return copies of the delayed scales."""
+        """Return copies of the delayed scales of all layers."""
         return {name: layer.scales.clone() for name, layer in self.layers.items() if layer.scales is not None}
 
     def _diverged(
         self, loss: float, overflowed: bool, gradients: Mapping[str, Tensor], scales: Mapping[str, Tensor]
     ) -> str:
-        """Return why training must stop before this step changes the weights; "" if it continues."""
+        """Return the reason why training must stop before this step changes the weights; "" if it continues."""
         if not math.isfinite(loss):
             reason = f"the loss of step {self.steps} is {loss}"
         elif (overflowed or self.recipe.loss_factor < 1) and not self._skips() and not _all_finite(gradients):
@@ -292,12 +292,12 @@ class Trainer:
         return f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _skips(self) -> bool:
-        """Return whether this step is skipped and loss scaling gives the next one other gradients."""
+        """Return whether this step is skipped under loss scaling: any policy but a fixed scale of 1."""
         policy = self.scaler.policy
         return self.scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)
 
     def _lost_steps(self) -> int:
-        """Return how many steps in a row were skipped, up to and with this one."""
+        """Return the number of consecutive skipped steps, this one included."""
         lost = 1
         for row in reversed(self.scaler.trace):
             if not row.skipped:
@@ -306,11 +306,11 @@ class Trainer:
         return lost
 
     def _patience(self) -> int:
-        """Return the number of skipped steps in a row after which training stops."""
+        """Return the number of consecutive skipped steps after which training stops."""
         return FRUITLESS_FIXED if self.scaler.policy.rule == "fixed" else FRUITLESS
 
     def _first_overflow(self, scales: Mapping[str, Tensor]) -> str:
-        """Run the step once more, and name the first product or module with an Inf or NaN."""
+        """Run the step once more, and return the name of the first product or module whose result holds Inf or NaN."""
         with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
             for _ in self._micro_batches(self.model, scales):
                 pass
@@ -318,7 +318,7 @@ class Trainer:
 
     @one_thread()
     def validation_loss(self) -> float:
-        """Return the mean loss of the validation batches, by the recipe's forward pass."""
+        """Return the mean loss over the validation batches, computed in the recipe's formats."""
         self._follow()
         self.model.eval()
         with torch.no_grad():
@@ -328,7 +328,7 @@ class Trainer:
     # ---- checkpoints
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return all that later steps depend on and the rows so far, as arrays and as fields for JSON."""
+        """Return everything that later steps depend on, and the rows so far: arrays, and fields for JSON."""
         arrays, optimizer = self.optimizer.state()
         model_arrays = {f"optimizer/{name}": array for name, array in arrays.items()}
         model_arrays |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}
@@ -340,7 +340,7 @@ class Trainer:
         return model_arrays, fields
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned, with the same bits as without the interruption."""
+        """Continue from a state that `state` returned, with the bits of an uninterrupted run."""
         self.steps = facts["steps"]
         if self.levels is not None:
             self.levels.load(facts["levels"])
@@ -364,7 +364,7 @@ class Trainer:
 
 
 def _validation(data: Any, settings: Settings) -> Any:
-    """Return the validation batches; if there are few examples, smaller ones."""
+    """Return the validation batches, which are smaller than usual if there are few examples."""
     if settings.model == "transformer":
         return data.validation(VALIDATION, settings.batch, settings.context)
     return data.validation(VALIDATION, min(settings.batch, len(data.held_out) // VALIDATION))

@@ -17,7 +17,7 @@ from fpsim.torch.operators import Tensor, array_of, torch
 
 
 class TraceRow(NamedTuple):
-    """A step of a trace."""
+    """One step of a loss scale's trace."""
 
     step: int
     scale: float  # of the loss in this step
@@ -65,12 +65,12 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """Factor of this step's loss, a value of float32."""
+        """Factor of this step's loss, a float32 value."""
         return float(np.float32(self._state.scale))
 
     @property
     def skipped(self) -> bool:
-        """True if this step, whose gradients were unscaled, must not change the weights.
+        """True if this step must not change the weights; known after `unscale`.
 
         Raises:
           RuntimeError: no gradients yet.
@@ -79,7 +79,7 @@ class LossScaler:
 
     @torch.no_grad()
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients by the scale, in place, and return whether they overflowed.
+        """Divide gradients by the scale, in place, and return whether any scaled gradient was Inf or NaN.
 
         They are multiplied by its inverse, which is computed in float64 and rounded to float32.
 
@@ -128,7 +128,7 @@ class LossScaler:
         return self._seen
 
     def state(self) -> dict[str, Any]:
-        """Return all that later steps depend on and the trace, as fields for JSON; between steps only.
+        """Return the scale, everything else that later steps depend on, and the trace, as fields for JSON.
 
         Raises:
           RuntimeError: inside a step, between unscale and update.
@@ -140,7 +140,7 @@ class LossScaler:
         return {"policy": self.policy.name, "fmt": str(self.fmt), **fields, "trace": [list(row) for row in self.trace]}
 
     def load(self, facts: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned.
+        """Continue from a state that `state` returned.
 
         Raises:
           ValueError: the state of another policy or format, or none at all.
@@ -158,7 +158,7 @@ class LossScaler:
 
 
 def _look(gradients: Mapping[str, Tensor], largest: float) -> Seen:
-    """Return the summary of scaled gradients for a policy; squares are summed in float64, where none overflows."""
+    """Return what a policy needs to know about scaled gradients; squares are summed in float64, without overflow."""
     amax, squares = 0.0, 0.0
     for gradient in gradients.values():
         array = array_of(gradient)

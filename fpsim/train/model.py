@@ -73,7 +73,7 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
 
 
 class Core(nn.Module):  # type: ignore[misc]
-    """Causal attention over heads: softmax(q k^T / sqrt(d)) v, in float32 but for the softmax."""
+    """Causal attention over heads, softmax(q k^T / sqrt(d)) v: in float32, with a separate format for the softmax."""
 
     def __init__(self, numerics: Numerics) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Core(nn.Module):  # type: ignore[misc]
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]
-    """The function silu(gate) * up of the two halves of the last axis; only its input waits for the backward pass.
+    """The function silu(gate) * up of both halves of the last axis; it keeps only its input for the backward pass.
 
     Where `again` is passed, nothing waits: it computes the input once more, slice by slice.
     """
@@ -127,7 +127,7 @@ class _SwiGLU(Function):  # type: ignore[misc]
 
 
 def _swiglu_slopes(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of both halves."""
+    """Return the gradients of SwiGLU with respect to gate and up, given that of its result."""
     share = torch.sigmoid(gate)
     slope = share * (1 + gate * (1 - share))
     return dy * up * slope, dy * gate * share
@@ -150,7 +150,7 @@ class UnitLinear(nn.Module):  # type: ignore[misc]
 
 
 class _Factors(Function):  # type: ignore[misc]
-    """Multiplication by one factor forwards and by another one backwards."""
+    """A torch function that multiplies values by one factor, and gradients by another."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forwards: float, backwards: float) -> Tensor:
@@ -163,7 +163,7 @@ class _Factors(Function):  # type: ignore[misc]
 
 
 def _unmixed(length: int) -> float:
-    """Return the factor that gives the result of causal attention the variance of its values, at the start.
+    """Return the factor by which causal attention's result gets, before training, the variance of the values.
 
     Scores of variance 1 over t tokens have shares p with a sum of p^2 of about e / (t + e - 1).
     """
@@ -171,7 +171,7 @@ def _unmixed(length: int) -> float:
 
 
 def _linear(inputs: int, outputs: int, unit: bool) -> Any:
-    """Return a linear layer, of unit scaling if `unit`."""
+    """Return a linear layer without bias, with unit scaling if `unit`."""
     return UnitLinear(inputs, outputs) if unit else nn.Linear(inputs, outputs, bias=False)
 
 
@@ -242,7 +242,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
-    """Add the n-th branch of unit scaling to x; `owed`: product of sqrt(outputs / inputs) over its layers."""
+    """Add the n-th residual branch to x by unit scaling; `owed`: product of sqrt(outputs / inputs) over its layers."""
     keep, share = math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))
     back = share * owed
     x = _Factors.apply(x, 1.0, (keep**2 + back**2) ** -0.5)
@@ -251,7 +251,7 @@ def _beside(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: fl
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
-    """A model from characters to logits of the next character."""
+    """A transformer that maps characters to logits of the next character."""
 
     def __init__(self, config: Config, seed: int, numerics: Numerics = NUMERICS) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 
 
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
-    """Draw normal weights from a seed, with GPT-2's deviations, or of deviation 1 for unit scaling.
+    """Draw normal weights from a seed: GPT-2's (He et al.'s in a perceptron), or of deviation 1 for unit scaling.
 
     GPT-2: 0.02, and 0.02 / sqrt(residuals) in front of one (openai/gpt-2; nanoGPT, model.py).
     """
@@ -323,12 +323,12 @@ def loss_of(model: Any, inputs: Tensor, targets: Tensor, numerics: Numerics) -> 
 
 
 def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the mean cross entropy of a pair of inputs and targets, in the form that `fp.analysis.diagnose` calls."""
+    """Return the mean cross entropy for a batch (inputs, targets); a loss that `fp.analysis.diagnose` can call."""
     return loss_of(model, *batch, NUMERICS)
 
 
 def store(module: Any, stash: Stash) -> None:
-    """Keep a module's activations for the backward pass as `stash` returns them; weights and figures of rows stay."""
+    """Make a module keep `stash(x)` of each activation x for backward; weights and row statistics stay as they are."""
     if isinstance(module, SwiGLU):
         module.stash = stash
         return
@@ -346,5 +346,5 @@ def store(module: Any, stash: Stash) -> None:
 
 
 def quantizer(spec: str) -> Stash:
-    """Return a function that quantises a tensor over its last two axes, by the text of a cast."""
+    """Return a function that quantises a tensor over its last two axes, by a cast described as text."""
     return lambda x: quantize_op(x.detach(), spec, None, None).to(x.dtype)

@@ -73,7 +73,7 @@ def figures(operand: CastOperand) -> CastFigures:
 
 
 def _saturated(operand: CastOperand) -> float:
-    """Return the share of values beyond the format's range, divided by their scales where there are some."""
+    """Return the share of values, divided by their scales if there are any, that are beyond the format's range."""
     source = operand.source if operand.source.dtype == np.float64 else operand.source.astype(np.float32, copy=False)
     if not source.size:
         return 0.0
@@ -100,7 +100,7 @@ def _at_maximum(operand: CastOperand) -> float:
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
-    """Return a row for each operand of a product."""
+    """Return a row of measurements for each operand of a product."""
     return [
         {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(cast_operand)._asdict()}
         for name, cast_operand in zip(OPERANDS[call.product], (call.a, call.b), strict=True)
@@ -108,7 +108,7 @@ def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
 
 
 class StepWatch:
-    """A watcher of the products of a step, for measurements and for the controller.
+    """A watcher of one step's products, which measures operands and collects values for the controller.
 
     Attributes:
       rows: of every operand, where it measures.
@@ -150,7 +150,7 @@ class StepWatch:
 
 
 def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
-    """Return a weight gradient's left operand as another recipe casts it, with scales of this step."""
+    """Return the left operand of a weight gradient, cast as another recipe does, with scales of the current step."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
 

@@ -190,7 +190,7 @@ def layer_norm(
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """The operations of a kernel: codes in, codes of the format out; sums in the format of the accumulator."""
+    """The operations of a rounded kernel, on codes of a format; sums are in the format of the accumulator."""
 
     fmt: Format
     sums: Accumulator
@@ -198,7 +198,7 @@ class KernelSteps:
 
     @property
     def wide(self) -> Format:
-        """Format of the sums."""
+        """Format of the sums: that of the accumulator."""
         return self.sums.result_format
 
     def encoded(self, x: Array) -> Array:
@@ -208,7 +208,7 @@ class KernelSteps:
         return decode(codes, self.fmt)
 
     def wide_values(self, codes: Array) -> Array:
-        """Return the values of sums, as float64."""
+        """Return codes of sums as float64 values."""
         return decode(codes, self.wide, np.float64)
 
     def minus(self, a: Array, b: Array) -> Array:
@@ -225,12 +225,12 @@ class KernelSteps:
         return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def quotient(self, a: Array, b: Array) -> Array:
-        """Divide codes by sums."""
+        """Return codes of a / b, for a in the kernel's format and b in the sums' format."""
         pair = (self.fmt, self.wide)
         return np.asarray(divide(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
 
     def function(self, name: str, values: Array) -> Array:
-        """Compute exp, log or rsqrt of float64 values."""
+        """Return codes of exp, log or rsqrt of float64 values."""
         with np.errstate(all="ignore"):
             return self.encoded(FUNCTIONS[name](values))
 
@@ -248,7 +248,7 @@ class KernelSteps:
 
 
 def _exp(x: Array) -> Array:
-    """Compute exp, but never 1, 0 or Inf for results that are only near: directed rounding must see on which side."""
+    """Compute exp in float64, but never exactly 1, 0 or Inf for results that are only close, for directed rounding."""
     y = np.exp(x)
     y = np.where((y == 1) & (x != 0), np.nextafter(1.0, 1 + np.sign(x)), y)
     return np.where(np.isfinite(x), np.clip(y, LEAST, MOST), y)
@@ -258,7 +258,7 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {"exp": _exp, "log": np.log, "r
 
 
 def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding) -> KernelSteps:
-    """Return the operations in a format with an accumulator and a rounding mode, after checking all three.
+    """Return the operations for a format, an accumulator and a rounding mode, after checking all three.
 
     Raises:
       TypeError, ValueError: no such format, accumulator or rounding, or one that is too wide or draws.
@@ -287,7 +287,7 @@ def _last_axis(x: npt.ArrayLike) -> Array:
 
 
 class _Powers(NamedTuple):
-    """The parts of a softmax, as codes."""
+    """The intermediate results of a softmax, as codes: x - max, its exponentials and their sum."""
 
     shifted: Array  # x - max
     powers: Array  # exp of it
@@ -295,7 +295,7 @@ class _Powers(NamedTuple):
 
 
 def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
-    """Return the parts of the softmax of x."""
+    """Return x - max, its exponentials and their sum, as codes."""
     codes = steps.encoded(_last_axis(x))
     largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
     shifted = steps.minus(codes, largest)
@@ -304,7 +304,7 @@ def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
 
 
 def _log_softmax(steps: KernelSteps, parts: _Powers) -> Array:
-    """Return log_softmax as codes."""
+    """Return the log-softmax as codes, from the intermediate results of a softmax."""
     return steps.minus(parts.shifted, steps.function("log", steps.wide_values(parts.total)))
 
 
@@ -321,7 +321,7 @@ def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: in
 
 
 class Normalised(NamedTuple):
-    """The results of a norm, as codes."""
+    """The result of a norm and the intermediate results that its gradient needs, as codes."""
 
     result: Array
     ratios: Array  # x * r, before weight and bias
@@ -333,7 +333,7 @@ def normalised(
     steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, bias: npt.ArrayLike | None, eps: float, *,
     centred: bool,
 ) -> Normalised:  # fmt: skip
-    """Return the result of a norm with all that its gradient needs."""
+    """Compute a norm (a layer norm if `centred`); return its result and all that its gradient needs, as codes."""
     codes = steps.encoded(_last_axis(x))
     if centred:
         codes = steps.minus_wide(codes, steps.mean(codes))

@@ -1,4 +1,4 @@
-"""AdamW whose moments and weights are kept in any format, and what its updates came to."""
+"""AdamW whose moments and weights are kept in any format, and a report on the effects of its updates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 @dataclass(frozen=True)
 class StepReport:
-    """The effect of one step of the optimizer.
+    """The measured effects of one step of the optimizer.
 
     An update is what AdamW asks for: the step of the moments and the decay together, in float32. Kept weights are
     the masters, or the weights themselves where there are none.
@@ -192,7 +192,7 @@ class AdamW:
         return _count(before, update, weight, lost)
 
     def _round_moment(self, kind: str, name: str) -> None:
-        """Round a moment into its format."""
+        """Round a moment of one weight into the format in which it is kept, if it has one."""
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
@@ -201,14 +201,14 @@ class AdamW:
             moment.copy_(tensor_of(quantize(array_of(moment), fmt, rounding=mode, seed=seed)))
 
     def _show(self, name: str) -> None:
-        """Round the kept weights into those that the model sees."""
+        """Write one weight, rounded from its kept value to the format of weights, into the model's tensor."""
         assert self._format is not None
         self._seen[name].copy_(tensor_of(quantize(array_of(self._kept[name]), self._format)))
 
     # ---- what later steps depend on
 
     def _tensors(self) -> list[tuple[str, Tensor]]:
-        """Return all that is kept from step to step, by the names of `state`."""
+        """Return (name, tensor) of everything that is kept from step to step, with the names that `state` uses."""
         groups = zip(KEPT, (self._kept, *self._moments.values(), self._compensation), strict=True)
         return [(f"{kind}/{name}", tensor) for kind, group in groups for name, tensor in group.items()]
 
@@ -222,7 +222,7 @@ class AdamW:
         return {name: array_of(tensor).copy() for name, tensor in self._tensors()}, self._fields()
 
     def _fields(self) -> dict[str, Any]:
-        """Return the step and the settings that a state belongs to."""
+        """Return the step number and the settings, which a checkpoint must match."""
         formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
@@ -257,7 +257,7 @@ class _Counts(NamedTuple):
 
 
 def _count(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> _Counts:
-    """Count what became of the updates of one weight; without a mask, unchanged ones are lost."""
+    """Count the updates of a weight that are not 0, leave it unchanged, and are lost (`lost` None: all unchanged)."""
     moves = update != 0
     same = moves & (weight == before)
     number = int(torch.count_nonzero(same))
@@ -272,7 +272,7 @@ def _count(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) 
 
 
 def _is_finite(x: Tensor) -> bool:
-    """Return whether all elements are finite: 0 times any other number is NaN, and so is a sum with it."""
+    """Return whether all elements are finite, by adding x * 0: NaN and Inf times 0 are NaN, and so is the sum."""
     return float((x * 0).sum()) == 0
 
 

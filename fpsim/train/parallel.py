@@ -91,14 +91,14 @@ class Reduction:
             require_integer("count", count, 1)
 
     def sent(self, gradient: Tensor) -> Array:
-        """Return what a rank sends of a gradient: codes of the format, or float32, of its shape."""
+        """Return what a rank sends for a gradient: codes of the format (or float32 without one), in its shape."""
         if gradient.dtype != torch.float32:
             raise TypeError(f"gradients must be float32; got {gradient.dtype}. Keep the parameters in float32.")
         values = array_of(gradient)
         return values if self.fmt is None else encode(values, self.fmt)
 
     def average(self, sent: Sequence[Array]) -> Tensor:
-        """Return the sum of what was sent, in this order, divided by the count: float32 of the same shape."""
+        """Return the mean of what the ranks sent, added in the given order and divided by the count, in float32."""
         terms = np.stack(sent)  # (ranks, ...)
         values = terms if self.fmt is None else decode(terms, self.fmt)
         total = np.asarray(sum_of(values, accumulate=self.accumulate, axis=0))
@@ -113,7 +113,7 @@ def reduce(
     gradients: Sequence[Mapping[str, Tensor]], fmt: Any = None, accumulate: Accumulator | None = None,
     count: int | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return the mean of several gradients of one model, with the bits that as many processes compute.
+    """Return the mean of several ranks' gradients, computed here with the bits that as many processes would get.
 
     Args:
       gradients: for each rank, or each micro-batch, name -> float32 tensor on the CPU, of the same names and shapes.
@@ -144,7 +144,7 @@ def reduce(
 
 
 class GradientSum:
-    """The running sum of micro-batches' gradients, kept in a format as a framework keeps `.grad`.
+    """A running sum of micro-batches' gradients that is kept in a format, as frameworks keep `.grad`.
 
     Each gradient is rounded into the format, to nearest even, and so is each sum of two: without float32 sums beside
     them, BF16 gradients lose what lies below half an ulp of the sum.
@@ -170,7 +170,7 @@ class GradientSum:
         self.gradients: dict[str, Tensor] = {}
 
     def add(self, gradients: Mapping[str, Tensor]) -> None:
-        """Add the gradients of a micro-batch: name -> float32 tensor."""
+        """Add the gradients of a micro-batch, a mapping of names to float32 tensors."""
         for name, gradient in gradients.items():
             codes = encode(array_of(gradient), self.fmt)
             if name in self.gradients:
@@ -180,7 +180,7 @@ class GradientSum:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train together.
+    """The group of processes that train together, seen from one of them.
 
     Attributes:
       rank: which one this is, 0 .. world - 1. Rank 0 writes files.
@@ -198,7 +198,7 @@ class Ranks:
 
     @classmethod
     def single(cls) -> Ranks:
-        """Return this process alone."""
+        """Return a group that consists of this process alone."""
         return cls(0, 1)
 
     @classmethod
@@ -236,7 +236,7 @@ class Ranks:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection to the other processes."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
@@ -244,7 +244,7 @@ class Ranks:
         self, model: torch.nn.Module, fmt: Any = None, accumulate: Accumulator | None = None, *,
         count: int | None = None, bucket: float = BUCKET,
     ) -> torch.nn.Module:  # fmt: skip
-        """Return the model with gradients that are those of all ranks after each backward pass.
+        """Wrap a model so that after each backward pass its gradients are the mean over all ranks.
 
         Every rank begins with the parameters of rank 0; buffers stay its own (`all_reduce_max`). Gradients of several
         micro-batches in a row are added by torch, in float32, under the result's `no_sync()`; pass a count of
@@ -271,13 +271,13 @@ class Ranks:
         return shared
 
     def _averaged(self, reduction: Reduction, bucket: Any) -> Any:
-        """Return the average of a bucket's gradients over all ranks."""
+        """Exchange a bucket of gradients with all ranks, and return their mean."""
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(reduction.average(self.gathered(reduction.sent(bucket.buffer()))))
         return done
 
     def averaged(self, gradients: Mapping[str, Tensor], reduction: Reduction) -> dict[str, Tensor]:
-        """Return the mean of the gradients of all ranks, by the same steps as `data_parallel`.
+        """Return the mean of all ranks' gradients, computed by the same steps as in `data_parallel`.
 
         Args:
           gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
@@ -286,7 +286,7 @@ class Ranks:
         return {name: reduction.average(self.gathered(reduction.sent(x))) for name, x in gradients.items()}
 
     def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the largest of each element over all ranks, such as an amax; a NaN on any rank gives NaN.
+        """Return the elementwise maximum of arrays, such as amax, over all ranks; NaN on any rank gives NaN.
 
         Args:
           arrays: name -> array, of the same names, shapes and dtypes on all ranks.
@@ -301,7 +301,7 @@ class Ranks:
         return {name: np.maximum.reduce(np.stack(self.gathered(x))) for name, x in sorted(arrays.items())}
 
     def gathered(self, array: Array) -> list[Array]:
-        """Return the arrays of all ranks, in their order."""
+        """Return the arrays of all ranks, in the order of the ranks."""
         mine = np.asarray(array, order="C")
         if self.world == 1 or not mine.size:
             return [mine] * self.world
@@ -319,7 +319,7 @@ class Ranks:
         return [tensor.numpy().view(mine.dtype).reshape(mine.shape) for tensor in received]
 
     def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
-        """Return the sends to the other ranks and the receives from them, as (rank, work), which have begun."""
+        """Start sending to and receiving from the other ranks, and return the transfers as (rank, work)."""
         works = []
         for rank in others:
             try:

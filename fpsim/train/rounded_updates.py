@@ -12,7 +12,7 @@ FAINTEST = 2.0**-32  # of the distance of two neighbours: what 32 random bits te
 
 
 def draw_key(seed: int, name: str, kind: str, step: int) -> int:
-    """Return the key of the random words of one tensor in one step; element i takes word i.
+    """Return the random key for one tensor at one step; element i uses random word i.
 
     The first 8 bytes, little-endian, of BLAKE2b over "seed step kind name".
 
@@ -29,7 +29,7 @@ def add_rounded(
     weight: Tensor, update: Tensor, fmt: Format, rounding: str, *, compensation: Tensor | None = None,
     seed: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Add an update to weights of a format that may have no room for all of it.
+    """Add an update to weights in place, rounding the sum to their format; return where the update was lost.
 
     "nearest_even" and "stochastic" round the sum, which float64 holds, once. "kahan" rounds the update, and then every
     operation of Kahan's sum: y = R(u - c), s = R(w + y), c = R(R(s - w) - y).
@@ -74,7 +74,7 @@ def add_rounded(
 
 
 def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
-    """Do one step of Kahan's sum in place; float64 holds each exact result, or enough of it."""
+    """Do one step of Kahan's sum in place; float64 holds each exact result, or enough bits to round it correctly."""
 
     def rounded(x: Tensor) -> Tensor:
         return tensor_of(quantize(array_of(x), fmt))

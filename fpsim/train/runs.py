@@ -86,7 +86,7 @@ class Run:
         return frame(self.measured)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the loss over the steps, as a running mean of 0.9 over the single values.
+        """Draw the loss of each step, and its running mean with a weight of 0.9.
 
         Args:
           ax: matplotlib axes to draw on; None makes a figure.
@@ -203,7 +203,7 @@ def settings_of(*, model: str = "transformer", batch: int | None = None, **field
 
 
 def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None) -> Run:
-    """Train to the end."""
+    """Train to the last step, saving checkpoints, and return the run."""
     total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
     while trainer.steps < total and not trainer.stopped:
         row = trainer.step()
@@ -228,7 +228,7 @@ def _finished(trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: P
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
-    """Return everything that a checkpoint must share with a run that resumes it, as plain values."""
+    """Return everything that must be equal for a run to resume from a checkpoint, as plain values."""
     settings = dataclasses.asdict(trainer.settings)
     del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:
@@ -274,7 +274,7 @@ def _resume(trainer: Trainer, folder: Path) -> None:
 
 
 def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity in a checkpoint with the names of today: micro_batches was once called accumulate."""
+    """Return a checkpoint's identity with current names: `accumulate` became `micro_batches`."""
     settings = identity.get("settings")
     if not isinstance(settings, Mapping) or "accumulate" not in settings:
         return dict(identity)

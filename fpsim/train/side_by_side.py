@@ -53,7 +53,7 @@ def lockstep(
     model: str = "transformer", text: Any = None, batch: int | None = None, context: int = 64, micro_batches: int = 1,
     progress: Callable[[float, str], None] | None = None,
 ) -> Divergence | None:  # fmt: skip
-    """Train twice side by side until a bit differs, and say where and why.
+    """Train two runs in step until a bit differs, and return where and why; None if none does.
 
     After each step all products of all linear layers are compared, in the order of computing: operands before and after
     their casts, and results; and then the weights. Everything else, such as norms and attention, is compared by what it
@@ -104,7 +104,7 @@ def lockstep(
 
 
 def _pair(name: str, value: Any) -> list[Any]:
-    """Return two of something: both elements, or the same value twice."""
+    """Return a list of two: both elements of a pair, or a single value twice."""
     if not isinstance(value, (list, tuple)):
         return [value, value]
     if len(value) != 2:
@@ -113,7 +113,7 @@ def _pair(name: str, value: Any) -> list[Any]:
 
 
 def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
-    """Return names that tell the two runs apart."""
+    """Return two names that tell the runs apart: their backends, their recipes, or "the first" and "the second"."""
     if words[0] != words[1]:
         return str(words[0]), str(words[1])
     if recipes[0].name != recipes[1].name:
@@ -122,7 +122,7 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
-    """Return a run on a backend, or on a chip."""
+    """Return a run of a recipe on a backend or on a chip, before its first step."""
     if word in BACKENDS:
         if word in PLACES:
             public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step
@@ -134,14 +134,14 @@ def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
 
 
 def _watched(trainer: Trainer) -> Trainer:
-    """Return a trainer whose every linear layer shows its products; those that torch multiplies keep their bits."""
+    """Make every linear layer of a trainer show its products, with the same bits as before; return the trainer."""
     if any(type(module) is torch.nn.Linear for module in trainer.model.modules()):
         quantize_linears(trainer.model, FP32)
     return trainer
 
 
 def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
-    """Return a recipe of training on the matrix units of a chip, and sentences on what was left out.
+    """Return a recipe of training that uses a chip's matrix units, and sentences on what was left out.
 
     Raises:
       ValueError: there is no such chip, it has no unit for a product's operands, or the recipe has no unit at all.
@@ -182,7 +182,7 @@ def recipe_on_chip(recipe: Recipe, chip: str) -> tuple[Recipe, tuple[str, ...]]:
 
 
 def _step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
-    """Train both for a step, and return its first difference; None if all bits are equal."""
+    """Train both runs for a step, and return their first difference; None if all bits are equal."""
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
@@ -201,19 +201,19 @@ def _step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) ->
 
 
 def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the weights of both runs by name."""
+    """Return the values of each weight in both runs, by the weight's name."""
     return {name: (weight, second[name]) for name, weight in first.items()}
 
 
 class _RunBeside:
-    """A comparison of a run's products with those of another run, which are forgotten one by one."""
+    """A watcher that compares one run's products with the recorded products of the other run, which it drops."""
 
     def __init__(self, others: deque[Product], place: str, after: str) -> None:
         self._others, self._place, self._after = others, place, after
         self._pair: tuple[Product | None, Product | None] | None = None
 
     def see(self, call: ProductCall) -> None:
-        """Compare the next product, unless one has differed."""
+        """Compare the next product with the other run's, unless a difference was found already."""
         if self._pair is not None:
             return
         mine, other = as_product(call, self._place), self._others.popleft() if self._others else None
@@ -223,7 +223,7 @@ class _RunBeside:
             self._after = f"{mine.layer}, {mine.product}"
 
     def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
-        """Return the first difference, after the run's step."""
+        """Return the first difference, once the step is complete; None if there is none."""
         if self._pair is None and self._others:
             self._pair = self._others[0], None
         if self._pair is None:
@@ -233,7 +233,7 @@ class _RunBeside:
 
 
 def as_product(call: ProductCall, place: str = "") -> Product:
-    """Return a watched product as `fpsim.divergence` reads it; place: where it was computed, "" for this processor."""
+    """Convert a watched product for `fpsim.divergence`; place: the device that computed it, "" for this processor."""
     operands = OPERANDS[call.product]
     return Product(
         call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),
@@ -242,7 +242,7 @@ def as_product(call: ProductCall, place: str = "") -> Product:
 
 
 def _kept(product: Product) -> Product:
-    """Return a copy of a product, since weights change in place when the step ends."""
+    """Return a copy of a product, because weights change in place at the end of a step."""
     bias = None if product.bias is None else product.bias.copy()
     return product._replace(
         a=_copy(product.a), b=_copy(product.b), result=product.result.copy(), bias=bias

@@ -23,7 +23,7 @@ functional = torch.nn.functional
 
 
 def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None) -> Tensor:
-    """Compute `fpsim.train.numerics.softmax` of a tensor; its gradient is p * (g - sum(g * p)).
+    """Compute the rounded softmax of `fpsim.train.numerics`; its gradient is p * (g - sum(g * p)).
 
     Args:
       x: float32 tensor (..., n) on the CPU; -inf is masked out.
@@ -44,7 +44,7 @@ def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = 
 def torch_cross_entropy(
     logits: Tensor, targets: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None, mean_over: str = "tokens"
 ) -> Tensor:
-    """Compute `fpsim.train.numerics.cross_entropy` of tensors; a factor of the loss enters as its `scale`.
+    """Compute the rounded cross-entropy of `fpsim.train.numerics`; a factor of the loss becomes its `scale`.
 
     Args:
       logits: float32 tensor (..., classes) on the CPU.
@@ -71,7 +71,7 @@ def torch_cross_entropy(
 def torch_rms_norm(
     x: Tensor, weight: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None, eps: float = 1e-6
 ) -> Tensor:
-    """Compute `fpsim.train.numerics.rms_norm` of tensors along the last axis.
+    """Compute the rounded RMS norm of `fpsim.train.numerics` along the last axis.
 
     With n = x * r as rounded, the gradients are r * (g w - n * mean(g w n)) and the sum of g * n over all rows.
 
@@ -97,7 +97,7 @@ def torch_layer_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, fmt: FormatLike | None, sums: Accumulator | None = None,
     eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    """Compute `fpsim.train.numerics.layer_norm` of tensors; gradients are as of `torch_rms_norm`, centred.
+    """Compute the rounded layer norm of `fpsim.train.numerics`; gradients are as for `torch_rms_norm`, centred.
 
     Example:
       >>> import torch

@@ -101,7 +101,7 @@ def no_flags() -> Any:
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return the words and steps of three operands; the first one stands for missing ones."""
+    """Return the words and steps of three operands; the first operand fills the places of missing ones."""
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 

@@ -58,7 +58,7 @@ class CastWay(NamedTuple):
 
     @property
     def groups(self) -> Grouping:
-        """Groups in which its threads take elements; with random words, as many as a counter serves."""
+        """Grouping of elements; with random words, a thread takes as many elements at once as one counter serves."""
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
 

@@ -43,7 +43,7 @@ FORMATS = (FP16, BF16, FP32, *EIGHTHS)
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether there is a function for an operation of a format with itself."""
+    """Return whether `float_function` has an operation whose operands and result all have this format."""
     if name == "fma":
         return fmt in FORMATS and fmt != FP32
     return fmt in FORMATS and fmt not in EIGHTHS and name in OPERANDS

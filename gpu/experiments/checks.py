@@ -111,7 +111,7 @@ def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
 
 
 def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> ValidationRow:
-    """Return the comparison of a cast with the overflow policy that fits best."""
+    """Compare the results of a cast with fp.encode under each overflow policy, and return the row of the best one."""
     tried = []
     for overflow in dict.fromkeys(overflows):
         tried.append((overflow, difference(got, encode(x, NAMES[kind], overflow=overflow), kind)))
@@ -121,7 +121,7 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
 
 
 def row_of_difference(of: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
-    """Return a row without its names, which the caller adds."""
+    """Return a row of the given differences; its part, subject and inputs are empty, for the caller to fill."""
     note = f"{of.other_nans} NaNs with other payloads" if of.other_nans else ""
     return ValidationRow(
         "", "", "", of.compared, of.differing, of.other_nans, of.first, model, max(rivals, 0), expected,

@@ -149,7 +149,7 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def blockwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield products with scales per block of 128: any numbers, which show orders of products, and powers of two."""
+    """Yield products with scales per block of 128: powers of two, and others, which show the order of products."""
     shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]
     recipes = ("1x128_128x128", "1x128_1x128", "128x128_1x128")
     for powers, shape, recipe in product((False, True), shapes, recipes):

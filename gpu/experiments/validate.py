@@ -197,14 +197,14 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
-    """Return groups of parts that run at the same time: in separate processes all that compare; the benchmark alone."""
+    """Return groups of parts to run at once: if isolated, all comparisons, then the benchmark; else single parts."""
     if not isolated:
         return [[part] for part in chosen]
     return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]
 
 
 def _weight(turn: list[str]) -> int:
-    """Return the weight of parts in the division of the time."""
+    """Return the weight of a group of parts when the total time is divided among groups."""
     return SPEED_WEIGHT if turn == [SPEED] else len(turn)
 
 

@@ -93,7 +93,7 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 
 
 def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, expected: bool) -> ValidationRow:
-    """Return a row with what the best model of a case gives for its problem."""
+    """Return a row completed with the best model of its case and that model's differences for the row's problem."""
     model, differences = best
     of = differences[place]
     note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")
@@ -104,7 +104,7 @@ def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, 
 
 
 def _family(model: LibraryModel) -> LibraryModel:
-    """Return a model without what a heuristic chooses: the number of slices and their merge."""
+    """Return a model without the fields that a heuristic chooses: the number of slices and how they are merged."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 
 

@@ -74,7 +74,7 @@ def sets_for(shape: Shape) -> tuple[str, ...]:
 
 
 def always(models: Sequence[LibraryModel]) -> Models:
-    """Return a function that gives the same models whatever the library says of its algorithm."""
+    """Return a function that returns `models`, whatever algorithm the library reports."""
     return lambda _: models
 
 

@@ -47,7 +47,7 @@ def codes_of(x: Any, name: str) -> GpuArray:
     """Return an array on the GPU, or the codes of a Scaled one.
 
     Raises:
-      TypeError: it lies elsewhere.
+      TypeError: x is not on the GPU.
     """
     if isinstance(x, CpuScaled):
         raise TypeError(f"{name} must lie on the GPU; got an fpsim.Scaled. fp.gpu.Scaled.from_cpu({name}) sends it.")
@@ -57,7 +57,7 @@ def codes_of(x: Any, name: str) -> GpuArray:
 class Gpu(FloatMatrices):
     """The GPU as a backend of matrix products, on words of float32 (float64 for units that add in it).
 
-    Results are of the kind of `owner`, and made on its stream.
+    Results are arrays of the library of `owner`, and are made on its stream.
     """
 
     merges_slices = False
@@ -116,7 +116,7 @@ class Gpu(FloatMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes as the words of their float32 values; float64 stays."""
+        """Return codes of shape `shape` as the words of their float32 values; FP64 codes stay as they are."""
         if codes.shape != shape:
             raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
         words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words
@@ -133,7 +133,7 @@ class Gpu(FloatMatrices):
         return result
 
     def _fill_codes(self, x: Any, fmt: Format, codes: Any, overflow: str) -> None:
-        """Fill in the codes of values in a format, rounded to nearest even, in one row."""
+        """Fill `codes` with the values of x rounded to a format, to nearest even."""
         fill_codes(self._flat(x), codes, cast_options(fmt, overflow=overflow))
 
     def _flat(self, x: Any) -> GpuArray:

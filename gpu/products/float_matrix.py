@@ -164,7 +164,7 @@ class FloatMatrices:
         self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """Return a matrix of one word."""
+        """Return a matrix filled with one word."""
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)

@@ -103,7 +103,7 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
     """Return the parts of a step that do not depend on how its sum is rounded: (fetch_a, fetch_b, largest, add_cuts).
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
-    are unrolled and the arrays of a thread are registers. What lies outside is read from the edge and then ignored,
+    are unrolled and the arrays of a thread are registers. Elements outside are read from the edge and then ignored,
     for loads that wait for no branch are under way together.
     """
     high, wide, rows, columns, _ = tile

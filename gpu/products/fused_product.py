@@ -38,7 +38,7 @@ class TileFactors(NamedTuple):
 
 
 class TileProduct(NamedTuple):
-    """A product by a unit that `takes` takes; all arrays lie on the GPU, in C order."""
+    """A product by a unit for which `takes` is true; all arrays are on the GPU, in C order."""
 
     unit: MatrixUnit
     a: Any  # (M, K) codes of the unit's elements
@@ -92,7 +92,7 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
 
 
 def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
-    """Add what the float32 kernel can; (M, N) uint8 of 1 where it left the total as it was, and whether it did."""
+    """Add the product in float32 where that is exact; return (M, N) marks of the other results, and a flag for any."""
     unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
     (m, n), (height, width) = total.shape, tile.shape
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
@@ -108,7 +108,7 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
 
 
 def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
-    """Add the rest, by the integer specification."""
+    """Add the product to the marked results, which `add_tiles` left unchanged, by the integer specification."""
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)
     launch(
@@ -120,7 +120,7 @@ def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
 
 
 def _factors(p: TileProduct) -> tuple[Any, Any, int]:
-    """Return factors as float32 arrays, which no kernel reads where there are none, and how they are applied."""
+    """Return row and column factors as float32 (placeholders if there are none), and the mode of applying them."""
     if p.factors is None or not p.promote:
         nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
         return nothing, nothing, ADD if p.promote else NEVER
@@ -128,7 +128,7 @@ def _factors(p: TileProduct) -> tuple[Any, Any, int]:
 
 
 def _scales(p: TileProduct) -> tuple[Any, Any]:
-    """Return codes of block scales; for a unit without, some that no kernel reads."""
+    """Return the codes of both block scales; for a unit without block scales, placeholders that no kernel reads."""
     if p.unit.rule is Rule.SCALED:
         return p.scale_a, p.scale_b
     nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)

@@ -1,4 +1,4 @@
-"""One step of the FUSED rule in float32: what becomes of operands, of the accumulator and of the sum.
+"""One step of the FUSED rule in float32: how operands, the accumulator and the sum are cut and rounded.
 
 A product of two operands is exact in float32, and so is its product with 2**(F - M), where M is the step's largest
 exponent and F the fraction bits that the unit keeps; the conversion of that to an integer is the cut toward zero.
@@ -107,7 +107,7 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 
 @scalar
 def accumulator_exponent(c: Any, least: Any) -> Any:
-    """Return the exponent of an accumulator's float32 pattern, that of no term for zero."""
+    """Return the exponent of an accumulator's float32 pattern, at least `least`; NO_TERM for zero."""
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
 

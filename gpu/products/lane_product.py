@@ -118,7 +118,7 @@ def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
 
 
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
-    """Add the upper half of the rows to the lower one until `left` are left, and return how many are left."""
+    """Add the second half of the rows to the first until `left` rows remain, and return how many remain."""
     half = count // 2
     while half >= left:
         backend.add(sums[:half], sums[half : 2 * half], out=sums[:half])

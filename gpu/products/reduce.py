@@ -106,7 +106,7 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = N
 
 
 def _around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
-    """Return the numbers of elements (of the axes before one, along it, of the axes after it)."""
+    """Return the products of the lengths of the axes before `axis`, of that axis, and of the axes after it."""
     if axis is None:
         return 1, x.size, 1
     axis %= len(x.shape)
@@ -114,7 +114,7 @@ def _around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
 
 
 def _nothing(accumulator: Accumulator) -> Any:
-    """Return an empty array, which takes the place of c."""
+    """Return an empty array, which stands for a missing c."""
     return scratch((0, 0), accumulator.result_format.storage)
 
 

@@ -94,7 +94,7 @@ class GpuProduct(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """True where all of K is added in its order."""
+        """Whether all terms of K are added, in ascending order."""
         return bool(np.array_equal(self.terms, np.arange(self.a.shape[1], dtype=np.int32)))
 
 
@@ -148,7 +148,7 @@ def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrice
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
-    """Return the product with its terms side by side."""
+    """Return the product with operands and scales copied so that its terms are contiguous and in order."""
     if p.whole:
         return p
     k, block = p.terms.size, p.unit.block
@@ -164,7 +164,7 @@ def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Return rows or columns of a matrix in an order."""
+    """Return the rows or columns of a matrix at `places`, zeros where a place is -1."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)

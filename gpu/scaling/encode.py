@@ -137,7 +137,7 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Return the words to fill if only values are wanted; the others are temporary."""
+    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary arrays for all else."""
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
     if job.plan.code_dtype is not None and not scales_known:
@@ -249,7 +249,7 @@ def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None
 def _find_tops(
     job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, areas: Areas, tops: Any, lows: Any, specials: Any
 ) -> None:
-    """Compute the largest magnitudes and the specials of tiles."""
+    """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes and flags for NaN and Inf."""
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
     kernel = tile_kernels.tops_kernel(job.width, widened, job.affine)

@@ -43,8 +43,8 @@ ROOM = 8  # sizes of arrays of a thread are multiples of it, so that few kernels
 class GpuSumProblem(NamedTuple):
     """The matrices of codes on the GPU to be summed, and their formats.
 
-    a (M, K) and b (K, N) give M * N sums; where `paired`, b is (M * K, N) and row i of a meets its own rows of b. A
-    format of a that is None means that a is all ones: the terms are those of b, and nobody reads a.
+    a (M, K) and b (K, N) give M * N sums; if `paired`, b is (M * K, N), and row i of a is multiplied by its own rows
+    of b. If the format of a is None, a is all ones: the terms are those of b, and a is not read.
     """
 
     a: Any
@@ -150,7 +150,7 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
 
 @cache
 def _nothing_kernel() -> Any:
-    """Return the kernel of sums of no terms.
+    """Return the kernel for sums without terms, which copies c with canonical NaNs, or writes zeros.
 
     Arguments: `(c, out, largest magnitude of an Inf or number, sign, Inf, NaN)`.
     """
@@ -182,7 +182,7 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
-    """Fill the result with c, its NaNs canonical, or with +0."""
+    """Fill the result of sums without terms: c with canonical NaNs, or +0 without c."""
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
     infinity = most if fmt.infinity_code is None else fmt.infinity_code
@@ -193,7 +193,7 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
 
 
 def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Add as Sequential, FusedMultiplyAdd and Chunked do."""
+    """Fill `out` with sums as Sequential, FusedMultiplyAdd or Chunked computes them."""
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
     kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
@@ -207,7 +207,7 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Add as Pairwise does, in a stack with room for every level, a term on its way, and c."""
+    """Fill `out` with sums as Pairwise computes them; the stack has room for every level, one more term, and c."""
     terms = problem.terms
     r = randomness(accumulator, terms)
     depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM
@@ -219,7 +219,7 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Add as Exact does."""
+    """Fill `out` with sums as Exact computes them."""
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
     kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)

@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
 
 
 class Roundings(NamedTuple):
-    """The roundings of one kind on the longest path of a term through the additions."""
+    """The roundings to one format on the longest path of a term through the additions."""
 
     number: int
     unit: float  # largest relative error of one rounding
@@ -61,14 +61,14 @@ class Chance(NamedTuple):
     factor: float | None = None
 
     def factor_of(self, events: int, unit: float = 0.0) -> float:
-        """Return the lambda for which 2 events exp(-lambda^2 (1 - unit)^2 / 2) equals 1 - confidence."""
+        """Return the lambda for which 2 * events * exp(-lambda^2 (1 - unit)^2 / 2) equals 1 - confidence."""
         if self.factor is not None:
             return self.factor
         return math.sqrt(2 * math.log(2 * events / (1 - self.confidence))) / (1 - unit)
 
 
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
-    """Return the bounds of an accumulator for the first `length` terms; high: their exact sums."""
+    """Return the error bounds of an accumulator for the first `length` terms; `high`: their exact sums."""
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum
         bound = unit_roundoff(accumulator.fmt, accumulator.rounding) * np.abs(high)
@@ -137,7 +137,7 @@ def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) 
 def matrix_unit_bounds(
     unit: MatrixUnit, schedule: Schedule, terms: Terms, length: int, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the bounds of a unit's chained sums under a schedule, for the first `length` terms."""
+    """Return the error bounds of a matrix unit's sums under a schedule, for the first `length` terms."""
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
     if plan.lost.terms:
@@ -162,7 +162,7 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Return the bounds of a unit that adds without alignment: those of a path with a rounding per addition."""
+    """Return the error bounds of a unit that rounds each addition, from the roundings on a term's longest path."""
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
     joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
@@ -187,7 +187,7 @@ def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, le
 
 
 class Cuts(NamedTuple):
-    """The losses of one step of a unit that aligns its terms."""
+    """The cuts and roundings in one step of a unit that aligns its terms."""
 
     products: int  # cuts of products, toward zero
     others: float  # cuts of sums and of the accumulator, in the same grid
@@ -208,7 +208,7 @@ class PartialSum(NamedTuple):
 
 
 def cuts_of(unit: MatrixUnit) -> Cuts:
-    """Return the cuts of one step under a unit's rule (docs/matrix-units.md)."""
+    """Return the cuts and roundings that one step of a matrix unit makes by its rule (docs/matrix-units.md)."""
     fmt = unit.d.fmt
     bits, absolute = (min(unit.result_bits, 23), 2.0**-126 * 2.0 ** -min(unit.result_bits, 23))
     result = 2.0**-bits
@@ -228,7 +228,7 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 def _aligning_unit_bounds(
     unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the bounds of a unit that aligns terms and cuts them, step by step from the exact partial sums."""
+    """Return the error bounds of a unit that aligns and cuts its terms, step by step from exact partial sums."""
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
     total = _joined(parts) if len(parts) > 1 else parts[0]
@@ -266,7 +266,7 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 
 
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
-    """Group the blocks of a slice, each as the spans of its steps: neighbours with equally many steps go together."""
+    """Return the blocks of a slice, each as its steps' spans, in groups of neighbours with equally many steps."""
     groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
         last = groups[-1][-1] if groups else ()
@@ -280,7 +280,7 @@ def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
 def _block_parts(
     unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, exponents: Floats
 ) -> list[PartialSum]:
-    """Return the partial sums of adjacent chains that start from 0 and have equally many steps."""
+    """Return the partial sum of each of some adjacent blocks, which start from 0 and have equally many steps."""
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop
     starts = [span.start - first for spans in blocks for span in spans]
@@ -306,7 +306,7 @@ def _block_parts(
 
 
 def _joined(parts: list[PartialSum]) -> PartialSum:
-    """Return the sum of partial sums in any order, with each addition rounded to nearest in float32."""
+    """Return the sum of partial sums with a bound for any order of float32 additions, each rounded to nearest."""
     value, everything, linear, random = (np.sum(column, axis=0) for column in zip(*parts, strict=True))
     count = len(parts)
     growth = math.exp(count * math.log1p(2.0**-24))

@@ -40,7 +40,7 @@ KINDS = (
 
 
 class DriftAdder(NamedTuple):
-    """The arithmetic of a sum, an accumulator or a unit with its schedule, and its name."""
+    """A way to add the terms of a sum: an accumulator, or a matrix unit with its schedule; and its name."""
 
     name: str
     accumulator: Accumulator | None
@@ -137,7 +137,7 @@ def drift(
 
 
 def _input(fmt: Format) -> Format:
-    """Return the format of a unit's operands, with float32 for float64, so that float64 holds every product."""
+    """Return `fmt`, or float32 in place of float64, so that float64 holds every product of two operands."""
     return FP32 if fmt == FP64 else fmt
 
 
@@ -154,7 +154,7 @@ def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chanc
 
 
 def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
-    """Return the bounds of an accumulator or a unit; high: the exact sums."""
+    """Return the error bounds of an accumulator or a unit for sums of `length` terms; `high`: the exact sums."""
     if adder.accumulator is not None:
         return accumulator_bounds(adder.accumulator, terms, length, chance, high)
     assert adder.unit is not None
@@ -162,7 +162,7 @@ def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, ch
 
 
 def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return the sums of every trial as float64, and those with zeros in place of the terms `last`, if any."""
+    """Return each trial's sum as float64, and the sums with zeros in place of the terms `last` if it is not None."""
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
     if adder.unit is not None:
         assert b is not None
@@ -174,14 +174,14 @@ def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> t
 
 
 def _without(x: Array, terms: Array) -> Array:
-    """Return a copy with zeros in place of some terms."""
+    """Return a copy of `x` with zeros in the columns `terms`."""
     copy = x.copy()
     copy[:, terms] = 0
     return copy
 
 
 def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
-    """Return the sums by an accumulator."""
+    """Return each trial's sum as an accumulator computes it."""
     if b is None:
         sums = sum_of(np.ascontiguousarray(a), accumulate=accumulator, axis=-1)
     else:
@@ -192,9 +192,9 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
 
 
 def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return the sums by a unit, as `_sums` does, from the diagonals of small products of matrices.
+    """Return what `_sums` returns, for a matrix unit: the diagonals of small matrix products.
 
-    Both come from one product, whose kernels take a few columns in the time of one.
+    Both kinds of sums come from one product, whose kernels compute a few columns in the time of one.
     """
     unit = adder.unit
     assert unit is not None
@@ -230,7 +230,7 @@ def _as_codes(x: Array, fmt: Format) -> Array:
 
 
 def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
-    """Return the terms that the last addition of a sum adds; None if there is no such addition, with the reason."""
+    """Return the indices of the terms that the last addition of a sum adds, and ""; or None, and why there is none."""
     start = length - 1  # Sequential, FusedMultiplyAdd
     if isinstance(adder.accumulator, Exact):
         return None, "Exact adds all terms at once"
@@ -255,7 +255,7 @@ def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
 
 
 def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
-    """Return the accumulators as Adders, each name once.
+    """Return the accumulators as DriftAdders, without repeated names.
 
     Raises:
       ValueError: there are none.
@@ -280,7 +280,7 @@ def _is_rest_of_pair(x: object) -> bool:
 
 
 def _adder(x: Any) -> DriftAdder:
-    """Return one accumulator as an DriftAdder."""
+    """Return an accumulator, a unit, or a pair (unit, schedule or n) as a DriftAdder."""
     if isinstance(x, Accumulator):
         return DriftAdder(repr(x), x, None, FLAT)
     if isinstance(x, (str, MatrixUnit)):
@@ -302,7 +302,7 @@ def _adder(x: Any) -> DriftAdder:
 
 
 def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
-    """Return a unit whose elements are floats."""
+    """Return the matrix unit, given itself or by name; raise a ValueError unless its elements are floats."""
     unit = find_unit(x)
     elements: list[Any] = [unit.a.fmt, unit.b.fmt, unit.d.fmt]
     if not all(isinstance(fmt, Format) for fmt in elements):

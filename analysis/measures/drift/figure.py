@@ -71,12 +71,12 @@ def drift_axes(report: Drift, ax: Any = None) -> Any:
 
 
 def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    """Return the x and the y values of points."""
+    """Return the x values of (x, y) points, and their y values."""
     return [x for x, _ in points], [y for _, y in points]
 
 
 def _scale(ax: Any, report: Drift) -> None:
-    """Set logarithmic axes, with powers of two as ticks; bounds far above 1 are cut off."""
+    """Make both axes logarithmic, with powers of two as ticks of x; cut off bounds above 10."""
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     heights = [y for line in ax.get_lines() for y in line.get_ydata()]

@@ -107,7 +107,7 @@ class DriftRow:
         )  # fmt: skip
 
     def merge(self, other: DriftRow) -> DriftRow:
-        """Return the row of the trials of both."""
+        """Return the row of both rows' trials together."""
         trials = self.trials + other.trials
 
         def mean(name: str, power: int = 1) -> float:
@@ -134,7 +134,7 @@ class DriftRow:
 
 
 def _norms(squares: tuple[float, ...]) -> dict[str, float]:
-    """Return the metrics that are ratios of norms."""
+    """Return norm_relative and the norms of both bounds from sums of squares; NaN if the exact sums are 0."""
     error, exact, *bounds = squares
     names = ("norm_relative", "norm_deterministic", "norm_probabilistic")
     return {name: math.sqrt(x / exact) if exact else math.nan for name, x in zip(names, (error, *bounds), strict=True)}

@@ -302,7 +302,7 @@ def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tup
 
 
 def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
-    """Return how many of the first values fulfil a condition after scaling, for each scale.
+    """Return for each scale how many values, from the smallest on, fulfil a condition after scaling.
 
     The condition holds up to some value and for none after it, as rounding keeps the order: a binary search finds it.
     """
@@ -320,7 +320,7 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
 
 
 def _is_beyond(magnitude: Any, fmt: Format) -> Any:
-    """Return whether nearest-even rounding takes magnitudes beyond the largest value."""
+    """Return whether nearest-even rounding takes each magnitude beyond the format's largest value."""
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
     return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
 

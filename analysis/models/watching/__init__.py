@@ -1,1 +1,1 @@
-"""The watcher of a model while it is recorded: forward passes, products, weights and scales."""
+"""The code that watches a model while it is recorded: its forward passes, products, weights and scales."""

@@ -1,4 +1,4 @@
-"""Hooks of a watched model, and the state of torch that they ask for."""
+"""Hooks of a watched model, and functions with which they ask for torch's state."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Hook:
 
 
 def nothing(*_: Any) -> None:
-    """Do nothing, as the hooks of copies."""
+    """Do nothing: the hook that copies of a watched model get."""
 
 
 def in_backward() -> bool:
-    """Return whether autograd calls: a checkpoint computes something again."""
+    """Return whether autograd runs a backward pass now, so that a forward pass is a checkpoint's recomputation."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 

@@ -1,4 +1,4 @@
-"""Functions of modules that are replaced for a while."""
+"""Functions of modules, such as their forward passes, that are replaced for a while and restored later."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 
 class Replacements:
-    """The functions that a watcher has replaced in modules, with those that they had before."""
+    """The functions that a watcher has replaced in modules, with the original ones."""
 
     def __init__(self) -> None:
         self._before: list[tuple[torch.nn.Module, str, Any]] = []
 
     def replace(self, module: torch.nn.Module, function: Callable[..., Any], attribute: str = "forward") -> None:
-        """Replace a function of a module."""
+        """Set an attribute of a module to `function`, and remember the original."""
         self._before.append((module, attribute, module.__dict__.get(attribute)))
         module.__dict__[attribute] = function
 

@@ -1,4 +1,4 @@
-"""Counts of what a model multiplies while it runs, and of the weights that it reads. Needs torch."""
+"""Counts of a model's multiplications while it runs, and the weights that these read. Needs torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Tally:
-    """Counts of what a model multiplies while it runs, and of the weights that it reads.
+    """Counts of a model's multiplications while it runs, and the weights that these read.
 
     Args:
       model: a torch.nn.Module.
@@ -40,24 +40,24 @@ class Tally:
         self._looked_up.update(self._read(module, weight))
 
     def saw(self, layer: str, module: Any, weight: Any, multiplications: int, seen: bool = True) -> None:
-        """Count a product of a layer.
+        """Count the multiplications of one product of a layer.
 
         Args:
-          weight: the tensor that it read as its weight, None for attention.
-          seen: whether the report has it.
+          weight: the tensor that the product read as its weight; None for attention.
+          seen: whether the report has the product.
         """
         add_part(
             self._parts, CoveredPart(layer, type(module).__name__, self._read(module, weight), multiplications, seen)
         )
 
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count a product of a function that is not recorded, such as `torch.einsum`, and that no report has."""
+        """Count a product of a torch function that is never recorded, such as `torch.einsum`, as not seen."""
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
 
     def hid(self, module: Any, name: str, x: Any) -> None:
-        """Count a module that runs in one piece, inside which nothing is seen: its matrices once for each row of x."""
+        """Count a fused module, whose products are not seen, as if each of its matrices multiplied every row of x."""
         self._in_one_piece(module, name, f"{type(module).__name__}, in one piece", x)
 
     def _in_one_piece(self, module: Any, name: str, kind: str, x: Any) -> None:
@@ -66,11 +66,11 @@ class Tally:
         add_part(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
 
     def compiled(self, module: Any, name: str, hidden: Coverage | None, x: Any) -> None:
-        """Count a module that torch.compile made, inside which nothing is seen.
+        """Count the multiplications of a compiled module, whose products are not seen.
 
         Args:
-          module: what it was made of.
-          hidden: what it multiplies; None where that is not known: its matrices once for each row of x then.
+          module: the module that torch.compile was given.
+          hidden: its multiplications; if None (not known), each of its matrices counts once for each row of x.
         """
         kind = f"{type(module).__name__}{COMPILED_KIND}"
         if hidden is None:
@@ -84,7 +84,7 @@ class Tally:
         add_part(self._parts, CoveredPart(name, kind, weights, count, False))
 
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
-        """Return the names of the parameters that a weight is, is a part of, or is made of."""
+        """Return the names of the parameters that a weight is, is a view of, or is computed from (parametrizations)."""
         if weight is None:
             return ()
         name = self._names.get(id(weight)) or self._names.get(id(getattr(weight, "_base", None)))
@@ -113,13 +113,13 @@ class Tally:
         return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
 
     def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
-        """Yield the parts that were counted, with the weights of modules whose products are not seen."""
+        """Yield the counted parts; those whose products are not seen also get their module's `unread` weights."""
         for part in self._parts.values():
             weights = () if part.seen else tuple(unread.get(part.name, ()))
             yield replace(part, parameters=(*part.parameters, *weights))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a part for each other module whose weights nothing read."""
+        """Yield a part for each module whose weights no product read and that is not among the counted parts."""
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():
             if owner not in counted:

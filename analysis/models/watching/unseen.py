@@ -14,7 +14,7 @@ NAMED = 4  # modules of a sentence
 
 
 def unrecorded(function: str, modules: Iterable[str]) -> str:
-    """Return the sentence on modules that multiply by a function whose products are not recorded."""
+    """Return the sentence that names modules in which a torch function multiplies whose products are not recorded."""
     names = list(modules)
     who = f"{listed(names, NAMED)} {'multiply' if len(names) > 1 else 'multiplies'}"
     return (

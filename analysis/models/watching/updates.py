@@ -13,7 +13,7 @@ PIECE = 1 << 16  # elements that are compared at once, in the cache
 
 
 class Before(NamedTuple):
-    """A parameter before a step: its memory, a copy, its gradient's sum of squares and mask of non-zero elements."""
+    """A parameter before a step: its memory, a copy of it, and its gradient's sum of squares and non-zero mask."""
 
     name: str
     live: torch.Tensor
@@ -34,7 +34,7 @@ class Updates:
         self._before: list[Before] = []
 
     def before(self, optimizer: Any) -> None:
-        """Remember the weights, and which elements have a gradient."""
+        """Remember the optimizer's weights before a step, and which elements have a gradient other than 0."""
         with torch.no_grad():
             self._before = [
                 _before(self._names[id(p)], p.detach(), _dense(p.grad))
@@ -44,7 +44,7 @@ class Updates:
             ]
 
     def after(self, step: int) -> list[Update]:
-        """Return the update of each remembered parameter."""
+        """Return an Update for each remembered parameter, from its values before and after the step."""
         with torch.no_grad():
             updates = [_compared(step, parameter) for parameter in self._before]
         self._before = []
@@ -56,7 +56,7 @@ def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
 
 
 def _compared(step: int, one: Before) -> Update:
-    """Compare a parameter before and after a step, piece by piece."""
+    """Return the Update of one parameter, compared before and after a step piece by piece."""
     weight = update = 0.0
     lost = 0
     for start in range(0, one.copy.numel(), PIECE):
@@ -68,12 +68,12 @@ def _compared(step: int, one: Before) -> Update:
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as float32, or unchanged if it is float64: differences of shorter floats would be rounded."""
+    """Return a tensor as float32, unchanged if float64, since differences of 16-bit floats would be rounded."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def _squares(x: torch.Tensor) -> float:
-    """Return the sum of squares, in float64."""
+    """Return the sum of squares of a tensor, in float64."""
     return float(torch.linalg.vector_norm(x, dtype=torch.float64)) ** 2 if x.numel() else 0.0
 
 

@@ -34,12 +34,12 @@ REPLACED = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d) 
 class Watch:
     """The recorder of a model; see `fp.analysis.record`.
 
-    A step ends with an optimizer's; where no gradient is asked for, with the model's forward pass.
+    A step ends when an optimizer's step ends; without gradients, when the model's forward pass ends.
 
     Args:
-      is_recorded: whether a step of that number is.
+      is_recorded: called with a step's number; returns whether the step is recorded.
       start: number of the first step.
-      scaler: None, or what has get_scale(), such as torch.amp.GradScaler.
+      scaler: None, or an object with get_scale(), such as torch.amp.GradScaler.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Watch:
     # ---- the life of a recording
 
     def open(self) -> None:
-        """Watch for forward passes and for steps of optimizers."""
+        """Add the hooks that watch the model's forward passes and the steps of optimizers."""
         self._handles = [
             self.model.register_forward_pre_hook(Hook(self._before)),
             self.model.register_forward_hook(Hook(self._after), always_call=True),
@@ -104,16 +104,16 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes that a user is warned of; products of other functions are no fault of a recording."""
+        """Notes to warn the user of; products of functions that are never recorded are not among them."""
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
-        """End a step that nothing else has ended: an optimizer may have been called by what wraps it."""
+        """End the current step if the model has run in it and no optimizer's step or forward pass has ended it."""
         if self._has_run:
             self.end_step()
 
     def end_step(self, *, skipped: bool = False) -> None:
-        """End the step: the next forward pass belongs to the next one; skipped: whether its update was."""
+        """End the current step, and tell listeners if it is recorded; `skipped` says whether its update was skipped."""
         if self._is_recorded(self.step):  # else nothing is new
             if self._has_run:
                 self._scales.add(self.step, with_loss=not skipped)
@@ -123,7 +123,7 @@ class Watch:
         self._has_run = False
 
     def _publish(self) -> None:
-        """Give the recording what is known so far."""
+        """Set the recording's monitors and coverage to what is known so far."""
         self.recording.monitors = Monitors(tuple(self._found), tuple(self._scales.scales))
         chosen = self.selection.patterns != ("*",)
         self.recording.coverage = replace(self._tally.coverage, is_chosen=chosen)
@@ -131,7 +131,7 @@ class Watch:
     # ---- forward passes of the model
 
     def _before(self, module: Any, _: Any) -> None:
-        """Begin a forward pass of the model."""
+        """Begin a forward pass of the model, as the hook that runs before it."""
         if module is not self.model or in_backward():
             return
         self._depth += 1
@@ -150,7 +150,7 @@ class Watch:
             self._attach()
 
     def _after(self, module: Any, *_: Any) -> None:
-        """End a forward pass of the model."""
+        """End a forward pass of the model, as the hook that runs after it."""
         if module is not self.model or in_backward():
             return
         self._depth -= 1
@@ -169,7 +169,7 @@ class Watch:
             self._keeps = self.recording._keep_sample(self.step)
 
     def _forget(self) -> None:
-        """Remove what waited for gradients of an earlier step."""
+        """Remove the hooks that still wait for gradients of an earlier step."""
         for handle in self._gradients.values():
             handle.remove()
         self._gradients = {}
@@ -177,7 +177,7 @@ class Watch:
         self._recomputed, self._calls, self._weights = {}, {}, set()
 
     def _attach(self) -> None:
-        """Replace the forward passes of all modules, and enter the mode."""
+        """Replace the forward passes of all modules, and enter the torch function mode that sees products."""
         self._replaced.restore()
         self._tally.ran(self.model)  # whose own forward pass has begun
         for name, module in self.model.named_modules():
@@ -193,7 +193,7 @@ class Watch:
         self._attached = True
 
     def _detach(self) -> None:
-        """Leave the mode, and give modules their forward passes back."""
+        """Leave the torch function mode, and restore the forward passes of all modules."""
         if not self._attached:
             return
         self._attached = False
@@ -204,7 +204,7 @@ class Watch:
             self._replaced.replace(module, self._replayed(module))
 
     def _hide(self, name: str, module: torch.nn.Module) -> None:
-        """Let a compiled module run as ever, outside of the mode, which torch would compile into it."""
+        """Make a compiled module run outside of the torch function mode, and count its multiplications from shapes."""
         attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
         compiled = getattr(module, attribute)
         products = self._hidden.setdefault(name, HiddenProducts(module))
@@ -221,7 +221,7 @@ class Watch:
         self._replaced.replace(module, run, attribute)
 
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return the forward pass of a module by which its products know where they are."""
+        """Return a wrapper of a module's forward pass that notes which module runs, so that products have a layer."""
         forward = module.forward
 
         @functools.wraps(forward)
@@ -244,7 +244,7 @@ class Watch:
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a module's fused path, which torch avoids where a mode is entered."""
+        """Run a module outside of the mode, so that torch may fuse it, and note that its products are not seen."""
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
         self._notes[
@@ -257,7 +257,7 @@ class Watch:
 
     @contextmanager
     def _outside(self) -> Iterator[None]:
-        """Leave the mode for a `with` block."""
+        """Leave the torch function mode inside a `with` block."""
         self._mode.__exit__(None, None, None)
         self._suspended = True
         try:
@@ -267,7 +267,7 @@ class Watch:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return the forward pass of a module that a checkpoint runs again in backward: only gradients are new."""
+        """Return a wrapper of a forward pass that, rerun by a checkpoint in backward, waits for gradients alone."""
         forward = module.forward
 
         @functools.wraps(forward)
@@ -291,7 +291,7 @@ class Watch:
         return self._stack[-1] if self._stack else self.model
 
     def _see(self, product: RecordedProduct) -> None:
-        """Measure a product, and wait for its gradients."""
+        """Count a product; if its layer is recorded, measure its operands and result, and wait for its gradients."""
         self._products += 1
         layer = self.selection.layer_of(self._module, product.weight, isinstance(self._module, known.LAYERS))
         replays = in_backward()
@@ -311,7 +311,7 @@ class Watch:
         self._await_gradients(layer, product, first)
 
     def _count(self, layer: str, product: RecordedProduct) -> None:
-        """Count a product among what the model multiplies."""
+        """Count the multiplications of a product as those of its layer."""
         module = self._module
         if product.lookup:
             self._tally.looked_up(module, product.weight)
@@ -320,7 +320,7 @@ class Watch:
             self._tally.saw(layer, module, product.weight, product.multiplications, seen)
 
     def _miss(self, function: str, multiplications: int) -> None:
-        """Note a product that is not recorded."""
+        """Count and note a product of a torch function that is not recorded."""
         if in_backward():
             return
         module = self._module
@@ -343,7 +343,7 @@ class Watch:
             self._add(layer, which, x, first, "embedding" if which == "weight" and product.lookup else "")
 
     def _await_gradients(self, layer: str, product: RecordedProduct, first: bool) -> None:
-        """Measure the gradients of a product's result and weight when they come."""
+        """Add hooks that measure the gradients of a product's result and weight when autograd has computed them."""
         step = self.step
         output: Any = product.output  # whose register_hook has no types
         weight: Any = product.weight
@@ -360,7 +360,7 @@ class Watch:
     def _add(
         self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
     ) -> None:
-        """Measure a tensor; what is no dense array of floats, or is empty, has no row."""
+        """Measure a tensor and add its row to the recording, unless it is empty or no dense tensor of floats."""
         step = self.step if step is None else step
         array = as_floats_of(x)
         if array is None:
@@ -394,5 +394,5 @@ class Watch:
             self.end_step()
 
     def _updated_step(self) -> int:
-        """Return the step that an update belongs to; a second optimizer's comes after the first one's end."""
+        """Return the step that an update belongs to: the previous one if the model has not run since that ended."""
         return self.step if self._has_run else self.step - 1

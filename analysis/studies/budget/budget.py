@@ -92,7 +92,7 @@ def budget(
 
 @contextmanager
 def _noting(notes: Notes, layer: str) -> Iterator[None]:
-    """Turn warnings of products, such as that a library takes other kernels for a shape, into notes."""
+    """Turn a `with` block's warnings, such as on a shape for which a library takes other kernels, into notes."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -124,7 +124,7 @@ def _arriving(
 
 
 def _differences(kept: Kept, other: Kept | None) -> list[str]:
-    """Return why the inherited error of a layer is not known, or does not come from its inputs alone."""
+    """Return notes saying why a layer's inherited error is unknown, or not due to its inputs alone; none otherwise."""
     if other is None:
         return [f"Inherited errors are not known, since the arriving recording has no operands of step {kept.step}"]
     if other.x.shape != kept.x.shape:
@@ -138,7 +138,7 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 
 
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
-    """Return the amax of a layer's tensors at the steps before its own, for delayed scales."""
+    """Return tensor -> its amaxes at the recorded steps before the layer's step, for delayed scales."""
     amaxes: dict[str, list[float]] = {}
     for row in recording:
         if row.layer == kept.layer and row.step < kept.step:

@@ -75,7 +75,7 @@ def described(
     kept: Kept, product: str, recipe: LinearRecipe, how: ProductPlan, shape: tuple[int, int, int], squares: Squares,
     tiles: Sequence[WorstTile] = (),
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of a product with the names of its layer, operands and arithmetic, and those of its tiles."""
+    """Return the row of a product from its squares, with the names of its layer, operands, formats and arithmetic."""
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
     named = [tile._replace(operand=kept.called.get(tile.operand, tile.operand) + part) for tile in tiles]
@@ -108,7 +108,7 @@ def _row(
     kept: Kept, pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None,
     total: Array | None,
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of one product, from the layer's product by the recipe and the one with exact scales."""
+    """Return the row of one product, from its calls with the recipe's scales (`call`) and exact ones (`exact`)."""
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
     size = energy(reference)
@@ -162,7 +162,7 @@ def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
-    """Return the operands with the changes that the recipe's casts make of them, and the factors of their terms."""
+    """Return both operands of a product, each with its cast and the errors that the cast makes of its values."""
     factors = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
     sides = []
     for i, operand in enumerate((call.a, call.b)):
@@ -179,7 +179,7 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the square of the product's error if the roundings of an operand's elements were independent."""
+    """Return the squared error of a product that independent roundings of one operand's elements would make."""
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
         square = float(lost @ side.factors)
@@ -194,7 +194,7 @@ def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
 
 
 def _through(a: Array, b: Array) -> float:
-    """Return the energy of a product; 0, without computing it, if an operand is 0."""
+    """Return the sum of squares of a @ b; 0, without computing it, if a or b is all zeros."""
     return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
 
 
@@ -229,7 +229,7 @@ def _out_fmt(how: ProductPlan) -> Any:
 
 
 def _share(relative: float, size: float) -> float | None:
-    """Return the square of an error from its relative size; None if that is not known."""
+    """Return the squared error from a relative error and the result's sum of squares; None if `relative` is NaN."""
     return None if math.isnan(relative) else relative**2 * size
 
 
@@ -247,7 +247,7 @@ class LineSizes(NamedTuple):
 
     @classmethod
     def of(cls, reference: Array) -> LineSizes:
-        """Return the sums of a product, (M, N)."""
+        """Return the sums of squares of the rows and of the columns of `reference`, (M, N)."""
         sizes = reference**2
         return cls(sizes.sum(axis=1), sizes.sum(axis=0))
 

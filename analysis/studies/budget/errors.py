@@ -78,7 +78,7 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 
 
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
-    """Return the squares of an error, and their sum with the bits of `energy`."""
+    """Return the squares of y - reference, infinite in place of NaN, and their sum with the bits of `energy`."""
     with np.errstate(all="ignore"):
         error = y.astype(np.float64) - reference
         squares = np.multiply(error, error, out=error)
@@ -97,7 +97,7 @@ def _product(kept: Kept, plan: str, draws: bool) -> Array:
 
 
 def with_part(rows: Sequence[BudgetRow]) -> BudgetRow:
-    """Return the row of all groups or heads of a layer at one step."""
+    """Return one row for a layer at one step, merged from the rows of its groups or heads."""
     whole = rows[0]
     for row in rows[1:]:
         whole = whole.with_part(row)

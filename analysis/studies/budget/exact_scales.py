@@ -84,7 +84,7 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
 
 
 def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
-    """Return the relative error that rounding an operand should make: for integers by their scales, for floats by p."""
+    """Return the relative error that rounding an operand should make: from scales for integers, else from precision."""
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)
     energy = float(np.sum(source.astype(np.float64) ** 2))

@@ -117,7 +117,7 @@ def recorded_layer(layer: str, kind: str) -> str:
 
 
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
-    """Return why operands are not those of products that follow recipes; "" if they are."""
+    """Return why the recorded operands `of` make no product that can follow a recipe; "" if they do."""
     if "query" in of:
         return _attention_left_out(of, settings)
     if role == "embedding" and "input" not in of:
@@ -175,7 +175,7 @@ def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, An
 def _patches(
     step: int, layer: str, x: Array, weight: Array, gradient: Array | None, settings: Mapping[str, Any]
 ) -> list[Kept]:
-    """Return the product of each group of a convolution."""
+    """Return the operands of each group's product of a convolution: patches, weights and gradient."""
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
         array_of(rows.contiguous()) for rows in gradient_rows(tensor_of(gradient), of)
@@ -263,7 +263,7 @@ def _softmax(
 
 
 def _matching(layers: Any, names: list[str]) -> set[str]:
-    """Return the names that patterns match."""
+    """Return the names that match a shell pattern; raise a ValueError for a pattern that matches none."""
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")

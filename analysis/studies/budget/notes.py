@@ -25,11 +25,11 @@ class Notes:
         self._names: dict[str, dict[str, None]] = {}
 
     def add(self, reason: str, of: str) -> None:
-        """Add a name that a reason applies to."""
+        """Add `of` to the names that a reason applies to."""
         self._names.setdefault(reason, {})[of] = None
 
     def extend(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Add pairs of a reason and a name."""
+        """Add the name of each (reason, name) pair to those of its reason."""
         for reason, of in pairs:
             self.add(reason, of)
 

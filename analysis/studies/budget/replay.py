@@ -20,7 +20,7 @@ ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
 def _plainly() -> ExitStack:
-    """Set torch's modes to those of a plain training step, whatever block this is called in."""
+    """Return the entered contexts of a plain training step: gradients on, inference mode and autocast off."""
     stack = ExitStack()
     for context in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
         stack.enter_context(context)

@@ -72,7 +72,7 @@ class WorstTile(NamedTuple):
         return "\n".join(lines)
 
     def _explained(self, worst: WorstValue) -> list[str]:
-        """Return the cast of a value divided by its scale in words; none for integers and for stochastic rounding."""
+        """Return lines explaining the cast of a value over its scale; none for integers and stochastic rounding."""
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
@@ -148,7 +148,7 @@ def _largest(x: Array, count: int) -> list[tuple[int, int]]:
 def _tile(
     side: OperandSide, energy: Array, start: tuple[int, int], size: tuple[int, int], tile_energy: float, total: float
 ) -> WorstTile:
-    """Return the tile that begins at a place of the operand."""
+    """Return the tile of the operand that begins at `start`, with its worst values."""
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))
     part = energy[start[0] : stop[0], start[1] : stop[1]]
     values = []

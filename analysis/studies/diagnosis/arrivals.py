@@ -32,13 +32,13 @@ class Arrivals:
         self._name = ""
 
     def listen(self, twin: Twin, name: str) -> None:
-        """Listen to the inputs of all layers in the runs of a recipe."""
+        """Compare the inputs of all layers with exact ones in the coming runs of the recipe called `name`."""
         self._name, self.energies[name], self._seen[name] = name, {}, set()
         for spot in twin.spots.values():
             spot.read = self._read
 
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
-        """Stop listening, after running the batches that were not run because their outputs were known."""
+        """Run the batches that were not run because their outputs were known, and stop comparing inputs."""
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():
             for index in range(min(len(self._steps), len(measurer.batches))):

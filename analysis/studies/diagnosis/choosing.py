@@ -51,12 +51,13 @@ class Chosen(NamedTuple):
 def chosen(
     report: Sensitivity, verdicts: Sequence[Verdict], limit: float, bits: float | None, out: Path | None
 ) -> Chosen:
-    """Choose among the recipes that fit each product.
+    """Return the plan chosen among the recipes that fit each product, with the recipes it was chosen from.
 
     Without `bits` the plan has one low recipe, and the one of 16 bits: the fewest bits whose gradients, measured with
     all products in low precision at once, are within the limit. This may exclude products that fit alone. One recipe
     for every product is preferred to a mix that saves less than a quarter of its bits. With `bits` it is the plan of
-    the least harm among all recipes that fit.
+    the least harm among all recipes that fit. Without `bits`, a plan that saves too little (`pays` is False) is
+    replaced by the recipe of 16 bits for all products.
     """
     high = high_of(report.recipes, verdicts)
     lows = [name for name, recipe in report.recipes.items() if not is_high(recipe)]
@@ -97,7 +98,7 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return the best low recipe and its plan with the recipe of 16 bits.
+    """Return the best recipe of few bits, and the plan of it and the recipe of 16 bits.
 
     The plan has every product that fits in the low recipe if these are within the limit at once, else as many as are.
     """
@@ -125,16 +126,16 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the best recipe that every product can follow, within the limit at once; "" where there is none."""
+    """Return the best recipe that fits every product and, with all of them in it at once, the limit; "" without one."""
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
     return _best(within, bits, limit, figure)
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
-    """Return the recipe of the fewest bits within the limit, among recipes of alike bits that of the least error.
+    """Return the recipe of the fewest bits within the limit; among nearly as few bits, the one of the least error.
 
-    Without any recipe it returns "".
+    If none is within the limit, all of them are compared; without any recipe it returns "".
     """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)
@@ -155,7 +156,7 @@ def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: st
 def with_shares(
     report: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
 ) -> Sensitivity:  # fmt: skip
-    """Return a sensitivity in which products that were not measured alone have a share of what all do to the outputs.
+    """Return a sensitivity in which products not measured alone have a share of the output error of all products.
 
     Squares of errors of independent roundings add up, so the joint square is shared in proportion to the squares of the
     products' own errors.
@@ -200,8 +201,10 @@ def _within(
 ) -> Plan:
     """Return the plan of the fewest bits whose error, measured with all products at once, is within the limit.
 
+    If no plan is within it, the plan of the least harm is returned.
+
     Args:
-      known: bits a value of plans that are known to be within the limit; they are tried whatever is predicted.
+      known: bits a value of plans measured to be within the limit; these are tried first, whatever is predicted.
     """
     rows = _rows_of(report, verdicts, names)
     for cost in known:  # the fewest bits of all, for which no other plan needs a prediction
@@ -220,7 +223,7 @@ def _within(
 def _of_bits(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """Return the plan of a budget; if products that fit need more bits, the cheapest plan and the requested bits."""
+    """Return the plan for `bits`, and None; if products that fit need more, the cheapest plan, and `bits`."""
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
     cheapest: dict[tuple[str, str], Verdict] = {}
@@ -234,12 +237,12 @@ def _of_bits(
 
 
 def _up(bits: float) -> float:
-    """Return a budget that a plan of this mean of bits fits in, however the mean was rounded."""
+    """Return `bits`, a plan's mean, raised slightly, so that as a budget it admits the plan despite rounding."""
     return bits * (1 + 2.0**-40)
 
 
 def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return a plan without the notes on products that verdicts left out, which give the reasons themselves."""
+    """Return a plan without notes on products that verdicts left out, and with the report's note on shared errors."""
     notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
     shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))
     return dataclasses.replace(made, notes=(*notes, *shared))

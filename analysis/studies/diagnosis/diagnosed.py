@@ -80,7 +80,7 @@ def kind_of(diagnosis: Diagnosed) -> str:
 
 
 def judged_by(diagnosis: Diagnosed) -> str:
-    """Return "gradients", whose errors decide between recipes, or "outputs" where no loss was given."""
+    """Return "gradients", or without a loss "outputs": the tensors whose errors decide between recipes."""
     return FIGURES[diagnosis.sensitivity.figure]
 
 

@@ -76,7 +76,7 @@ class ProductErrors:
                     self.refused[layer, name] = one.notes[0] if one.notes else "it was not recorded"
 
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
-        """Return the budget of a recorded layer in each recipe, and with KV caches in their recipes."""
+        """Return recipe -> budget of a recorded layer; with `caches` also with only its KV cache in each low recipe."""
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
             recipes |= {CACHE + name: cache_of(recipe) for name, recipe in recipes.items() if not is_high(recipe)}
@@ -137,7 +137,7 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def misfits(self, limit: float) -> dict[str, set[str]]:
-        """Return the layers whose own errors are beyond the limit, by recipe."""
+        """Return recipe -> the layers with products whose own errors are beyond the limit."""
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:

@@ -164,7 +164,7 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products alone in recipes whose fitting products are beyond the limit at once."""
+        """Measure products alone in each recipe whose fitting products, all at once, exceed the limit."""
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]
         wanted: list[tuple[str, str, str]] = []
@@ -198,7 +198,7 @@ class OutputStages(Stages):
 
 
 def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return verdicts on products by their own errors alone, without reasons."""
+    """Return a verdict for each row that has only the product's own error: NaN elsewhere, and no reason."""
     rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
     nan, plain = math.nan, []
     for row in measured:

@@ -119,7 +119,7 @@ def _high_bits(diagnosis: Diagnosed) -> float:
 
 
 def _assignment(diagnosis: Diagnosed) -> str:
-    """Return the recipes of the plan, each with its number of products, and their names where they are few."""
+    """Return a list in words of the plan's recipes, each with its number of products, and few products by name."""
     products: dict[str, list[str]] = {}
     for (layer, product), recipe in diagnosis.plan.assignment.items():
         products.setdefault(recipe, []).append(f"{name_of(layer)} {product}")
@@ -134,7 +134,7 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each other recipe of fewer than 16 bits: where it does not fit, or its error at once."""
+    """Return a sentence for each other recipe below 16 bits: where it does not fit, or else its joint error."""
     joint = {row.recipe: row for row in diagnosis.sensitivity.joint}
     said = []
     for recipe in diagnosis.sensitivity.recipes:

@@ -40,7 +40,7 @@ def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recor
 def recorded_low(
     model: Any, batches: Sequence[Any], loss: Loss, seed: int, recipe: LinearRecipe, layers: Sequence[str]
 ) -> Recording:
-    """Record the same with all three products of the given layers in a recipe.
+    """Record the model on some batches with all three products of the given layers in a recipe.
 
     Raises:
       ValueError: a layer cannot follow it.
@@ -74,7 +74,7 @@ def recorded_name(layer: str) -> str:
 
 
 def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
-    """Return the layers with weights that a recording has nothing of, and why they stay exact.
+    """Return layer -> why it stays exact, for the layers with weights that are not among the recorded layers.
 
     Args:
       model: the model.

@@ -70,7 +70,7 @@ def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
 
 
 def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
-    """Return a key by which the worst product is the largest: wrong products first, whose errors count up to 1."""
+    """Return a sort key, largest for the worst product: own errors (capped at 1) outrank those of the gradients."""
     if harms_by_effect(diagnosis, verdict):
         return False, effect_of(diagnosis, verdict)
     if math.isnan(verdict.error):

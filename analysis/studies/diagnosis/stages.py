@@ -126,7 +126,7 @@ class Stages:
         )  # fmt: skip
 
     def _add_range(self, recording: Recording) -> None:
-        """Add BF16 if the formats of every recipe of 16 bits or more end below values that layers read or give."""
+        """Add the recipe BF16 if values of the layers are out of range in every recipe of 16 bits or more."""
         judged = {recorded_name(layer) for layer in self.layers}
         largest = max((row.range.amax for row in recording if row.layer in judged), default=0.0)
         highs = {name: ends_at(recipe) for name, recipe in self.recipes.items() if is_high(recipe)}
@@ -135,7 +135,7 @@ class Stages:
             self.notes += (f"{RANGE} was added, since values of up to {largest:.2g} are beyond {', '.join(highs)}.",)
 
     def _require_bits(self, recording: Recording, bits: float) -> None:
-        """Raise a ValueError, before the long work, if no recipe has as few bits."""
+        """Raise a ValueError, before the long work, if even the smallest recipes take more than `bits` a value."""
         least = total = 0.0
         for layer in self.layers:
             values = _values(recording, layer)
@@ -279,7 +279,7 @@ class Stages:
         return tuple(verdicts)
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
-        """Return the errors that products whose sums are the cause have if these move to float32 every 128 terms."""
+        """Return, for each product whose error its sums cause, the error if sums move to float32 every 128 terms."""
         errors = {}
         for verdict in verdicts:
             if verdict.fits or verdict.cause != "sums":
@@ -297,7 +297,7 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product by its own error alone."""
+    """Return the verdict on a product by its own error alone, without errors that it makes of gradients or outputs."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
     why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)
@@ -308,7 +308,7 @@ def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Reco
 
 
 def ends_at(recipe: LinearRecipe) -> float:
-    """Return the smallest of the largest numbers of a recipe's formats; infinity if nothing is cast.
+    """Return the largest number that every format of a recipe can hold; infinity if nothing is cast.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.stages import ends_at
@@ -343,7 +343,7 @@ def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: 
 
 
 def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
-    """Return the notes of budgets of single layers, those with the same reason as one note."""
+    """Return the notes of single layers' budgets, with those of the same reason merged into one note."""
     reasons, others = Notes(), []
     for note in dict.fromkeys(notes):
         reason, _, layer = note.removesuffix(".").rpartition(": ")

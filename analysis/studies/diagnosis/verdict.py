@@ -168,18 +168,18 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
 
 
 def _spoken(operand: str) -> str:
-    """Return the name of an operand without underscores."""
+    """Return the name of an operand with spaces in place of underscores."""
     return operand.replace("_", " ")
 
 
 def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
-    """Return a clause on how large the largest value of an operand is; "" below WIDE times the median."""
+    """Return a clause saying how many times its median an operand's largest value is; "" if fewer than WIDE."""
     ratio = _ratio(recording, layer, row.operands[side])
     return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return the clause on the operand with the widest range, by which single rows or columns are lost, or ""."""
+    """Return a clause naming the operand whose wide range loses single rows or columns; "" if none is wide."""
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
     if ratio < WIDE or row.formats[side] == "float32":

@@ -123,7 +123,7 @@ def arithmetic(argument: str, spec: Any, recipe: Any = None) -> ModelArithmetic:
 
 
 def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of layers that a name or an object stands for."""
+    """Return the arithmetic that a name or an object stands for, to be followed by some layers."""
     if isinstance(spec, str):
         spec = _object(argument, spec)
     if isinstance(spec, str):
@@ -151,7 +151,7 @@ class _Chip(NamedTuple):
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the object that a name stands for; names of WORDS stand for themselves."""
+    """Return the recipe, chip, unit, schedule or accumulator that a name stands for; names in WORDS as they are."""
     lower = word.strip().lower()
     if lower in WORDS:
         return lower
@@ -173,7 +173,7 @@ def _object(argument: str, word: str) -> Any:
 
 
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
-    """Return the requested recipe for all layers.
+    """Return a function that gives every layer the requested recipe.
 
     Without one it is a layer's own recipe, that of its dtype of 16 bits, or the default.
     """
@@ -194,7 +194,7 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 
 
 def _changed(base: Follow, change: Change) -> Follow:
-    """Return the recipes of `base` with a change applied to each."""
+    """Return a function that gives each layer its recipes by `base`, with a change applied to each."""
 
     def follow(site: Site) -> Recipes | None:
         recipes = base(site)
@@ -247,9 +247,7 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
 
 
 def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a unit: in place of the recipe's units, or one chain over operands in its own
-    formats.
-    """
+    """Return the arithmetic of a unit in place of the recipe's; without a recipe, one chain over its own formats."""
     if recipe is None:
         made = _recipe_of(unit)
         return LayerArithmetic(lambda _: (made,) * 3)

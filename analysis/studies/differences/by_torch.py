@@ -91,6 +91,6 @@ def _shown(
 
 
 def _operand(x: torch.Tensor) -> CastOperand:
-    """Return a copy of an operand, since weights and gradients may change in place while it is held."""
+    """Return an operand without a cast, as a copy, since weights and gradients may change in place later."""
     source: Array = np.array(array_of(x))
     return CastOperand(source, source, None)

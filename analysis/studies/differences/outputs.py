@@ -42,7 +42,7 @@ def is_compiled(model: Any) -> bool:
 
 @contextmanager
 def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterator[None]:
-    """Show the output of each module that Python calls, inside a `with` block.
+    """Call `see` with the outputs of each module that Python calls inside a `with` block.
 
     Nothing is attached inside of compiled graphs.
     """
@@ -65,7 +65,7 @@ def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterato
 
 
 class _Hook:
-    """A hook that shows the floats that a module returns."""
+    """A forward hook that passes the tensors of floats that a module returns to a function."""
 
     def __init__(self, name: str, see: Callable[[ModuleOutput], None]) -> None:
         self._name, self._see = name, see
@@ -75,7 +75,7 @@ class _Hook:
 
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
-    """Show the floats that a module with the given name returns."""
+    """Call `see` with each tensor of floats that the module called `name` has returned."""
     for tensor in floats_in(output):
         array = np.array(array_of(tensor.detach()))
         values = array if array.dtype == np.float64 else array.astype(np.float32)

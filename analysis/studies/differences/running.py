@@ -37,7 +37,7 @@ Seen = Callable[[Product], None]
 
 
 class LayerError(ValueError):
-    """The error that a layer's product cannot be computed, with the layer's name."""
+    """The error raised if a layer's product cannot be computed; its message names the layer."""
 
 
 class ModelRun(NamedTuple):
@@ -49,7 +49,7 @@ class ModelRun(NamedTuple):
 
 
 def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Seen) -> ModelRun:
-    """Run a copy of a model under an arithmetic, and show its products, forwards and with a loss backwards.
+    """Run a copy of a model under an arithmetic, and call `seen` with its products, with a loss also the backward ones.
 
     Raises:
       ValueError: the model does not take the batch, a layer does not take its recipe, or the loss is not a scalar.
@@ -88,7 +88,7 @@ def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[st
 def outputs_of(
     model: Any, batch: Any, arithmetic: ModelArithmetic, seen: Callable[[ModuleOutput], None]
 ) -> Any:  # fmt: skip
-    """Run a model forwards, show the outputs of its modules, and return its output.
+    """Run a model forwards, call `seen` with the outputs of its modules, and return its output.
 
     A compiled model runs as it is, since its graphs belong to the modules that they were made of; buffers are restored.
 
@@ -255,7 +255,7 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Compute the operator of a layer that is quantised already."""
+        """Return the output of a layer that is quantised already, by the arithmetic, or without one as it is."""
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
         layer = self._layer(weight)
@@ -269,7 +269,7 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count a product that is compared."""
+        """Count the multiplications of a forward product that is compared."""
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 
@@ -295,7 +295,7 @@ class _Products(TorchFunctionMode):
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """Return the count of steps and the scales of earlier steps; a layer without these is at its first step."""
+        """Return a layer's step count and delayed scales, with initial ones in place of None if its plan needs them."""
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
         if plan.delayed is None:

@@ -127,7 +127,7 @@ class Evidence:
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
     def of_row(self, row: Any) -> Measured:
-        """Return the harm of a row of a sensitivity."""
+        """Return the metric of a row of a sensitivity, with its harm."""
         return Measured.of(self.figure, figure_of(row, self.figure), spread_of(row, self.figure))
 
 
@@ -278,6 +278,6 @@ def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) 
 def _without(
     measured: Mapping[tuple[str, str, str], Measured], refusals: Sequence[Refusal]
 ) -> dict[tuple[str, str, str], Measured]:
-    """Return the metrics of products and recipes that are not refused."""
+    """Return `measured` without the products and recipes that are refused."""
     refused = {refusal.key for refusal in refusals}
     return {key: one for key, one in measured.items() if key not in refused}

@@ -48,7 +48,7 @@ class Jointly:
             self._cells.close()
 
     def of(self, assignment: Mapping[Slot, str]) -> Measured | None:
-        """Return the metric of an assignment; None if there is no model to measure it."""
+        """Return the metric of an assignment, measured once or read from the folder; None without a model to run."""
         words = "; ".join(f"{layer} {product}: {name}" for (layer, product), name in sorted(assignment.items()))
         key = digest(words)
         if key not in self._known:

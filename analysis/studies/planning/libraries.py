@@ -104,7 +104,7 @@ def _instead(
     assigned: Sequence[tuple[str, str]], recipes: Mapping[str, LinearRecipe],
     lost: Callable[[Sequence[str], str], str],
 ) -> str:  # fmt: skip
-    """Return the loss of some layers with recipes that the library has for all of their products."""
+    """Return sentences on the loss if layers had, for all their products, one recipe that the library has."""
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible
     losses = [text for text in (lost(layers, name) for name in candidates) if text]
@@ -115,7 +115,7 @@ def _instead(
 
 
 def kind_of(recipe: LinearRecipe, product: str) -> str:
-    """Return the kind of a product's operands in libraries: "tensor", "rows", "blocks", "mxfp8", "nvfp4" and others.
+    """Return the name of how a product's operands are scaled: "tensor", "rows", "blocks", "mxfp8", "nvfp4" or others.
 
     Example:
       >>> from fpsim.analysis.studies.planning.libraries import kind_of

@@ -118,7 +118,7 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve, and exclude answers, until one holds in integers."""
+        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not."""
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)
         for _ in range(CUTS):
@@ -145,5 +145,5 @@ class _Program:
 
 
 def _power(largest: float, bits: int) -> float:
-    """Return the smallest power of two that reduces `largest` to below 2**bits; 1 if it is below."""
+    """Return the smallest power of two, at least 1, for which `largest` divided by it is below 2**bits."""
     return 2.0 ** max(0, math.frexp(largest)[1] - bits)

@@ -165,7 +165,7 @@ class _PlanSearch:
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Return the metric whose harm is the given sum."""
+        """Return the metric for a sum of harms: the root for relative errors, the sum for changes of the loss."""
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 
     def predicted(self, vector: Vector) -> float:
@@ -212,7 +212,7 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return the metric and bits a value with one recipe for all products of some layers, and the bits before.
+        """Return metric and bits a value if all products of some layers had one recipe, and the assignment's own bits.
 
         It is None if one of these products was not measured in the recipe.
         """

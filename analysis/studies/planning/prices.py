@@ -85,7 +85,7 @@ def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) ->
 
 
 def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, Fraction] | None:
-    """Return the copy of the weight that a product reads, as a key, and its bits; None if it reads no weight.
+    """Return a key of the copy of the weight that a product reads, and the copy's bits; None if it reads no weight.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import weight_copy

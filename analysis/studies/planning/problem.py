@@ -28,7 +28,7 @@ class Unit(NamedTuple):
 
 
 class Item(NamedTuple):
-    """Something that the budget pays for once, however many use it."""
+    """Something, such as a copy of a weight, that the budget pays for once, however many products use it."""
 
     price: int
     users: tuple[tuple[int, int], ...]  # unit, recipe
@@ -54,7 +54,7 @@ class ChoiceProblem(NamedTuple):
     coin: Fraction
 
     def open(self, unit: int) -> list[int]:
-        """Return the recipes that a unit can follow."""
+        """Return the indices of the recipes that a unit can follow."""
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
@@ -153,7 +153,7 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return prices in bits as integers, and the value of 1 of these, where a bit has the value `worth`."""
+    """Return items with integer prices, from prices in bits, and the value of a price of 1; `worth`: that of a bit."""
     if not prices:  # products that read no weight
         return (), worth
     parts = math.lcm(*(price.denominator for price in prices.values()))

@@ -39,7 +39,7 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Add a user of items, or remove one with more=-1, and return the change of the price."""
+        """Add a unit with a recipe to the users of its items (more=-1: remove it), and return the change of price."""
         change = 0
         for place in self._uses.get((unit, recipe), ()):
             self._users[place] += more
@@ -104,7 +104,7 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return a choice from taking the steps that save most for their harm, then the best affordable ones back up.
+    """Return a choice made by the steps that save most for their harm, then by the best affordable steps back up.
 
     It is None if the search ends above the limit, which can happen with copies that several products read.
     """
@@ -145,7 +145,7 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 
 
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return the least harmful choice of one recipe for all units that fits; None without one."""
+    """Return the least harmful choice of one recipe for all units at a price of at most `limit`; None without one."""
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]
     return min((c for c in possible if problem.price(c) <= limit), key=problem.rank, default=None)

@@ -55,7 +55,7 @@ def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
 
 
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
-    """Return the layers of each group, and each other layer by itself, in the model's order."""
+    """Return lists of layers that share a choice: each group, and each other layer alone, in the model's order."""
     if isinstance(groups, str) or not isinstance(groups, Sequence):
         groups = [groups]
     owner: dict[str, Any] = {}

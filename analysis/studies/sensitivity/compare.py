@@ -22,7 +22,7 @@ SAME, UNKNOWN = Distance(0.0, 1.0), Distance(math.nan, math.nan)
 
 
 def distance(got: Tensors, wanted: Tensors) -> Distance:
-    """Return |got - wanted| / |wanted| and the cosine between the two; a None stands for zeros.
+    """Return |got - wanted| / |wanted| and the cosine, over all tensors of both together; None stands for zeros.
 
     Example:
       >>> import torch

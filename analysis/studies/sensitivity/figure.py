@@ -66,7 +66,7 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Any = None) -> Any:
 def _draw(
     ax: Any, row: SensitivityRow, figure: str, place: int, recipes: list[str], edges: tuple[float, float]
 ) -> None:  # fmt: skip
-    """Draw one mark: errors of 0 as a hollow mark at the left edge, Inf and NaN as one at the right edge."""
+    """Draw the mark of one row: hollow at the left edge for an error of 0, and at the right edge for Inf and NaN."""
     tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
     shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)
     (left, right), error, spread = edges, figure_of(row, figure), spread_of(row, figure)

@@ -104,7 +104,7 @@ class Measurer:
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
-        """Return the products to measure, in every recipe: those that a batch has used so far."""
+        """Return (layer, product, recipe) for every recipe and every product that a batch has used so far."""
         return [
             (layer, product, recipe)
             for layer in self.twin.spots
@@ -153,7 +153,7 @@ class Measurer:
         return exact
 
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
-        """Return the figures of one product of one layer in one recipe."""
+        """Return the effect on a batch of one product of one layer in one recipe."""
         layer, product, name = key
         if product == "wgrad":
             place = self.twin.place_of(layer)
@@ -185,7 +185,7 @@ class Measurer:
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return the figures of a batch in which some products are low."""
+        """Return the effect on a batch of the products in `low` following their recipes."""
         if exact.outcome is not None:  # only the backward pass changes
             self.twin.assign(low, index)
             outcome, keep = exact.outcome, True
@@ -232,7 +232,7 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Keep the results of a batch for joint runs, unless they take much memory."""
+        """Keep the exact results of a batch for joint runs, unless they take much memory, and return them."""
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
             self._kept[index] = exact

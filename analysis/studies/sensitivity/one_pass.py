@@ -37,7 +37,7 @@ class OnePass:
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Observe one call of a layer."""
+        """Count the operands of a layer's call, and add up the errors of its products in the wanted recipes."""
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
         operands |= {"dgrad": (dy, weight)} if call.dx is not None else {}
@@ -55,7 +55,7 @@ class OnePass:
                         self.refused[key] = str(reason)
 
     def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
-        """Add the error of one product of a call in a recipe."""
+        """Add the error that one product of a call makes in a recipe to the sums for its layer."""
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
             error = (low.double() - call.y.double()) * call.dy.double()
@@ -70,16 +70,14 @@ class OnePass:
             self._deltas[spot.name, name] = delta if held_delta is None else held_delta + delta
 
     def estimates(self, layer: str, recipe: str) -> tuple[float, float]:
-        """Return the loss change of first order, and the Fisher estimate of second order, for a layer's forward
-        product.
-        """
+        """Return first-order and Fisher estimates of the loss change for a layer's forward product in a recipe."""
         held = self._products[layer, recipe].values()
         first = sum(float(sums.sum()) for sums in held)
         fisher = 0.5 * self.terms * sum(float(sums.square().sum()) for sums in held)
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return the distances of all gradients, and of the layer's weight gradient, from the exact ones.
+        """Return the distances of all gradients, and of the layer's own, from the exact ones with wgrad in a recipe.
 
         Args:
           gradient: the exact gradient of the weight.

@@ -72,7 +72,7 @@ class OutputMeasurer(Measurer):
         return SingleProducts(rows, (NAN,) * len(self.batches), tuple(self._notes(unsteady)))
 
     def _count(self, spot: Spot, x: torch.Tensor) -> None:
-        """Count the values that a layer's forward product reads."""
+        """Add the values that a call's forward product reads to the layer's counts of operands' values."""
         weight = spot.layer.weight
         rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))
         before = self.elements.get((spot.name, "fprop"), (0, weight.numel()))

@@ -45,7 +45,7 @@ class ExactPrefix:
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return the output of the next call in the exact run; None if it has to be computed."""
+        """Return the exact run's output of the layer's next call; None if it was not kept or may differ."""
         if self._keeps or self._place >= self._end:
             return None
         name, y = self._calls[self._place]

@@ -138,7 +138,7 @@ def shape_of(layer: Any) -> Shape:
 
 
 def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Return the number of values of the rows, matrices and gradients of some products."""
+    """Return the numbers of values of the rows, of the matrices and of the gradients, each over all products."""
     x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
     return x, weight, sum(gradient.numel() for gradient in gradients)
 

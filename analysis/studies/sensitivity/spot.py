@@ -18,7 +18,7 @@ CALLS = 1 << 20  # calls of a layer in one batch that have different random draw
 
 
 class RefusedProduct(ValueError):
-    """The error that a recipe cannot have a product of a layer; the message says why."""
+    """The error raised if a product of a layer cannot follow a recipe; the message says why."""
 
     def __init__(self, layer: str, product: str, reason: Exception) -> None:
         super().__init__(str(reason))

@@ -76,7 +76,7 @@ class Twin:
         self.model.register_forward_hook(self._keep_outputs)
 
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Return the loss of a batch with its graph, and the outputs, where some products follow recipes.
+        """Run a batch with the products in `low` in their recipes, and return the loss with its graph, and the outputs.
 
         Exceptions of the model and the loss are passed on.
         """
@@ -94,7 +94,7 @@ class Twin:
         return TwinRun(loss, outputs)
 
     def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Return a run whose loss, or whose outputs, were checked.
+        """Run a batch as `run` does, check the loss, or without a loss the outputs, and return the results.
 
         Raises:
           TypeError, ValueError: the batch does not fit the model, or the loss is not one value with a gradient.
@@ -113,7 +113,7 @@ class Twin:
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
-        """Let products follow recipes from here on; products that are not named are torch's own."""
+        """Make the products in `low` follow their recipes from now on, and all other products be torch's own."""
         for spot in self.spots.values():
             spot.low, spot.seen, spot.draw = {}, None, index * CALLS
         for (layer, product), recipe in low.items():
@@ -176,7 +176,7 @@ def floats_of(output: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """Draw from a seed inside a block; the states of the caller's generators are restored."""
+    """Seed the generators of random, NumPy and torch for a `with` block, and restore their states after it."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002

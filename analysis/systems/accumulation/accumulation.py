@@ -98,7 +98,7 @@ def accumulation(
 def _rows_of(
     name: str, way: tuple[Any, Accumulator], terms: Array, weights: Array, divide: str, exact: Mapping[int, Array]
 ) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
-    """Return the rows of a way, and its mean of all micro-batches."""
+    """Return the report's rows for one way of adding, and that way's mean over all micro-batches."""
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
     factors = weights if divide == "after" else weights / total
@@ -115,7 +115,7 @@ def _rows_of(
 
 
 def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
-    """Yield numbers of terms, their sums, and the sums before the last addition; None for one term."""
+    """Yield (count, sum of the first `count` terms, the sum before its last addition or None): 1, 2, 4, ... terms."""
     wanted = list(_counts(len(terms)))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
         for count in wanted:
@@ -130,7 +130,7 @@ def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, 
 
 
 def _added(total: Array, term: Array, fmt: Any, sums: Format) -> Array:
-    """Return total + term rounded to `sums`, as float32; total has values of `sums`, term of `fmt`."""
+    """Return total + term, rounded to `sums`, as float32; total has values of `sums`, and term values of `fmt`."""
     if sums == FP32:
         with np.errstate(all="ignore"):
             return np.asarray(total + term)
@@ -151,7 +151,7 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
-    """Return the weighted means of the first terms in float64, by their number."""
+    """Return {count: weighted mean of the first `count` terms in float64} for counts 1, 2, 4, ... and all."""
     wanted, means = list(_counts(len(terms))), {}
     total = np.zeros(terms.shape[1:], np.float64)
     for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):
@@ -162,7 +162,7 @@ def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
 
 
 def _counts(most: int) -> Iterator[int]:
-    """Yield 1, 2, 4, ... and the last one."""
+    """Yield 1, 2, 4, ... below `most`, then `most`."""
     count = 1
     while count < most:
         yield count
@@ -171,7 +171,7 @@ def _counts(most: int) -> Iterator[int]:
 
 
 def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
-    """Return a row of all micro-batches with its difference from the large batch's gradient; other rows as they are."""
+    """Add the difference from the large batch's gradient to a row of all micro-batches; return other rows unchanged."""
     if row.micro_batches != count:
         return row
     same = mean.view(np.uint32) == large.view(np.uint32)
@@ -184,7 +184,7 @@ def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> 
 
 
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
-    """Return the ways as formats and accumulators.
+    """Return the ways of adding with their formats and accumulators as objects, after checking them.
 
     Raises:
       TypeError, ValueError: `ways` is not a dict of pairs, or has a reserved name.
@@ -207,7 +207,7 @@ def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
 
 
 def _checked_weights(weights: Any, count: int) -> Array:
-    """Return weights as float64 (micro-batches,)."""
+    """Return the micro-batches' weights as a float64 array, after checking their number and signs."""
     if weights is None:
         return np.ones(count)
     try:
@@ -225,7 +225,7 @@ def _checked_weights(weights: Any, count: int) -> Array:
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Return gradients of micro-batches (micro-batches, elements), of the large batch (elements,), and sizes."""
+    """Return a model's gradients (for each micro-batch, and for all as one batch), and the micro-batches' sizes."""
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
 
     refuse_swapped(model, batches, loss)
@@ -257,7 +257,7 @@ def _gradient(model: Any, batch: Any, function: Any) -> Array:
 
 
 def _leaves(batch: Any) -> list[Any]:
-    """Return the tensors of a batch."""
+    """Return the tensors in a batch, which may be nested dicts, tuples and lists."""
     if isinstance(batch, Mapping):
         return [leaf for value in batch.values() for leaf in _leaves(value)]
     if isinstance(batch, (tuple, list)):
@@ -266,7 +266,7 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def _size(batch: Any) -> int:
-    """Return the size of the first axis of a batch.
+    """Return the number of examples of a batch: the size of the first axis.
 
     Raises:
       TypeError: it holds no tensor with an axis.
@@ -278,7 +278,7 @@ def _size(batch: Any) -> int:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Return micro-batches as one large batch, along the first axis."""
+    """Return the micro-batches concatenated along the first axis as one batch."""
     import torch
 
     first = batches[0]

@@ -13,7 +13,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnAccumulation(Protocol):
-    """The parts of an `AccumulationReport` that are drawn."""
+    """The attributes of an `AccumulationReport` that the figure reads."""
 
     @property
     def ways(self) -> tuple[str, ...]: ...

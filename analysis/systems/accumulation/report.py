@@ -78,7 +78,7 @@ class AccumulationReport(SavedReport):
         return max(row.micro_batches for row in self.rows)
 
     def of(self, way: str) -> tuple[AccumulationRow, ...]:
-        """Return rows of a way, from few to many micro-batches.
+        """Return the rows of a way, by ascending number of micro-batches.
 
         Raises:
           ValueError: there is no such way.
@@ -102,19 +102,19 @@ class AccumulationReport(SavedReport):
         return {"elements": self.elements, "divide": self.divide, "rows": rows}
 
     def __str__(self) -> str:
-        """Return the error of each way with all micro-batches."""
+        """Return a text with the error of each way over all micro-batches."""
         head = f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')} of "
         head += f"{plural(self.elements, 'element')}"
         width = max(map(len, self.ways))
         return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])
 
     def _repr_html_(self) -> str:
-        """Return the same as a table in HTML."""
+        """Return the error of each way over all micro-batches as an HTML table."""
         return html_table(["way", "relative error"], ([way, _words(self.final(way))] for way in self.ways))
 
 
 def _words(row: AccumulationRow) -> str:
-    """Return a row as a clause."""
+    """Return a row's metrics as a clause."""
     if row.overflowed:
         return f"{percent(row.overflowed)} of the elements overflowed"
     said = f"relative error {row.relative_error:.2g}"
@@ -127,7 +127,7 @@ def _words(row: AccumulationRow) -> str:
 
 
 def accumulation_row(way: str, count: int, mean: Array, before: Array | None, terms: tuple[Array, Array]) -> Any:
-    """Return the row of a mean gradient.
+    """Compare the mean gradient of the first micro-batches with its float64 mean, and return the row.
 
     Args:
       way, count: name of the way, and number of micro-batches.

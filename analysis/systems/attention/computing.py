@@ -60,7 +60,7 @@ class Traced(NamedTuple):
 
 
 class Float:
-    """Arithmetic on float32 arrays whose values a format holds, each result rounded once to it."""
+    """Arithmetic on float32 arrays that hold values of a format; each result is rounded to the format once."""
 
     def __init__(self, fmt: Format) -> None:
         self.fmt = fmt
@@ -70,7 +70,7 @@ class Float:
         return decode(encode(x, self.fmt), self.fmt, np.float32)
 
     def _apply(self, operation: Any, a: Array, b: Array) -> Array:
-        """Return the result of an operation on the broadcast operands."""
+        """Return an operation's result on two arrays, broadcast against each other and rounded once."""
         shape = np.broadcast_shapes(a.shape, b.shape)
         left, right = (encode(np.ascontiguousarray(np.broadcast_to(x, shape)), FP32) for x in (a, b))
         return decode(operation(left, right, fmt=FP32, out_fmt=self.fmt), self.fmt, np.float32)
@@ -105,7 +105,7 @@ class Float:
 
 
 def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
-    """Return keys or values (tokens, channels) after storage in a cache, float32; without a cache unchanged."""
+    """Return keys or values (tokens, channels) as they are read back from a cache; unchanged without a cache."""
     if cache is None:
         return x
     scaling = cache.scaling(scales)
@@ -116,14 +116,14 @@ def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
 
 
 class AttentionOperand(NamedTuple):
-    """One of q, k and v as products read it: values that the input format holds, and the scale that multiplies them."""
+    """One of q, k and v as products read it: values in the input format, and the scale to multiply them by."""
 
     values: Array
     scale: np.float32
 
 
 def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand]:
-    """Return q, k and v after the cache, rounded to the input format, each with one scale for the head or none."""
+    """Return q, k and v of a head, cached if the recipe says so, and rounded to the input format with their scales."""
     keys, values = head.k, head.v
     if recipe.cache is not None:
         keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)
@@ -133,7 +133,7 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, Att
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
-    """Return one of q, k and v rounded to the input format."""
+    """Return one of q, k and v, divided by a scale if the recipe says so, and rounded to the input format."""
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:
         return AttentionOperand(np.asarray(quantize(x, recipe.inputs)), np.float32(1))
@@ -145,7 +145,7 @@ def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
 
 
 def attend(head: Head, recipe: AttentionRecipe) -> Traced:
-    """Return the attention of one head with every rounding of a recipe."""
+    """Compute the attention of one head, with every rounding of a recipe."""
     q, k, v = operands(head, recipe)
     scores = Float(recipe.scores)  # type: ignore[arg-type]
     raw = scores.round(_product(q.values, k.values.T, recipe.inputs, recipe.inputs, recipe))
@@ -173,7 +173,7 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
 
 
 def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
-    """Return outputs, weights and ones: softmax first, then the product with values."""
+    """Apply softmax to whole rows, then multiply by v; return outputs, rounded weights, and divisors of 1."""
     softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     shifted = softmax.subtract(scores, _finite(scores.max(axis=-1, keepdims=True)))
     exponentials = softmax.exp(shifted)
@@ -188,7 +188,7 @@ def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
 
 
 def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
-    """Return outputs, weights relative to the last maximum, and sums: blocks of keys with a running maximum."""
+    """Process blocks of keys with a running maximum; return outputs, weights before division, and their divisors."""
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     queries, keys = scores.shape
@@ -219,7 +219,7 @@ def _finite(maximum: Any) -> Any:
 
 
 def exact_attention(head: Head) -> tuple[Doubles, Doubles]:
-    """Return outputs (queries, dv) and probabilities (queries, keys) of a head in float64."""
+    """Compute the outputs (queries, dv) and probabilities (queries, keys) of a head in float64."""
     scores = (head.q @ head.k.T) * head.scale
     if head.mask is not None:
         scores = scores + head.mask

@@ -13,7 +13,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 class DrawnAttention(Protocol):
-    """The parts of a report that a figure shows: `AttentionReport`."""
+    """The attributes of an `AttentionReport` that the figure reads."""
 
     @property
     def row_errors(self) -> Any: ...
@@ -22,7 +22,7 @@ class DrawnAttention(Protocol):
 
 
 class DrawnUnderflow(Protocol):
-    """The parts of a report that a figure shows: `WeightUnderflow`."""
+    """The attributes of a `WeightUnderflow` that the figure reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -33,7 +33,7 @@ class DrawnUnderflow(Protocol):
 
 
 class DrawnCaches(Protocol):
-    """The parts of a report that a figure shows: `CacheReport`."""
+    """The attributes of a `CacheReport` that the figure reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -63,7 +63,7 @@ def attention_axes(report: DrawnAttention, ax: Any = None) -> Any:
 
 
 def underflow_axes(report: DrawnUnderflow, ax: Any = None) -> Any:
-    """Draw the law as a line, the measured shares as points, and the sum that is lost."""
+    """Draw shares against the spread: weights rounded to 0 (the law as a line, measured as points), and lost mass."""
     rows = list(report.rows)
     spreads = [row.spread for row in rows]
     with figure_style():
@@ -83,7 +83,7 @@ def underflow_axes(report: DrawnUnderflow, ax: Any = None) -> Any:
 
 
 def cache_axes(report: DrawnCaches, ax: Any = None) -> Any:
-    """Draw the output error of each cache as a bar, with its bits."""
+    """Draw the output error of each cache as a bar, labelled with its bits per value."""
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 0.6 + 0.27 * len(rows))

@@ -16,7 +16,7 @@ from fpsim.errors import shown
 def heads_of(
     q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None
 ) -> tuple[list[Head], tuple[int, ...]]:
-    """Return the heads of q, each with its keys and values, and the shape of the axes before (queries, d)."""
+    """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d)."""
     names = dict(zip("qkv", (q, k, v), strict=True))
     arrays = {name: float_array(without_gradient(x), name)[0].astype(np.float64) for name, x in names.items()}
     for name, x in arrays.items():

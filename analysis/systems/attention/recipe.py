@@ -22,7 +22,7 @@ PARTS = ("inputs", "scores", "softmax", "probabilities", "unnormalised", "output
 
 @dataclass(frozen=True)
 class KVCache:
-    """A way to store keys and values: a format, and the elements that share a scale.
+    """A way to store keys and values: their format, and which elements share a scale.
 
     Attributes:
       fmt: a float format, or a symmetric integer format such as "int8" and "int4".
@@ -59,7 +59,7 @@ class KVCache:
             raise ValueError(f"{self.fmt.name} needs scales; got 'none'. Take scales='token', for example.")
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the scaling of an array (tokens, channels); None for no scale."""
+        """Return the scaling of an array (tokens, channels) for a name such as "token"; None for "none"."""
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 
@@ -160,7 +160,7 @@ class AttentionRecipe:
 
 
 def _accumulate(value: Any) -> MatrixUnit | Accumulator:
-    """Return a unit or an accumulator; the name of a format stands for fused multiply-adds in it."""
+    """Return a unit or an accumulator by its name; a format's name stands for fused multiply-adds in that format."""
     if isinstance(value, (MatrixUnit, Accumulator)):
         return value
     if isinstance(value, Format):

@@ -64,7 +64,7 @@ class AttentionFigures:
 
 @dataclass(frozen=True, eq=False)
 class AttentionReport:
-    """An attention in the formats of a recipe.
+    """The result of an attention in a recipe's formats, and its errors.
 
     Attributes:
       figures: an AttentionFigures.
@@ -84,7 +84,7 @@ class AttentionReport:
     row_errors: Array = field(repr=False)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a metric by its name."""
+        """Return a metric of `figures` by its name."""
         if name in AttentionFigures.__dataclass_fields__:
             return getattr(self.figures, name)
         names = ", ".join(AttentionFigures.__dataclass_fields__)

@@ -14,7 +14,7 @@ from fpsim.formats.named import Format
 
 
 class HeadSums:
-    """Sums over heads behind the figures of a report."""
+    """Running sums over the heads of an attention, from which the metrics of a report follow."""
 
     def __init__(self, recipe: AttentionRecipe) -> None:
         self.recipe = recipe
@@ -31,7 +31,7 @@ class HeadSums:
         self.ulps: list[Array] = []
 
     def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
-        """Add one head."""
+        """Add the errors of one head, compared with its float64 reference."""
         recipe, (exact, weights) = self.recipe, reference
         error = result.output.astype(np.float64) - exact
         rounded = [x.values.astype(np.float64) * x.scale for x in operands(head, recipe)]
@@ -70,7 +70,7 @@ class HeadSums:
         self.ulps.append(ulps.mean(axis=-1))
 
     def figures(self) -> AttentionFigures:
-        """Return the figures of all heads."""
+        """Return the metrics over all heads that were added."""
         norm = math.sqrt(self.squares)
         repeated, ulps = np.concatenate(self.repeated), np.concatenate(self.ulps)
         resolutions = np.concatenate(self.resolutions)

@@ -12,7 +12,7 @@ from fpsim.sums.accumulators import Pairwise, Sequential
 
 
 def ring(x: Any) -> np.ndarray:
-    """Return the sums over ranks of x (ranks, n), float32, around a ring that rounds each hop to BF16.
+    """Add the rows of x (ranks, n) as an all-reduce around a ring does, rounding to BF16 after each hop.
 
     The elements are split into one part for each rank; the sum of part p begins at rank p.
     """
@@ -23,5 +23,5 @@ def ring(x: Any) -> np.ndarray:
 
 
 def tree(x: Any) -> np.ndarray:
-    """Return the sums over ranks of x (ranks, n), float32, by a binary tree: each addition is rounded to BF16."""
+    """Add the rows of x (ranks, n) by a binary tree, rounding each sum to BF16."""
     return np.asarray(total(x, accumulate=Pairwise(BF16), axis=0), np.float32)

@@ -91,7 +91,7 @@ def _key(claim: Claim) -> str:
 
 
 def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str, ClaimResult]:
-    """Return the results that a folder holds."""
+    """Return the finished results in a folder that are still valid for the chosen claims."""
     results = {}
     for claim in chosen:
         cell = cells.finished.get(keys[claim.name])
@@ -102,7 +102,7 @@ def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str,
 
 
 def _cell(result: ClaimResult, key: str) -> SweepCell:
-    """Return the line that a folder keeps of a result."""
+    """Return a result as the line that the folder stores."""
     point = {"claim": result.name}
     if result.error:
         return SweepCell(key, point, None, result.error)
@@ -110,7 +110,7 @@ def _cell(result: ClaimResult, key: str) -> SweepCell:
 
 
 def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -> Iterable[ClaimResult]:
-    """Run experiments, and yield results as they are finished."""
+    """Run the missing experiments, and yield each result when it is finished."""
     names = [claim.name for claim in missing]
     results = run_over(names, _figures, workers=1 if len(names) < 2 else workers)
     with closing(results), bar("claims") if progress is None else nullcontext(progress) as report:
@@ -124,7 +124,7 @@ def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -
 
 
 def _figures(name: str) -> dict[str, Any]:
-    """Return the figures of a claim's experiment, as plain numbers and strings, and its seconds."""
+    """Run a claim's experiment; return its figures as plain numbers and strings, and the seconds that it took."""
     experiment = CLAIMS[name].experiment
     if experiment is None:
         raise ValueError(f"a claim to run must have an experiment; got {name!r}.")

@@ -25,7 +25,7 @@ class OrderedLayers:
         self.fmt, self.slices = fmt, slices
 
     def rounded(self, x: Any) -> Floats:
-        """Return values in the network's format."""
+        """Return x rounded to the network's format."""
         return np.asarray(quantize(np.asarray(x, np.float32), self.fmt), np.float32)
 
     def product(self, x: Floats, weights: Floats) -> Floats:
@@ -37,11 +37,11 @@ class OrderedLayers:
         return self.rounded(reduce(np.add, sums))
 
     def normed(self, x: Floats) -> Floats:
-        """Return rows scaled to a root mean square of 1."""
+        """Return x with each row scaled to a root mean square of 1."""
         return self.rounded(x / np.sqrt(np.square(x, dtype=np.float32).mean(axis=1, keepdims=True)))
 
     def log_probabilities(self, layers: int) -> Floats:
-        """Return log-probabilities (32, 256) after that number of layers, float64."""
+        """Return log-probabilities (32, 256) of a network with that number of layers, in float64."""
         rng = np.random.default_rng(0)
 
         def weights(rows: int, columns: int) -> Floats:

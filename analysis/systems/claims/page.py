@@ -40,7 +40,7 @@ here" and ends with exit code 1.
 
 
 def markdown_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of rows, which are as `ClaimResult.to_dict` returns them."""
+    """Return the page of claims in Markdown; rows are as `ClaimResult.to_dict` returns them."""
     verdicts = [row["verdict"] for row in rows]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     parts = [INTRO, f"{len(rows)} claims: {counts}.\n"]
@@ -57,7 +57,7 @@ def markdown_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """Return a row of the table."""
+    """Return a claim's row as a line of the Markdown table."""
     names = ("number", "name", "claim", "source", "kind", "setup", "figures", "verdict", "reason")
     cells = [str(row[name]).replace("|", "\\|").replace("\n", " ") for name in names]
     return f"| {' | '.join(cells)} |"

@@ -9,7 +9,7 @@ STEPS = 120  # of float32 training before the probed batch
 
 
 class ProbedGradient(NamedTuple):
-    """Relative error and cosine of the linear layers' weight gradients against float32."""
+    """Relative error and cosine of a recipe's weight gradients, compared with float32's."""
 
     error: float
     cosine: float

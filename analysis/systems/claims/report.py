@@ -23,7 +23,7 @@ DIFFERS, FAILED = "differs here", "failed"
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim with the figures of its experiment.
+    """A claim with the results of its experiment.
 
     Attributes:
       claim: the row of the catalogue.
@@ -191,7 +191,7 @@ class ClaimsReport:
 
 
 def _text(figure: Figure) -> str:
-    """Return a figure with four significant digits."""
+    """Return a figure as text with four significant digits."""
     if isinstance(figure, bool):
         return "yes" if figure else "no"
     if isinstance(figure, float) and figure == int(figure) and abs(figure) < 1e6 if _finite(figure) else False:
@@ -207,5 +207,5 @@ def _finite(figure: Figure) -> bool:
 
 
 def _range(expected: Any) -> str:
-    """Return an expected value or interval as text."""
+    """Return an expected value, or the ends of an interval, as text."""
     return f"{expected[0]:.4g} to {expected[1]:.4g}" if isinstance(expected, tuple) else str(expected)

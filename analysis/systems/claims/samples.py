@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def normal(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
-    """Return N(0, 1) values in float32, of a seed.
+    """Return an array of this shape of N(0, 1) values in float32, drawn from a seed.
 
     Example:
       >>> from fpsim.analysis.systems.claims.samples import normal
@@ -22,12 +22,12 @@ def normal(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
 
 
 def wide(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return an array of floats of any dtype in float64."""
+    """Return an array of any float dtype as float64."""
     return np.asarray(x).astype(np.float64)
 
 
 def relative_error(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return |values - reference| / |reference|, of Frobenius norms in float64.
+    """Return the Frobenius norm of values - reference, divided by that of the reference.
 
     Example:
       >>> from fpsim.analysis.systems.claims.samples import relative_error

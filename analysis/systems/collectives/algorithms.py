@@ -22,14 +22,14 @@ NODE = 8  # ranks of a node in two_level: the GPUs of one server
 
 
 class BufferSpan(NamedTuple):
-    """A part of the buffer, of elements start .. stop."""
+    """A range of elements of the buffer, from `start` up to but without `stop`."""
 
     start: int
     stop: int
 
 
 class RingBuffer(NamedTuple):
-    """A part of the buffer that travels around a ring, in one chunk for each rank.
+    """A part of the buffer that a ring reduces in turn, divided into one chunk for each rank.
 
     Attributes:
       edges: the first element of each chunk, then the end of the last one: ranks + 1 numbers.
@@ -43,7 +43,7 @@ class RingBuffer(NamedTuple):
 
 
 def split(span: BufferSpan, parts: int) -> list[BufferSpan]:
-    """Return parts of a span whose sizes differ by at most one, the longer ones first, as in numpy.array_split.
+    """Divide a span into parts whose sizes differ by at most one, the longer ones first, as numpy.array_split does.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import BufferSpan, split
@@ -111,7 +111,7 @@ class Ring:
         return buffers
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of one chunk."""
+        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
@@ -125,7 +125,7 @@ class Ring:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of an element where the collective reduces a part of a buffer."""
+        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
@@ -156,7 +156,7 @@ class ReductionTree:
         """Accept any number of ranks."""
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span that are reduced in one order each."""
+        """Return the parts of a span, each with the order in which contributions to all its elements are added."""
         if self.shape == "binomial":
             return [(span, halves(0, ranks))]
         second = (lambda i: (i - 1) % ranks) if ranks % 2 else (lambda i: ranks - 1 - i)
@@ -164,15 +164,15 @@ class ReductionTree:
         return list(zip(split(span, 2), trees, strict=True))
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of one chunk."""
+        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
         return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of an element where the collective reduces a part of a buffer."""
+        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
         return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
 
 
@@ -200,22 +200,22 @@ class RecursiveHalving:
             )
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of one chunk."""
+        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
         power = 1 << (ranks.bit_length() - 1)
         pairs = ranks - power
         folded = [*(Hops([2 * i, 2 * i + 1]) for i in range(pairs)), *range(2 * pairs, ranks)]
         return distances(folded)
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span that are reduced in one order each."""
+        """Return the parts of a span, each with the order in which contributions to all its elements are added."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of an element where the collective reduces a part of a buffer."""
+        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
         return self.owned(0, ranks)
 
 
@@ -235,19 +235,19 @@ class Direct:
         """Accept any number of ranks."""
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of one chunk."""
+        """Return the order of additions for a chunk that a rank owns after a reduce-scatter."""
         return ExactSum(range(ranks))
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span that are reduced in one order each."""
+        """Return the parts of a span, each with the order in which contributions to all its elements are added."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of an element where the collective reduces a part of a buffer."""
+        """Return the order of additions for an element if the collective reduces only a span of the buffer."""
         return self.owned(0, ranks)
 
 
@@ -305,7 +305,7 @@ class TwoLevel:
             part.check(count)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which contributions to an element are added; see `Ring.order`."""
+        """Return the order in which the ranks' contributions to an element are added; see `Ring.order`."""
         node = self.node(ranks)
         shards = split(BufferSpan(0, size), node)
         shard = next(i for i, span in enumerate(shards) if span.start <= element < span.stop)
@@ -321,7 +321,7 @@ NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 
 def _flat(name: str, value: Any) -> Flat:
-    """Return an algorithm of one level, by its name or as it is."""
+    """Return an algorithm for one level of `TwoLevel`, given by its name or as an object."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return value
     if not isinstance(value, str) or value not in FLAT:
@@ -330,7 +330,7 @@ def _flat(name: str, value: Any) -> Flat:
 
 
 def algorithm_of(value: Any) -> Algorithm:
-    """Return an algorithm by its name; an algorithm is returned as it is.
+    """Return the algorithm of that name; an algorithm is returned as it is.
 
     Raises:
       ValueError: another name.
@@ -350,7 +350,7 @@ def algorithm_of(value: Any) -> Algorithm:
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """Return an algorithm's name, with the fields that differ from the default.
+    """Return an algorithm's name, followed by the fields that differ from their defaults.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import Ring, name_of
@@ -383,5 +383,5 @@ def _brief(value: Any) -> str:
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return the number of ranks whose contributions are read repeatedly before others are: those of a node."""
+    """Return the number of ranks whose contributions are read repeatedly together: those of a node, or else 1."""
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

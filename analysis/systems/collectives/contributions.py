@@ -19,7 +19,7 @@ MOST_RANKS = 1 << 20
 
 
 class CodeRows(Protocol):
-    """Rows of codes that a reduction adds: contributions of ranks, or sums of nodes."""
+    """The rows of codes that a reduction adds: one for each rank, or one for each node's sum."""
 
     @property
     def count(self) -> int:
@@ -88,7 +88,7 @@ class Source:
             raise ValueError("contributions must have one or more elements; got none.")
 
     def values(self, rank: int) -> Array:
-        """Return a rank's contribution, a flat array of floats."""
+        """Return a rank's contribution as a flat array of floats."""
         if rank in self._kept:
             self._kept.move_to_end(rank)
             return self._kept[rank]
@@ -110,7 +110,7 @@ class Source:
 
 
 class _Spilled(Sequence[Any]):
-    """Rows in a temporary file, which is removed when it is no longer read."""
+    """Arrays stored in a temporary file, which is removed when the object is."""
 
     def __init__(self, rows: list[Array], more: Iterator[Array], dtype: np.dtype[Any], size: int) -> None:
         with tempfile.TemporaryFile(prefix="fpsim-ranks-") as file:
@@ -130,7 +130,7 @@ class _Spilled(Sequence[Any]):
 
 
 def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
-    """Return the rows of an iterator for several reads: in memory, or in a temporary file where they are large."""
+    """Store an iterator's arrays so that they can be read repeatedly: in memory, or in a temporary file if large."""
     first, _ = float_array(next(rows, np.zeros(0)), "a contribution")
 
     def checked() -> Iterator[Array]:
@@ -153,7 +153,7 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
 
 
 class Contributions:
-    """Contributions as codes of the travelling format: rounded to it, and for a mean multiplied or divided first.
+    """The ranks' contributions as codes: rounded to the travelling format, and for a mean scaled first if so asked.
 
     Args:
       source: the values.
@@ -180,7 +180,7 @@ class Contributions:
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
-        """Return the codes of a rank's values, scaled for the mean where that comes before the sum."""
+        """Return the codes of a rank's values; for a mean, scaled if that happens before the sum."""
         adder = self._adder
         values = np.ascontiguousarray(values)
         codes = words(values) if exact else adder.rounded(values, rank, CAST)
@@ -188,7 +188,7 @@ class Contributions:
 
 
 class Permuted:
-    """The same rows in another order."""
+    """Rows of another object in a different order."""
 
     def __init__(self, rows: CodeRows, order: Sequence[int]) -> None:
         self._rows, self._order = rows, [int(i) for i in order]

@@ -21,7 +21,7 @@ MOST_CELLS = 1 << 24  # entries of a matrix (elements, ranks) whose rows are sum
 
 
 class Sums:
-    """Sums, each as two float64 numbers high + low; `lost` is 0 where these are exact, and NaN for infinite terms.
+    """Running exact sums, each held as two float64 numbers; `lost` is 0 where they hold it, and NaN after Inf or NaN.
 
     Args:
       size: number of sums.
@@ -33,7 +33,7 @@ class Sums:
         self._rows, self._waiting = np.empty((AT_ONCE, size), dtype), 0
 
     def next_row(self) -> Array:
-        """Return a row, which must be filled with terms before any other call."""
+        """Return an array that the caller must fill with terms before any other call; they are added later."""
         if self._waiting == AT_ONCE:
             self.flush()
         self._waiting += 1
@@ -41,7 +41,7 @@ class Sums:
         return row
 
     def flush(self) -> None:
-        """Add the rows that were filled since the last call."""
+        """Add the filled rows to the sums."""
         rows, self._waiting = self._rows[: self._waiting], 0
         add_rows = add_rows_kernel()
 
@@ -54,7 +54,7 @@ class Sums:
             over_spans(self.high.size, work, weight=len(rows))
 
     def to_odd(self) -> Array:
-        """Return the sums as float64, rounded to odd, so that a later rounding has the result of the exact sums."""
+        """Return the sums as float64, rounded to odd, so that rounding them again gives the rounded exact sums."""
         self.flush()
         bits = np.empty(self.high.size, np.uint64)
         round_to_odd_kernel()(self.high, self.low, bits)
@@ -62,7 +62,7 @@ class Sums:
 
 
 def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, stop: int) -> Array:
-    """Return the codes of exact sums of rows, rounded once.
+    """Add rows exactly, round each sum once, and return the codes.
 
     Args:
       rows, members: the rows, and the indices of those that are added.
@@ -91,7 +91,7 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
 
 
 def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array, accumulate: Exact) -> Array:
-    """Return codes of exact sums of some elements, by fp.sum over a matrix of a few elements and all rows."""
+    """Return the codes of exact sums of chosen elements, by `fp.sum` on a few elements of all rows at a time."""
     step = max(1, MOST_CELLS // len(members))
     parts = []
     for first in range(0, len(chosen), step):

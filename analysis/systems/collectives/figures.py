@@ -20,7 +20,7 @@ class DrawnCollective(Protocol):
 
 
 class DrawnReport(Protocol):
-    """The parts of a report that a figure shows: `CollectiveReport`."""
+    """The attributes of a `CollectiveReport` that the figure reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -33,7 +33,7 @@ class DrawnReport(Protocol):
 
 
 class DrawnGrowth(Protocol):
-    """The parts of a report that a figure shows: `CollectiveGrowth`."""
+    """The attributes of a `CollectiveGrowth` that the figure reads."""
 
     @property
     def algorithms(self) -> tuple[str, ...]: ...
@@ -73,7 +73,7 @@ def report_axes(report: DrawnReport, ax: Any = None) -> Any:
 
 
 def growth_axes(growth: DrawnGrowth, ax: Any = None) -> Any:
-    """Draw a curve for each algorithm, with its name at the end."""
+    """Draw the error of each algorithm against the number of ranks, with the name at the end of its curve."""
     with figure_style():
         ax = axes_of(ax, 2.9)
         ends = []

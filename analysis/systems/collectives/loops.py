@@ -25,7 +25,7 @@ BLOCK = 512  # elements whose sums stay in the fastest cache while rows are adde
 
 @inner_loop
 def add_row(row: Any, high: Any, errors: Any) -> Any:
-    """Add a row to the high parts and store the errors of these additions; return 0 if all of them are 0."""
+    """Add a row to the sums' high parts, and store the errors of these additions; return 0 if all errors are 0."""
     rest = u64(0)
     for i in range(row.size):
         total, error = exact_pair(high[i], f64(row[i]))
@@ -36,7 +36,7 @@ def add_row(row: Any, high: Any, errors: Any) -> Any:
 
 @inner_loop
 def add_errors(errors: Any, low: Any, lost: Any) -> None:
-    """Add errors to the low parts, and the magnitudes of the rounding errors to `lost`."""
+    """Add stored errors to the sums' low parts, and the magnitudes of these additions' own errors to `lost`."""
     for i in range(low.size):
         rest, missing = exact_pair(low[i], errors[i])
         low[i] = rest
@@ -45,7 +45,7 @@ def add_errors(errors: Any, low: Any, lost: Any) -> None:
 
 @cache
 def add_rows_kernel() -> Any:
-    """Return the loop `(rows, high, low, lost)` that adds rows of floats to high + low; lost is 0 if that is exact."""
+    """Return the compiled loop `(rows, high, low, lost)` that adds rows of floats to high + low; lost is 0 if exact."""
 
     def add_rows(rows: Any, high: Any, low: Any, lost: Any) -> None:
         errors = np.empty(BLOCK, np.float64)
@@ -61,7 +61,7 @@ def add_rows_kernel() -> Any:
 
 @cache
 def round_to_odd_kernel() -> Any:
-    """Return the loop `(high, low, result)`: high + low as one float64, with its last bit set where that is inexact."""
+    """Return the compiled loop `(high, low, result)` that rounds high + low to odd as one float64."""
 
     def round_to_odd(high: Any, low: Any, bits: Any) -> None:
         for i in range(high.size):

@@ -28,7 +28,7 @@ class ExactSum(tuple[Any, ...]):
 
 
 def first_rank(order: Order) -> int:
-    """Return the first rank of a sum's order.
+    """Return the rank whose contribution a sum begins with.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
@@ -41,7 +41,7 @@ def first_rank(order: Order) -> int:
 
 
 def ranks_in(order: Order) -> Iterator[int]:
-    """Iterate over the ranks of an order, in the order in which they are read."""
+    """Iterate over the ranks in an order, in the sequence in which their contributions are read."""
     if isinstance(order, int):
         yield order
         return
@@ -50,14 +50,14 @@ def ranks_in(order: Order) -> Iterator[int]:
 
 
 def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
-    """Return an order in which another order, such as that of a node of several ranks, replaces each rank."""
+    """Return an order in which each rank is replaced by another order, `leaf` of it, such as that of a node."""
     if isinstance(order, int):
         return leaf(order)
     return type(order)(substituted(operand, leaf) for operand in order)
 
 
 def rotated(ranks: Sequence[int], first: int) -> Hops:
-    """Return the hops around a ring, starting at a position of the ring."""
+    """Return the order of hops around a ring that begins at position `first` of the ring."""
     return Hops([*ranks[first:], *ranks[:first]])
 
 

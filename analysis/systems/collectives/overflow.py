@@ -25,17 +25,17 @@ class CollectiveOverflowError(OverflowError, ValueError):
 
 
 class _Beyond(Exception):
-    """Raised with the clause that names the addition whose sum left the range."""
+    """Raised when a sum leaves the format's range, with a clause that names the addition."""
 
 
 class _Elements(NamedTuple):
-    """One element of every rank's contribution, as codes."""
+    """The codes of one element of the buffer, one for each rank."""
 
     codes: Array
     ranks: list[int]
 
     def of(self, rank: int) -> Array:
-        """Return the code of a rank, an array (1,)."""
+        """Return the code of a rank's contribution as an array (1,)."""
         return self.codes[rank : rank + 1]
 
 
@@ -91,7 +91,7 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 
 
 def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum of one element, or raise where it is no longer finite."""
+    """Return the sum of one element in an order; raise _Beyond at the first addition whose result is not finite."""
     if isinstance(order, int):
         return elements.of(order)
     if not isinstance(order, Hops):
@@ -113,7 +113,7 @@ def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return the sum of several operands on one rank, or raise where it is not finite."""
+    """Return the sum of operands that one rank adds; raise _Beyond if it is not finite."""
     operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:
@@ -127,5 +127,5 @@ def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
 
 
 def _finite(codes: Any, adder: Adder) -> bool:
-    """Return whether codes are finite and no overflow was seen."""
+    """Return whether all codes are finite and the adder saw no overflow."""
     return not adder.overflowed and bool(np.isfinite(decode(codes, adder.fmt, np.float64)).all())

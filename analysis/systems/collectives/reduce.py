@@ -47,7 +47,7 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 
 
 class NodeSums:
-    """Rows that are the sums of nodes, each shard added in the order of the rank that owns it."""
+    """Rows of codes, each the sum of a node; each shard is added in the order of the rank that owns it."""
 
     def __init__(self, rows: CodeRows, algorithm: TwoLevel, adder: Adder) -> None:
         self._rows, self._adder = rows, adder
@@ -70,7 +70,7 @@ class NodeSums:
 
 
 def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
-    """Return the codes of the sum of all rows, each of `spans` reduced as a buffer of its own."""
+    """Return the codes of the sum of all rows, where each of `spans` is reduced like a separate buffer."""
     sums = np.empty(rows.size, adder.fmt.storage)
     assert not isinstance(algorithm, TwoLevel)
     if isinstance(algorithm, Ring):
@@ -84,7 +84,7 @@ def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[Buf
 
 
 def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total: Array, node: int) -> None:
-    """Write the sums of rings into `total`, in two turns over the positions of the rings.
+    """Write the sums that rings compute into `total`, in two passes over the positions of the rings.
 
     The sum of a chunk begins at one position. Its hops from there to the last position belong to the first turn, and
     those from position 0 on to the second. So each position adds one contiguous part at once (two if `first` is not 0).
@@ -110,7 +110,7 @@ def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
 
 
 def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
-    """Return the codes of a sum in an order, over a span of the buffer; the array may belong to the rows.
+    """Return the codes of the rows' sum in an order, over a span of the buffer; do not change the array.
 
     Args:
       order: an order of rows, as `Ring.order` returns it.
@@ -135,7 +135,7 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
 
 
 def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
-    """Return the sum of all rows on one rank: exact, or in the accumulation format in ascending order."""
+    """Return the sum of rows that one rank adds: exact, or in the accumulation format in ascending order."""
     if adder.accumulate is None:
         return exact_reduce(rows, adder, members, span.start, span.stop)
     total = rows.row(members[0], span.start, span.stop)

@@ -18,7 +18,7 @@ from fpsim.errors import require_word
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """The error of one algorithm's sums, against the exact ones.
+    """The error of the sums of one algorithm, compared with the exact sums.
 
     Attributes:
       algorithm: name of the algorithm, with the accumulation format if it has one.

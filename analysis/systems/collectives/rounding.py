@@ -72,12 +72,12 @@ class Adder:
         self.watches = not (self.fmt.has_infinity or self.fmt.has_nan)
 
     def options(self, rank: int, rounding: int) -> dict[str, Any]:
-        """Return the keywords of a rounding to `fmt`."""
+        """Return the keywords of `fp.encode` for a rounding to `fmt`, with the seed of that rounding."""
         seed = None if self._options.seed is None else step_seed(self._options.seed, rank, rounding)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
 
     def add_into(self, total: Array, codes: Array, start: int, size: int, rank: int) -> None:
-        """Add codes to a total in place, with one rounding (two with an accumulation format).
+        """Add codes to a total in place, rounding once (twice with an accumulation format).
 
         Args:
           total, codes: elements of the buffer from `start` on.

@@ -159,7 +159,7 @@ def growth(
 
 
 def _integers(ranks: Any) -> list[Any]:
-    """Return numbers of ranks as a list."""
+    """Return the numbers of ranks as a list of Python integers, after checking them."""
     numbers = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
     if not numbers:
         raise ValueError("ranks must hold one or more numbers of ranks; got none.")
@@ -169,7 +169,7 @@ def _integers(ranks: Any) -> list[Any]:
 
 
 def _mean(codes: Array, adder: Adder, average: str | None, ranks: int) -> Array:
-    """Return sums divided by the number of ranks where the mean is taken after the sum, else the sums."""
+    """Return sums divided by the number of ranks if the average is "divide_after", else unchanged."""
     return adder.scaled(codes, average, ranks, 0, AVERAGE) if average == "divide_after" else codes
 
 
@@ -206,14 +206,14 @@ def _error(codes: Array, exact: tuple[Array, Array], adder: Adder) -> Array:
 
 
 def _relative(error: Array, exact: Array) -> float:
-    """Return the norm of the finite errors / the norm of the exact sums there; NaN where that is 0."""
+    """Return the norm of the finite errors divided by that of the exact sums of these elements; NaN if that is 0."""
     known = np.isfinite(error)
     norm = float(np.linalg.norm(exact[known]))
     return float(np.linalg.norm(error[known])) / norm if norm else math.nan
 
 
 def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
-    """Return pairs of an algorithm and an accumulation format or None."""
+    """Return (algorithm, accumulation format or None) pairs, after checking that they suit the number of ranks."""
     if algorithms is None:
         chosen: list[Choice] = [
             choice for choice in EVERY if not (choice == "recursive_halving" and ranks & (ranks - 1))

@@ -52,7 +52,7 @@ class ChipRow:
         return {"chip": self.chip, "target": self.target, "capability": capability, **marks, **self.products}
 
     def mark(self, name: str) -> str:
-        """Return "yes", "with scales" (for operands with block scales only), or ""."""
+        """Return the table cell for a format: "yes", "with scales" if only with block scales, or ""."""
         return "yes" if name in self.operands else "with scales" if name in self.block_scaled else ""
 
 
@@ -141,7 +141,7 @@ def chips(recipe: Any = None, *, chip: str | None = None) -> ChipTable:
 
 
 def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
-    """Return the row of a chip whose units are known."""
+    """Return the table row of a chip whose matrix units are known."""
     mine = units(chip.arch)
     plain = {element for unit in mine if unit.scale is None for element in (unit.a.name, unit.b.name)}
     scaled = {element for unit in mine if unit.scale is not None for element in (unit.a.name, unit.b.name)}
@@ -154,7 +154,7 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 
 
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
-    """Return the name of the unit of a product on a chip, or of its fallback."""
+    """Return the name of the unit that computes a layer's product on a chip, or of the fallback."""
     from fpsim.recipes.chips import moved
 
     accumulator = linear.accumulator(product)
@@ -176,14 +176,14 @@ def _unit_of(linear: Any, product: str, chip: Chip) -> str:
 
 
 def _said(products: dict[str, str]) -> str:
-    """Return the products of a row as text; a unit that all share once."""
+    """Return a row's products and their units as text; a unit that all products share is named once."""
     if len(set(products.values())) == 1:
         return next(iter(products.values()))
     return "; ".join(f"{product}: {unit}" for product, unit in products.items())
 
 
 def _short(names: str) -> str:
-    """Return the first names of chips, and the number of the others."""
+    """Return the first names of chips as text, and how many others there are."""
     listed = names.split(", ")
     more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
     return ", ".join(listed[:SHOWN]) + more

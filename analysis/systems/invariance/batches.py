@@ -92,7 +92,7 @@ def batch_invariance(
 
 
 class _Runner:
-    """Makes batches of rows, calls the function, and returns the results of single rows."""
+    """A helper that makes batches of rows, calls the tested function, and returns the results of single rows."""
 
     def __init__(self, fn: Callable[[Any], Any], x: Any, rows: int, seed: int) -> None:
         self._fn, self._tensors = fn, is_torch(x)
@@ -106,7 +106,7 @@ class _Runner:
         self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
 
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
-        """Return the result of a row at an index of a batch; other: with other neighbours."""
+        """Return the result of a row at index `place` of a batch of `size` rows; other: with different neighbours."""
         indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
         batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]
         results, _ = float_array(as_array(without_gradient(self._fn(batch))), "the result")
@@ -115,7 +115,7 @@ class _Runner:
         return np.array(results[place])
 
     def threshold(self, low: int, high: int, results: list[Array]) -> int:
-        """Return the smallest size above `low` whose bits differ from `results`."""
+        """Find, by bisection, the smallest size above `low` with bits that differ from `results`, those at `low`."""
         while high - low > 1:
             middle = (low + high) // 2
             if _same([self.result(row, middle, 0) for row in range(self._rows)], results):
@@ -131,7 +131,7 @@ class _Runner:
 
 
 def _checked_sizes(batches: Any) -> list[int]:
-    """Return positive integers in ascending order, each once."""
+    """Return the batch sizes in ascending order without repetitions, after checking that they are positive integers."""
     sizes = [batches] if is_integer(batches) else list(batches) if isinstance(batches, (list, tuple, range)) else []
     if not sizes or any(not is_integer(size) or size < 1 for size in sizes):
         raise ValueError(f"batches must be positive integers, the numbers of rows; got {shown(batches)}.")
@@ -148,12 +148,12 @@ def _differing(a: Array, b: Array) -> float:
 
 
 def _same(a: list[Array], b: list[Array]) -> bool:
-    """Return whether the bits of all results are equal."""
+    """Return whether two lists of results have the same bits."""
     return all(_differing(x, y) == 0 for x, y in zip(a, b, strict=True))
 
 
 def _relative(a: list[Array], b: list[Array]) -> float:
-    """Return the norm of the differences / the norm of the second results, over finite elements."""
+    """Return the norm of the differences divided by the norm of b, over finite elements."""
     x, y = (np.concatenate([one.astype(np.float64).reshape(-1) for one in many]) for many in (a, b))
     known = np.isfinite(x) & np.isfinite(y)
     norm = float(np.linalg.norm(y[known]))

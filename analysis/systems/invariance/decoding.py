@@ -74,7 +74,7 @@ def decoding(
 
 
 def _log_softmax(logits: Any, name: str) -> Array:
-    """Return log-probabilities in float64."""
+    """Return the log-probabilities of logits in float64, after checking their shape."""
     array, _ = float_array(as_array(without_gradient(logits)), f"the logits of {name}")
     if array.ndim != 1 or array.size < 2:
         raise ValueError(f"{name} must return logits of shape (vocabulary,); got {array.shape}.")
@@ -147,7 +147,7 @@ class RandomDecoder:
         return self._logits
 
     def _next(self, token: int) -> Array:
-        """Return the logits after one more token."""
+        """Read one more token, and return the logits of the token after it."""
         x = self._embedding[token]
         for (qkv, out, up, down), cache in zip(self._blocks, self._caches, strict=True):
             q, k, v = np.split(self._times(_normed(x), qkv), 3)
@@ -158,12 +158,12 @@ class RandomDecoder:
         return self._times(_normed(x), self._head)
 
     def _times(self, x: Array, w: Array) -> Array:
-        """Return a product of x with a weight, rounded to the format, as a row of a batch."""
+        """Return the product of x with a weight, computed as a row of a batch and rounded to the format."""
         batch = np.repeat(self._round(x)[None], self._batch, axis=0)
         return self._round(np.asarray(self._product(batch, w), np.float32)[0])
 
     def _round(self, x: Array) -> Array:
-        """Return values rounded to the format."""
+        """Return x rounded to the format."""
         return np.asarray(quantize(x.astype(np.float32), self._fmt))
 
     def _attended(self, q: Array, cache: list[tuple[Array, Array]]) -> Array:

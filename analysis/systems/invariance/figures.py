@@ -13,7 +13,7 @@ MOST_NAMES = 24
 
 
 class DrawnBatches(Protocol):
-    """The parts of a report that a figure shows: `BatchInvariance`."""
+    """The attributes of a `BatchInvariance` that the figure reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
@@ -22,14 +22,14 @@ class DrawnBatches(Protocol):
 
 
 class DrawnDecoding(Protocol):
-    """The parts of a report that a figure shows: `DecodingReport`."""
+    """The attributes of a `DecodingReport` that the figure reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...
 
 
 class DrawnRuns(Protocol):
-    """The parts of a report that a figure shows: `RunComparison`."""
+    """The attributes of a `RunComparison` that the figure reads."""
 
     @property
     def rows(self) -> Sequence[Any]: ...

@@ -36,7 +36,7 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class BatchInvariance(SavedReport):
-    """A report that says whether the bits of a row depend on its batch.
+    """A report on whether the bits of a row depend on its batch.
 
     Attributes:
       rows: a BatchRow for each size, ascending.

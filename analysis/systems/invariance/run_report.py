@@ -169,7 +169,7 @@ class RunComparison(SavedReport):
         yield from self.notes
 
     def _repr_html_(self) -> str:
-        """Return the sentences, and a table of the first tensors that differ."""
+        """Return the report as HTML: its sentences, and a table of the first tensors that differ."""
         text = "".join(f"<p>{html.escape(line)}</p>" for line in self._lines())
         rows = [asdict(row).values() for row in self.rows if row.differs][:LISTED]
         return text + html_table([x.name for x in fields(TensorDifference)], rows)

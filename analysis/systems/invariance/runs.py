@@ -109,7 +109,7 @@ def compare_runs(
 
 
 def _run(x: Any, name: str) -> RunTensors:
-    """Return the tensors of a run."""
+    """Return the tensors of a run that is given as a recording, a log, a path or a mapping."""
     if isinstance(x, Recording):
         keys = list(dict.fromkeys([*(row.key for row in x), *x.operands]))
         return RunTensors(name, x.operands, {row.key: row for row in x}, keys, x.model)
@@ -144,7 +144,7 @@ def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
 
 
 def _renamed(run: RunTensors, rename: Any) -> RunTensors:
-    """Return a run whose layers have other names."""
+    """Return a run with its layers renamed by a mapping or a function."""
     if rename is None:
         return run
     if not callable(rename) and not isinstance(rename, Mapping):
@@ -158,14 +158,14 @@ def _renamed(run: RunTensors, rename: Any) -> RunTensors:
 
 
 def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
-    """Return a run with new keys."""
+    """Return a run whose keys (step, layer, tensor) are replaced by new ones."""
     arrays = {new(key): x for key, x in run.arrays.items()}
     rows = {new(key): row for key, row in run.rows.items()}
     return run._replace(arrays=arrays, rows=rows, keys=[new(key) for key in run.keys])
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with the step numbers of the first one, assigned in ascending order."""
+    """Return the second run with its step numbers replaced by those of the first, i-th for i-th."""
     mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}
@@ -173,7 +173,7 @@ def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
 
 
 def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
-    """Return the sentence that says why no tensor is in both runs."""
+    """Return the error message that the runs have no tensor in common, with a likely reason."""
     if not first.keys or not second.keys:
         empty = first.name if not first.keys else second.name
         return f"runs to compare must have tensors; {empty} has none."
@@ -194,18 +194,18 @@ def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
 
 
 def _listed(steps: list[int]) -> str:
-    """Return steps as a short text."""
+    """Return step numbers as a short text."""
     return ", ".join(map(str, steps)) if len(steps) < 4 else f"{steps[0]} to {steps[-1]}"
 
 
 def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
-    """Return the tensors of a run that the other run does not have, as strings."""
+    """Return the names of tensors that a run has and the other run does not have."""
     known = set(other.keys)
     return tuple(f"{step} {layer} {tensor}" for step, layer, tensor in run.keys if (step, layer, tensor) not in known)
 
 
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
-    """Return the difference of two arrays, by bits, or by values if their dtypes differ."""
+    """Compare two arrays of a tensor: by bits, or by values if their dtypes differ."""
     p, q = x.astype(np.float64), y.astype(np.float64)
     amax = _amax(p), _amax(q)
     if x.shape != y.shape:
@@ -232,7 +232,7 @@ def _amax(x: Array) -> float:
 
 
 class _Figures(NamedTuple):
-    """The statistics of a tensor."""
+    """The statistics of a tensor by which it is compared if its elements were not kept."""
 
     shape: tuple[int, ...]
     spread: RangeReport
@@ -251,7 +251,7 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 
 
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
-    """Return the difference of two tensors by their statistics."""
+    """Compare two tensors by their statistics."""
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:
         return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
@@ -270,7 +270,7 @@ def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorD
 def _logits(
     first: RunTensors, second: RunTensors, common: list[Key], layer: str | None
 ) -> tuple[str, Iterator[tuple[int, Array, Array]]]:
-    """Return the name of the tensor read as logits, and (step, first, second) of it as float64 (rows, classes)."""
+    """Return the logits' name, and an iterator of (step, first run's, second run's) in float64 (rows, classes)."""
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})
         hint = f" Did you mean {near!r}?" if near else ""
@@ -303,7 +303,7 @@ def _logits(
 def _pairs(
     chosen: Sequence[tuple[Key, ...]], first: RunTensors, second: RunTensors
 ) -> Iterator[tuple[int, Array, Array]]:
-    """Yield (step, first, second) of logits: a tensor, or the product of an input with the transpose of a weight."""
+    """Yield (step, first run's logits, second run's): a tensor, or the product of an input with a transposed weight."""
     for keys in chosen:
         x, y = (_matrix(run.arrays[keys[0]]) for run in (first, second))
         if len(keys) > 1:
@@ -313,19 +313,19 @@ def _pairs(
 
 
 def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
-    """Return whether a layer's input and weight can be multiplied."""
+    """Return whether a layer's input and weight have shapes that can be multiplied."""
     x, w = run.arrays[of_input], run.arrays[of_weight]
     return w.ndim == 2 and x.ndim >= 1 and x.shape[-1] == w.shape[1]
 
 
 def _matrix(x: Array) -> Array:
-    """Return an array as a float64 matrix."""
+    """Return an array as a float64 matrix of rows along the last axis."""
     values = float_array(x)[0].astype(np.float64)
     return values.reshape(-1, values.shape[-1] if values.ndim else 1)
 
 
 def _tokens(pairs: Iterable[tuple[int, Array, Array]]) -> tuple[float, list[TokenChange], int]:
-    """Return the mean KL, the rows whose largest logit has another index, and the number of rows."""
+    """Return the mean KL divergence, the rows in which the most likely token changes, and the number of rows."""
     divergences: list[Array] = []
     changes: list[TokenChange] = []
     count = 0

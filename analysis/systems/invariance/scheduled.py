@@ -21,7 +21,7 @@ Choice = Schedule | None | Callable[[int, int, int], Any]
 
 
 class ScheduledProduct:
-    """x @ w by a matrix unit, with the schedule that a rule chooses for the shape (m, n, k) of the call.
+    """A product x @ w by a matrix unit, whose schedule a rule chooses from the shape (m, n, k) of each call.
 
     Args:
       w: float array (k, n), or None where each call passes its own: `product(x, w)`.
@@ -58,12 +58,12 @@ class ScheduledProduct:
 
     @property
     def out_format(self) -> Any:
-        """Return `out_fmt`, by its old name."""
+        """Return `out_fmt`; this is its old name."""
         warn_renamed("ScheduledProduct.out_format", "ScheduledProduct.out_fmt")
         return self.out_fmt
 
     def chosen(self, m: int, n: int, k: int) -> tuple[MatrixUnit, Schedule]:
-        """Return the unit and the schedule for a shape."""
+        """Return the unit and the schedule that the rule chooses for a shape."""
         answer = self.choose(m, n, k) if callable(self.choose) else self.choose
         unit, schedule = answer if isinstance(answer, tuple) and len(answer) == 2 else (self.unit, answer)
         if schedule is not None and not isinstance(schedule, Schedule):
@@ -95,7 +95,7 @@ class ScheduledProduct:
 
 
 def _float_unit(unit: Any) -> MatrixUnit:
-    """Return a unit whose elements are floats."""
+    """Return the matrix unit of that name, after checking that its elements are floats."""
     float_unit = named_unit("unit", unit)
     if not isinstance(float_unit.a.fmt, Format):
         raise ValueError(f"unit must add floats, as sums of integers are exact; got {float_unit.name}.")

@@ -174,5 +174,5 @@ def _floats_in(torch: Any, output: Any) -> Iterator[Any]:
 
 
 def name_of_file(path: str | os.PathLike[str]) -> str:
-    """Return the name of a file in reports."""
+    """Return how reports name a file."""
     return Path(path).name

@@ -48,29 +48,29 @@ class Activation:
 def _kept(
     block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None
 ) -> Activation:  # fmt: skip
-    """Return an activation in a format; None is float32."""
+    """Return an activation that is kept in a format (None: float32) with its scaling."""
     text = str(FP32 if fmt is None else fmt)
     return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
 
 
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
-    """Return an activation that no recipe rounds, such as indices and masks."""
+    """Return an activation that is kept in the same way by every recipe, such as indices and masks."""
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
 
 
 class _Saved:
-    """The activations of one recipe and one batch, module by module."""
+    """Lists the activations that each module keeps, for one recipe and one batch."""
 
     def __init__(self, recipe: Recipe, tokens: int) -> None:
         self.recipe, self.tokens = recipe, tokens
 
     def linear(self, block: int, name: str, features: int) -> Activation:
-        """Return the input of a linear layer."""
+        """Return the input that a linear layer keeps for its weight gradient."""
         return _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
 
     def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """Yield the tensors that RMSNorm keeps: input and ratios, or only ratios where its steps are rounded."""
+        """Yield what RMSNorm keeps: its input and 1 / rms of each row, or only the latter if its steps are rounded."""
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None
         inner = numerics.norm if fmt is None else fmt
@@ -95,7 +95,7 @@ class _Saved:
         yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
 
     def swiglu(self, block: int, name: str, hidden: int) -> Activation:
-        """Return the input of SwiGLU, which keeps nothing else."""
+        """Return the input of SwiGLU, the only tensor that it keeps."""
         fmt, scaling = self._stored(name)
         inner = self._made_by(f"blocks.{block}.mlp.gate_up") if fmt is None else fmt
         return _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
@@ -109,12 +109,12 @@ class _Saved:
             yield _kept(-1, "loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the format and scaling of a module in `Recipe.stored`; None where it has none."""
+        """Return the format and scaling that `Recipe.stored` gives a module; None if it names none."""
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 
     def _made_by(self, layer: str) -> Any:
-        """Return the format of a layer's results; None for float32."""
+        """Return the format in which a layer returns its results; None for float32."""
         return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
 
 

@@ -29,7 +29,7 @@ SCALED: dict[str, tuple[str | Scaling, ...]] = {
 
 @dataclass(frozen=True)
 class BitsRow:
-    """Bits of an array in a format with scales.
+    """The size of an array in a format, with scales and padding.
 
     Attributes:
       format: name of the format of the elements.
@@ -112,7 +112,7 @@ def bits_per_value(
 
 
 def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
-    """Return pairs of a format and its scaling."""
+    """Return the (format, scaling) pairs of the table's rows."""
     if formats is None:
         if scalings is not None:
             raise ValueError(f"scalings must come with formats; got {scalings!r} without. Pass one format per scaling.")

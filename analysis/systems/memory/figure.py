@@ -19,7 +19,7 @@ WIDEST = 28  # characters of a label
 
 
 class DrawnLedger(Protocol):
-    """The parts of a ledger that are drawn."""
+    """The attributes of a ledger that the figure reads."""
 
     @property
     def recipe(self) -> str: ...
@@ -41,7 +41,7 @@ class DrawnLedger(Protocol):
 
 
 def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Any = None) -> Any:
-    """Draw the bytes of a rank of each ledger, the first one at the top, with the total at the end of a bar."""
+    """Draw the bytes per rank of each ledger as a bar with the total at its end, the first ledger at the top."""
     largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)
     kinds = [kind for kind in SHADES if any(kind in ledger.by_kind for ledger in ledgers)]
@@ -74,7 +74,7 @@ def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Any = None) -> Any:
 
 
 def _labels(ledgers: Sequence[DrawnLedger]) -> list[str]:
-    """Return labels: the recipe, and ranks, stage and share kept where ledgers differ in them."""
+    """Return each ledger's label: its recipe, and those of ranks, stage and share kept that differ between ledgers."""
     words = {
         "ranks": [f"{ledger.ranks} rank{'s' if ledger.ranks > 1 else ''}" for ledger in ledgers],
         "zero": [f"ZeRO-{ledger.zero}" for ledger in ledgers],

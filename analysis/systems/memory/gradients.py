@@ -31,7 +31,7 @@ class Peak(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The backward pass of one module: bytes of activations that are still kept, and sizes of gradients."""
+    """The memory in use while one module runs backward: bytes of kept activations, and sizes of gradients."""
 
     module: str
     kept: int
@@ -53,7 +53,7 @@ class Moment(NamedTuple):
 
 
 def _peak(moments: Sequence[Moment]) -> Peak:
-    """Return the largest moment, the first in the backward pass if several are as large."""
+    """Return the moment with the most bytes; of several, the first in the backward pass."""
     most = max(reversed(moments), key=lambda moment: moment.bytes)
     return Peak(most.bytes, most.elements, most.module)
 

@@ -101,7 +101,7 @@ def ledger(
 
 
 def _recompute_of(checkpointing: Any) -> Recompute:
-    """Return the recomputation that a share of kept blocks, or a Recompute, asks for."""
+    """Return the recomputation for `checkpointing`, which is a share of blocks to keep or a Recompute."""
     if isinstance(checkpointing, Recompute):
         return checkpointing
     require_number("checkpointing", checkpointing, highest=1.0)
@@ -113,7 +113,7 @@ def _recompute_of(checkpointing: Any) -> Recompute:
 
 @dataclass(frozen=True)
 class _ModelWeights:
-    """Parameters of a model: how many, and the shapes of the linear layers' weights by name."""
+    """The number of a model's parameters, and the shapes of its linear layers' weights by name."""
 
     count: int
     linear: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class _ModelWeights:
 
 @dataclass(frozen=True)
 class _StateEntry:
-    """Bits of one part of the state."""
+    """One part of the training state, such as a moment: its format, number of elements, and size in bits."""
 
     kind: str
     part: str
@@ -136,12 +136,12 @@ class _StateEntry:
         return math.ceil(self.bits / 8)
 
     def shard(self, ranks: int) -> int:
-        """Return bytes of the elements of one rank."""
+        """Return the bytes of one rank's share of the elements, if `ranks` ranks share them."""
         return math.ceil(self.bits * Fraction(-(-self.elements // ranks), self.elements) / 8)
 
 
 def _weights_of(model: Any) -> _ModelWeights:
-    """Return the parameters of what was passed as a model.
+    """Return parameter count and layer shapes of a model given as a module, a Config or a number of parameters.
 
     Raises:
       TypeError, ValueError: it is none.
@@ -171,7 +171,7 @@ def _weights_of(model: Any) -> _ModelWeights:
 
 
 def _weights_of_shape(config: Config) -> _ModelWeights:
-    """Return the parameters of a transformer of a shape, without making one."""
+    """Return parameter count and layer shapes of the transformer that a Config describes, without making it."""
     width, hidden = config.width, config.hidden
     linear = {}
     for block in range(config.layers):
@@ -185,7 +185,7 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """Return the rows of everything except activations."""
+    """Return the sizes of parameters, gradients, masters and moments."""
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 
@@ -204,7 +204,7 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
 
 
 def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[tuple[str, Any, Any]]:
-    """Return the product, format and scaling of each copy of a weight that products read besides the weight itself."""
+    """Return (product, format, scaling) of each copy of a weight that products read instead of the weight itself."""
     forward, backward = products
     copies = []
     scaling = forward.weight_scaling
@@ -218,7 +218,7 @@ def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[t
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return the rows of copies of a number of parameters without shapes, in whole tiles."""
+    """Return the sizes of copies of `count` parameters without known shapes, as if they filled whole tiles."""
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
     entries = []
@@ -233,7 +233,7 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 
 
 def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """Return the rows of copies and scales of a model's layers, and of the histories of delayed scales."""
+    """Return the sizes of copies and scales of all layers, and of the amax histories of delayed scales."""
     sums: dict[tuple[str, str, str], list[int]] = {}
 
     def add(kind: str, part: str, fmt: Any, elements: int, bits: int) -> None:

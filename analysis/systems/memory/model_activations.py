@@ -49,7 +49,7 @@ class ModelActivations:
 def activations_of(
     model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
 ) -> ModelActivations:
-    """Return the activations of a micro-batch of a model.
+    """Return the activations that a micro-batch of a model keeps.
 
     Raises:
       ValueError: the arguments do not determine the activations of the model.
@@ -85,13 +85,13 @@ def activations_of(
 
 
 def _row(kept: Activation) -> LedgerRow:
-    """Return the row of an activation."""
+    """Return an activation as a row of the ledger."""
     count = kept.bits.bytes
     return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
 
 
 def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> ModelActivations:
-    """Return the activations of a transformer, some of which are recomputed, and the cost of that."""
+    """Return the activations of a transformer with recomputation, and the cost of recomputing."""
     if tokens % config.context and tokens > config.context:
         raise ValueError(
             f"tokens of a micro-batch must be whole sequences of {config.context} tokens; got {tokens}. Take a "
@@ -112,21 +112,21 @@ def blockwise(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> 
 
 
 def _beyond(peak: Peak, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
-    """Return the row of the bytes by which the peak of the backward pass exceeds the kept activations; none for 0."""
+    """Return, in a list, the row of the bytes by which the backward pass's peak exceeds kept activations; [] for 0."""
     more = peak.bytes - sum(row.bytes for row in rows)
     part = f"at the peak, in {peak.module}"
     return (LedgerRow("activation gradients", part, str(FP32), peak.elements, more, more),) if more > 0 else ()
 
 
 def _head(config: Config, tokens: int) -> int:
-    """Return the number of multiplications of the head in a forward pass."""
+    """Return the number of multiplications of the output head in a forward pass."""
     return tokens * config.width * config.vocabulary
 
 
 def _without_blocks(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Return the rows if the first blocks keep only their inputs and are recomputed one at a time."""
+    """Return the activation rows if the first blocks keep only their inputs and are recomputed one at a time."""
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
     freed = sum(row.bytes for row in rows[1:])  # before a block is computed again, all but the indices
@@ -140,7 +140,7 @@ def _without_blocks(
 def _without_hidden(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Return the rows if SwiGLU of the first blocks keeps nothing and its input is recomputed in slices."""
+    """Return the activation rows if SwiGLU's input in the first blocks is recomputed in slices instead of kept."""
     last = again.blocks(config.layers) - 1
     names = {f"blocks.{block}.mlp.act" for block in range(last + 1)}
     sliced = [kept for kept in listed if kept.name in names]
@@ -152,14 +152,14 @@ def _without_hidden(
 
 
 def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
-    """Return the row of the bytes that recomputation needs beyond those freed before it; none if it needs none."""
+    """Return, in a list, the row of the bytes that recomputation needs beyond those freed before it; [] if none."""
     more = math.ceil(sum(kept.bits.bytes for kept in tensors) / slices) - freed
     elements = math.ceil(sum(kept.elements for kept in tensors) / slices)
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
 
 
 def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
-    """Return the activations of a module, from the tensors that a forward pass kept."""
+    """Return a module's activations as `saved_tensors` measured them, with layer inputs in the recipe's formats."""
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []
     for row in saved.rows:

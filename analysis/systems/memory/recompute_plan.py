@@ -19,7 +19,7 @@ FINEST = 1 << 12  # slices
 
 @dataclass(frozen=True)
 class RecomputePlan:
-    """Recomputation that keeps activations within a budget.
+    """The recomputation chosen to keep activations within a budget, with its memory and cost.
 
     Attributes:
       recompute: the argument of `fp.train.run(recompute=...)`.
@@ -96,13 +96,13 @@ def recompute_plan(config: Config, recipe: Any, *, tokens: int, budget: float) -
 
 
 def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
-    """Return bytes of activations, and multiplications that run once more over those of a step."""
+    """Return the bytes of activations with a recomputation, and its multiplications as a share of those of a step."""
     activations = blockwise(config, recipe, tokens, again)
     return sum(row.bytes for row in activations.rows), activations.cost
 
 
 def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
-    """Yield nothing, slices and whole blocks of one block after another."""
+    """Yield the candidates: no recomputation, then slices and whole blocks for the first 1, 2, ... blocks."""
     yield NOTHING
     can_be_sliced = all(
         not isinstance(linear, LinearRecipe) or linear.accumulator("fprop") is not None
@@ -117,7 +117,7 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
 
 
 def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
-    """Return the smallest power of two of slices of tokens with which activations fit; the finest if none do."""
+    """Return the smallest power of two of slices whose activations fit the budget, or the largest if none fits."""
     share, finest, budget = wanted
     if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:
         return finest

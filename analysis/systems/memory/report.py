@@ -17,7 +17,7 @@ KINDS = ("parameters", "copies", "gradients", "masters", "moments", "scales", "a
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """Bytes of one part of a kind.
+    """The bytes of one part of the training state or of the activations.
 
     Attributes:
       kind: one of KINDS.
@@ -38,7 +38,7 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class Ledger(SavedReport):
-    """Bytes of training one model by one recipe.
+    """The bytes that training one model by one recipe needs, by kind.
 
     Attributes:
       rows: a LedgerRow for each part.
@@ -108,7 +108,7 @@ class Ledger(SavedReport):
         return cls(**{**contents, "notes": tuple(contents["notes"])})
 
     def __str__(self) -> str:
-        """Return the bytes of a rank by kind."""
+        """Return a text with the bytes of one rank by kind."""
         head = f"{self.recipe or 'a recipe without a name'}, {plural(self.parameters, 'parameter')}: "
         head += f"{bytes_in_words(self.rank_bytes)} on each of {plural(self.ranks, 'rank')}"
         head += f" with ZeRO-{self.zero}" if self.zero else ""
@@ -117,7 +117,7 @@ class Ledger(SavedReport):
         return "\n".join([*lines, *self.notes])
 
     def _repr_html_(self) -> str:
-        """Return the same as a table."""
+        """Return the bytes of one rank by kind as an HTML table."""
         rows = ([kind, bytes_in_words(count)] for kind, count in self.by_kind.items())
         title = html.escape(str(self).splitlines()[0])
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)

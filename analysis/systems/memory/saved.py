@@ -115,7 +115,7 @@ def saved_tensors(model: Any, batch: Any, loss: Any = None) -> SavedTensors:
 
 @contextlib.contextmanager
 def _named_calls(model: Any, stack: list[str], inputs: dict[int, tuple[str, Any]]) -> Iterator[None]:
-    """Keep the names of the modules that run on a stack, and note the inputs of linear layers."""
+    """Track, in a `with` block, the names of running modules in `stack`, and record the inputs of linear layers."""
     handles = []
 
     def enter(name: str, linear: bool) -> Any:

@@ -62,7 +62,7 @@ def monitors_page(recording: Recording, path: str | Path) -> Path:
 
 
 def _curves(recording: Recording) -> Picture:
-    """Return the curves of the monitors as a picture."""
+    """Return the curves of the monitors as an image for the page."""
     from fpsim.display.figure import to_svg
 
     title = "Gradients and updates"
@@ -70,7 +70,7 @@ def _curves(recording: Recording) -> Picture:
 
 
 def _row(row: Any) -> TableRow:
-    """Return the range of a tensor as a row, marked where it holds Inf or NaN."""
+    """Return a tensor's range as a table row, marked if it holds Inf or NaN."""
     spread = row.range
     figures = (spread.smallest, spread.magnitude(0.5), spread.amax)
     counts = (spread.zeros, spread.infinities, spread.nans)

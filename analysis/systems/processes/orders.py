@@ -31,7 +31,7 @@ class ExplainedMean(NamedTuple):
     divided: str = "after"
 
     def __str__(self) -> str:
-        """Return the explanation as a participle clause.
+        """Return the explanation as a participle clause: in which order the ranks were added.
 
         Example:
           >>> from fpsim.analysis.systems.processes.orders import ExplainedMean
@@ -51,7 +51,7 @@ class ExplainedMean(NamedTuple):
 
 
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
-    """Return the orders of rings, trees and halvings of a number of ranks, by name; sums are rounded to a format.
+    """Return functions by name that add ranks' contributions as rings, trees and halvings do, rounded to a format.
 
     Of orders that always give the same bits only one is returned.
 
@@ -81,7 +81,7 @@ def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
 
 
 def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
-    """Return the fewest orders that together give every element of a mean, divided before or after the additions.
+    """Find the fewest orders of addition that together give every element of a mean.
 
     Args:
       contributions: (ranks, n) float32, the contribution of each rank, which is rounded to the format first.
@@ -112,7 +112,7 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 
 
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
-    """Return orders, each time the one that explains most of the remaining elements."""
+    """Choose orders one by one, each time the one that explains most of the elements still unexplained."""
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}
     while open_elements.any():
@@ -126,7 +126,7 @@ def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
 
 
 def _chain(order: list[int], fmt: Format) -> Order:
-    """Return a function that adds ranks one after the other."""
+    """Return a function that adds ranks' contributions one after another in this order."""
 
     def added(x: Array) -> Array:
         total = x[order[0]]

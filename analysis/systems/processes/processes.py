@@ -67,7 +67,7 @@ def processes(
 
 
 def _run(ways: list[str], ranks: int, seconds: float) -> ProcessesReport:
-    """Start torchrun once, and return the report that rank 0 wrote."""
+    """Start torchrun once, and return the rows that rank 0 wrote."""
     if find_spec("torch") is None:
         raise ImportError(f"processes need torch, which is not installed: {install('torch')}")
     root = str(Path(public().__file__).resolve().parent.parent)

@@ -13,7 +13,7 @@ from fpsim.display.optional import frame
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """One way on a number of ranks: the elements of its gradients or weights whose bits differ from one process's.
+    """How many gradients or weights of one way of training differ in bits from those of one process.
 
     Attributes:
       way: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".
@@ -35,7 +35,7 @@ class ProcessRow:
 
 
 def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
-    """Return the row of two float32 arrays; NaN equals NaN with any payload.
+    """Compare two float32 arrays bit by bit, and return the row; NaN equals NaN with any payload.
 
     Example:
       >>> import numpy as np

@@ -30,7 +30,7 @@ LEARNING_RATE = 1e-2
 
 
 def small_model(device: str) -> torch.nn.Module:
-    """Return the model of all ways, with the same weights in every process."""
+    """Return the model that all ways train, with the same initial weights in every process."""
     torch.manual_seed(0)
     layers = torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH)
     return torch.nn.Sequential(*layers).to(device)
@@ -44,7 +44,7 @@ def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
 
 
 def gradients_of(model: torch.nn.Module) -> Tensors:
-    """Return the whole gradients of a model, float32, also of parameters that are sharded."""
+    """Return a model's gradients as whole float32 tensors, gathered if they are sharded."""
     gradients = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
@@ -54,7 +54,7 @@ def gradients_of(model: torch.nn.Module) -> Tensors:
 
 
 def weights_of(model: torch.nn.Module) -> Tensors:
-    """Return the whole weights of a model."""
+    """Return a model's weights as whole tensors, gathered if they are sharded."""
     return {
         name: (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
         for name, x in model.named_parameters()
@@ -121,7 +121,7 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
 
 
 def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
-    """Return the weights of one process after AdamW has taken a step with these gradients."""
+    """Return the weights after one process has taken an AdamW step with these gradients."""
     model = small_model(device)
     for name, parameter in model.named_parameters():
         parameter.grad = torch.from_numpy(np.array(gradients[name])).reshape(parameter.shape).to(device)
@@ -132,7 +132,7 @@ def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
 def compared(
     way: str, parts: Mapping[str, Array], gradients: Tensors, weights: Tensors, device: str
 ) -> list[ProcessRow]:  # fmt: skip
-    """Return the rows of a way: its gradients against the mean in one process, its weights against AdamW in one."""
+    """Return the rows of a way: gradients against their mean in one process, weights against AdamW in one process."""
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32
     alone = (orders_of(ranks)[IN_ORDER](wide) / np.float32(ranks)).astype(np.float32)

@@ -26,7 +26,7 @@ HIGHEST = np.float32(1) / np.float32(127)  # the step of INT8 rows, in units of 
 
 
 def table_blocks(parts: WeightParts) -> Tensor:
-    """Return a weight of 4-bit codes that index a table of 16 values: NF4 and FP4.
+    """Return a bitsandbytes weight in NF4 or FP4, whose 4-bit codes index a table of 16 values.
 
     The high nibble of a byte comes first. Blocks run over the flat matrix, so they cross rows. With scales of scales
     ("double quantisation") a scale is `table[code] * nested scale + offset`, each step rounded to float32.
@@ -77,12 +77,12 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
 
 def is_nf4(parts: WeightParts) -> bool:
-    """Return whether a weight is NF4, by the name of its state; else it is FP4."""
+    """Return whether a 4-bit weight is NF4 rather than FP4, by the name of its state tensor."""
     return parts.beside["state"].name.endswith("nf4")
 
 
 def int8_rows(parts: WeightParts) -> Tensor:
-    """Return a weight of INT8 codes whose scale is the largest magnitude of a row: code * SCB / 127.
+    """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row.
 
     Raises:
       LayoutError: the number of scales is not that of the rows.
@@ -108,7 +108,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
 
 
 def _state(parts: WeightParts) -> dict[str, Any]:
-    """Return the state of a weight.
+    """Return the quantisation state of a 4-bit weight, which is stored as JSON.
 
     Raises:
       LayoutError: it is not JSON, or a key is missing.
@@ -127,7 +127,7 @@ def _state(parts: WeightParts) -> dict[str, Any]:
 
 
 def _scales(parts: WeightParts, state: dict[str, Any]) -> Array:
-    """Return the scale of each block."""
+    """Return the scale of each block as float32, decoded if scales are quantised themselves."""
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)
     codes, block = parts.array("scale").reshape(-1), int(state["nested_blocksize"])

@@ -21,14 +21,14 @@ ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "
 
 
 class ScaleBlocks(NamedTuple):
-    """The number of rows and columns of a matrix that share a scale."""
+    """The size of the blocks that share a scale, in rows and columns."""
 
     rows: int
     columns: int
     scales: tuple[int, ...]  # the shape of the scales, with as many axes as the matrix
 
     def words(self, shape: Sequence[int]) -> str:
-        """Return the blocks of a matrix of this shape as text, such as "in 128x128 blocks"."""
+        """Return text that says which elements of a matrix of this shape share a scale, such as "in 128x128 blocks"."""
         whole_rows, whole_columns = self.rows >= shape[-2], self.columns >= shape[-1]
         if whole_rows and whole_columns:
             return "with one scale"
@@ -40,7 +40,7 @@ class ScaleBlocks(NamedTuple):
 def blocks_of(
     shape: tuple[int, ...], scales: tuple[int, ...], configured: tuple[int, int] | None = None
 ) -> ScaleBlocks:
-    """Return the blocks of a matrix that belong to scales of a shape; those at the end may be shorter.
+    """Return the size of the blocks that share a scale, from the shapes of the matrix and of its scales.
 
     Args:
       shape: shape of the matrix; leading axes are those of separate matrices.
@@ -79,7 +79,7 @@ def blocks_of(
 
 
 def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return rows and columns of the blocks that share a scale in a checkpoint's configuration; None without them.
+    """Return the block size (rows, columns) that a checkpoint's configuration names; None if it names none.
 
     Example:
       >>> configured_block({"quant_method": "fp8", "weight_block_size": [128, 128]})
@@ -97,7 +97,7 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _side(length: int, count: int) -> int:
-    """Return the length of blocks of which `count` cover an axis; 0 if there is none."""
+    """Return the size of blocks if `count` of them cover an axis of size `length`; 0 if no size does."""
     if count == 1:
         return max(length, 1)
     if count == length:
@@ -108,14 +108,14 @@ def _side(length: int, count: int) -> int:
 
 
 def scale_values(one: Tensor, array: Array) -> Array:
-    """Return scales as float32: floats as they are, bytes as powers of two."""
+    """Return stored scales as float32: floats unchanged, and bytes as E8M0 codes, powers of two."""
     if one.dtype in ("uint8", "float8_e8m0fnu"):
         return powers(array)
     return values_of(array, FORMAT_OF.get(dtype_of(one.dtype)))
 
 
 def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
-    """Return the scales of some rows of a matrix whose leading axes are rows too: (count, columns)."""
+    """Return each element's scale, (count, columns), for `count` rows from row `first` on; leading axes are rows."""
     height, columns = shape[-2:]
     rows = np.arange(first, first + count)
     grid = scales.reshape(-1, *blocks.scales[-2:])
@@ -125,7 +125,7 @@ def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int,
 
 
 def float_blocks(parts: WeightParts) -> Tensor:
-    """Return a weight of E4M3, E5M2, INT8 or UINT8 codes with scales, and zero points if it has any.
+    """Return a weight stored as one-byte codes (E4M3, E5M2, INT8 or UINT8) with scales, and zero points if any.
 
     The product of code and scale is computed in float32, and rounded to the scales' dtype if that has 16 bits.
 

@@ -14,7 +14,7 @@ NVFP4, MXFP4 = 16, 32  # codes of a block
 
 
 def fp4_blocks(parts: WeightParts) -> Tensor:
-    """Return a weight of E2M1 codes.
+    """Return a weight stored as E2M1 codes with scales of blocks, and of the tensor if there is one.
 
     The scale of the tensor multiplies those of the blocks (ModelOpt's weight_scale_2), or divides them
     (compressed-tensors' weight_global_scale); the result is rounded to float32 before it multiplies the codes.

@@ -50,17 +50,17 @@ def _bytes(blocks: Array) -> Array:
 
 
 def _step(blocks: Array, first: int) -> Array:
-    """Return the float16 at a byte of each block as float32: (blocks, 1)."""
+    """Return the float16 step stored at byte `first` of each block, as float32: (blocks, 1)."""
     return np.asarray(np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2"), np.float32)
 
 
 def _nibbles(pairs: Array) -> Array:
-    """Return codes of four bits as float32, the low nibbles of all bytes first."""
+    """Return the 4-bit codes in bytes as float32: first the low nibbles of all bytes, then the high ones."""
     return np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=1).astype(np.float32)
 
 
 def _fives(fields: Array) -> Array:
-    """Return codes of five bits as float32; the fifth bits are the first four bytes."""
+    """Return 5-bit codes as float32; the first four bytes hold the fifth bit of each code."""
     fifth = np.unpackbits(np.ascontiguousarray(fields[:, :4]), axis=1, bitorder="little")
     return np.asarray(_nibbles(fields[:, 4:]) + fifth * np.float32(16))
 

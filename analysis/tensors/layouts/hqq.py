@@ -19,7 +19,7 @@ PACKINGS = {"8bit_u8": 8, "4bit_u8": 4, "2bit_u8": 2, "1bit_u8": 1}
 
 
 def hqq_groups(parts: WeightParts) -> Tensor:
-    """Return a weight of HQQ: (code - zero point) * scale, rounded to the scales' dtype if that has 16 bits.
+    """Return a weight stored by HQQ: (code - zero point) * scale, rounded to the scales' dtype if that has 16 bits.
 
     Raises:
       LayoutError: the packing is unknown, scales are quantised, or shapes do not fit.
@@ -64,7 +64,7 @@ def hqq_groups(parts: WeightParts) -> Tensor:
 
 
 def grouped_codes(parts: WeightParts) -> Array:
-    """Return the codes of a weight that `hqq_groups` accepts, a row for each group."""
+    """Return the unpacked codes of a weight that `hqq_groups` accepts, one row per group."""
     bits = PACKINGS[parts.text("packing")]
     packed = whole(parts.codes)
     fields = [packed >> np.uint8(8 - bits * (part + 1)) & np.uint8((1 << bits) - 1) for part in range(8 // bits)]

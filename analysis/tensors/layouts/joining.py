@@ -23,7 +23,7 @@ CONFIGURATION_BYTES = 1 << 24
 
 
 class CheckpointLayout(NamedTuple):
-    """The names that one kind of checkpoint gives the tensors of a weight.
+    """A layout of quantised weights: the names that its tensors have, and the function that joins them.
 
     Attributes:
       codes: the end of the name of the codes.
@@ -230,12 +230,12 @@ class Recognised(NamedTuple):
 
     @property
     def taken(self) -> set[int]:
-        """Ids of the tensors that it consists of."""
+        """Ids of the stored tensors that make up the weight."""
         return {id(self.parts.codes), *(id(part) for part in self.parts.beside.values())}
 
 
 def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
-    """Return the tensors with quantised weights in place of their codes, and a line for each one left out.
+    """Replace codes by the quantised weights that they stand for; return the tensors, and a note for each one left out.
 
     Example:
       >>> import numpy as np
@@ -266,7 +266,7 @@ def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
 
 
 def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
-    """Return the quantised weights among stored tensors, each with its parts."""
+    """Return the quantised weights among stored tensors, each with the tensors that make it up."""
     if not any(one.left_out or one.dtype in FLOAT8 for one in tensors):
         return []
     files: dict[str, list[Tensor]] = {}
@@ -295,7 +295,7 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
 
 
 def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
-    """Return the weight that consists of some parts, or the reason why they do not fit."""
+    """Return the weight that a layout makes of these parts, or the reason why they do not fit each other."""
     try:
         weight = layout.join(parts)
     except LayoutError as problem:
@@ -306,7 +306,7 @@ def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
 
 
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:
-    """Return the layout of a tensor of codes, the start of its name, and the tensors that accompany it.
+    """Return the layout that a tensor of codes belongs to, its name's prefix, and the tensors that accompany it.
 
     The tensors of a model of one layer have no prefix: "weight" is read as ".weight".
     """
@@ -329,7 +329,7 @@ def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLa
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:
-    """Return the settings of quantisation in the configuration of a folder; {} without one."""
+    """Return the quantisation settings in a folder's config.json; {} without any."""
     for name in CONFIGURATIONS:
         try:
             path = folder / name

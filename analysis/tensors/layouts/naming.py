@@ -12,25 +12,25 @@ PLAIN = "plain"  # the layout of tensors that are not quantised
 
 
 def deepseek(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of DeepSeek's FP8: scales as floats, or as powers of two in E8M0."""
+    """Return the layout's name for DeepSeek's FP8, by its scales: floats, or powers of two in E8M0."""
     return "deepseek_fp8:ue8m0" if parts.beside["scale"].dtype == "float8_e8m0fnu" else "deepseek_fp8"
 
 
 def packed_integers(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of compressed-tensors' packed integers."""
+    """Return the layout's name for compressed-tensors' packed integers."""
     bits = weight.dtype.partition(" ")[0].lower()
     return f"compressed-tensors:{bits}{'_asym' if 'zero_point' in parts.beside else ''}"
 
 
 def gptq_or_awq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of packed columns: "gptq", "gptq_v2" or "awq"."""
+    """Return the layout's name for a weight packed along columns: "gptq", "gptq_v2" or "awq"."""
     if "(AWQ)" in weight.dtype:
         return "awq"
     return "gptq_v2" if weight.dtype.endswith("v2)") else "gptq"
 
 
 def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
-    """Return the function that names a library's E2M1 codes."""
+    """Return a function that names a library's layout of E2M1 codes."""
 
     def name(parts: WeightParts, weight: Tensor) -> str:
         kind = "nvfp4" if parts.beside["scale"].dtype == "float8_e4m3fn" else "mxfp4"
@@ -40,19 +40,19 @@ def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
 
 
 def gpt_oss(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of gpt-oss's MXFP4."""
+    """Return the layout's name for gpt-oss's MXFP4."""
     return "mxfp4"
 
 
 def torchao(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of torchao's codes of one byte."""
+    """Return the layout's name for torchao's one-byte codes."""
     if weight.dtype.startswith("MX"):
         return "torchao:mxfp8"
     return "torchao:int8" if parts.codes.dtype in ("int8", "uint8") else "torchao:fp8"
 
 
 def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of bitsandbytes' weights."""
+    """Return the layout's name for a bitsandbytes weight: 4-bit table codes or INT8."""
     if parts.codes.dtype == "int8" and "state" not in parts.beside:
         return "bitsandbytes:int8"
     kind = "nf4" if is_nf4(parts) else "fp4"
@@ -60,12 +60,12 @@ def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
 
 
 def hqq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of HQQ's weights."""
+    """Return the layout's name for an HQQ weight."""
     return f"hqq:{weight.dtype.partition(' ')[0].lower()}"
 
 
 def one_byte(parts: WeightParts, weight: Tensor) -> str:
-    """Return the name of FP8 and INT8 codes with `weight_scale`, which compressed-tensors and ModelOpt both write.
+    """Return the layout's name for FP8 or INT8 with `weight_scale`: compressed-tensors and ModelOpt both write it.
 
     The configuration names the library. Without it the scales' shape does: ModelOpt stores a scalar for a tensor and
     one axis for rows, compressed-tensors (1,) and (N, 1).

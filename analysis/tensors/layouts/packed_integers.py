@@ -16,7 +16,7 @@ WIDTHS = (2, 3, 4, 8)
 
 
 def packed_rows(parts: WeightParts) -> Tensor:
-    """Return a weight of compressed-tensors' pack-quantized layout: codes along rows, zero points along columns.
+    """Return a weight in compressed-tensors' pack-quantized layout: codes packed along rows, zero points along columns.
 
     Without zero points half of the range is subtracted from the codes. Products are rounded to the scales' dtype.
 
@@ -61,7 +61,7 @@ def packed_rows(parts: WeightParts) -> Tensor:
 
 
 def packed_columns(parts: WeightParts) -> Tensor:
-    """Return a weight of GPTQ's layout, or of AWQ's; outputs are the last axis, and products are rounded to FP16.
+    """Return a weight in GPTQ's or AWQ's layout, with outputs on the last axis; products are rounded to FP16.
 
     GPTQ's first version stores zero points minus one, subtracted from whole words. The version is that of the
     configuration, or is inferred from the values.
@@ -107,7 +107,7 @@ def packed_columns(parts: WeightParts) -> Tensor:
 
 
 def _awq(parts: WeightParts, bits: int) -> Tensor:
-    """Return a weight of AWQ's layout."""
+    """Return a weight in AWQ's layout."""
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
     (k, _), (groups, n) = parts.codes.shape, parts.beside["scale"].shape
@@ -132,7 +132,7 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
 
 
 def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
-    """Return the group of each input."""
+    """Return, for each of the K inputs, the index of the group whose scale it uses."""
     if "group" not in parts.beside:
         if k % groups:
             raise LayoutError(f"its {k} inputs are not a multiple of its {groups} groups")
@@ -146,7 +146,7 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 
 
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
-    """Return GPTQ's version, "v1" or "v2", and the zero points."""
+    """Return the version of GPTQ that wrote the weight, "v1" or "v2", and its zero points."""
     words = parts.array("zero_point").view(np.uint32)
     ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
     with np.errstate(over="ignore"):
@@ -173,7 +173,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
 
 def _refuse_floats(parts: WeightParts, *keys: str) -> None:
-    """Raise LayoutError where a part does not hold integers; zero points are in words of 32 bits."""
+    """Raise a LayoutError if one of the named parts does not hold integers (zero points: 32-bit words)."""
     for key in keys:
         dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")
         if key in parts.beside and parts.beside[key].dtype not in dtypes:
@@ -182,5 +182,5 @@ def _refuse_floats(parts: WeightParts, *keys: str) -> None:
 
 
 def _words(bits: int, k: int, groups: int) -> str:
-    """Return the format and the groups as text, such as "INT4 in groups of 128"."""
+    """Return the integer format and the size of the groups as text, such as "INT4 in groups of 128"."""
     return f"INT{bits} with row scales" if groups == 1 else f"INT{bits} in groups of {math.ceil(k / groups)}"

@@ -20,7 +20,7 @@ Decoder = Callable[[Array, int], Array]  # (rows of codes, the number of the fir
 
 
 class LayoutError(ValueError):
-    """Tensors of a weight that do not fit each other; the message says how."""
+    """The error that the tensors of a weight do not fit each other; the message says how."""
 
 
 def whole(one: Tensor) -> Array:
@@ -49,7 +49,7 @@ class WeightParts:
 
     @cached_property
     def stored_bits(self) -> float:
-        """Bits of all its tensors."""
+        """Bits of all stored tensors of the weight."""
         return math.fsum(one.size * one.stored_bits for one in (self.codes, *self.beside.values()))
 
     def array(self, key: str) -> Array:
@@ -61,7 +61,7 @@ class WeightParts:
         return values_of(self.array(key), FORMAT_OF.get(dtype_of(self.beside[key].dtype)))
 
     def text(self, key: str) -> str:
-        """Return the text in a tensor of bytes.
+        """Return the UTF-8 text stored in the tensor `beside[key]`.
 
         Raises:
           LayoutError: it does not hold UTF-8.
@@ -74,7 +74,7 @@ class WeightParts:
         raise LayoutError(f"its {key} is not a text in UTF-8, with a byte for each element")
 
     def number(self, key: str) -> float:
-        """Return the value of a tensor with one element.
+        """Return the value of the tensor `beside[key]`, which must have one element.
 
         Raises:
           LayoutError: it has another number of elements.
@@ -86,7 +86,7 @@ class WeightParts:
     def weight(
         self, shape: Sequence[int], words: str, load: Callable[[], Decoder], outputs_last: bool | None = None
     ) -> Tensor:
-        """Return the weight; its values are decoded from some rows of codes at a time.
+        """Return the weight as a tensor whose values are decoded in chunks, some rows of codes at a time.
 
         Args:
           shape: shape of the weight.
@@ -104,14 +104,14 @@ class WeightParts:
         bands: Callable[[], Iterator[Array]],
         outputs_last: bool | None = None,
     ) -> Tensor:
-        """Return the weight whose values `bands` yields at each call, as flat float32 arrays in their order."""
+        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order."""
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
             read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),
         )  # fmt: skip
 
     def _bands(self, size: int, load: Callable[[], Decoder]) -> Callable[[], Iterator[Array]]:
-        """Return the function that yields the decoded values, some rows at a time."""
+        """Return a function that yields the decoded values of the weight, some rows at a time."""
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1
         rows = max(codes.size // max(width, 1), 1)

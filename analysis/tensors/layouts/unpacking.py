@@ -17,7 +17,7 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # nibbles of a word, in the order of their
 
 
 def fields(words: Array, bits: int, count: int) -> Array:
-    """Return fields of some bits from words of 32 bits, the lowest first; a field may continue in the next word.
+    """Return unpacked fields of `bits` bits from 32-bit words, lowest bits first; a field may span two words.
 
     Args:
       words: (..., W) int32 or uint32.
@@ -43,12 +43,12 @@ def fields(words: Array, bits: int, count: int) -> Array:
 
 
 def fields_down(words: Array, bits: int, count: int) -> Array:
-    """Return fields of some bits from words that are packed along the first axis: (W, N) words, (count, N) uint8."""
+    """Return fields unpacked from words that are packed along the first axis: (W, N) words become (count, N) uint8."""
     return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)
 
 
 def nibbles(pairs: Array) -> Array:
-    """Return two codes for each byte, the lower four bits first: (..., B) uint8, (..., 2 B) uint8."""
+    """Return the two 4-bit codes of each byte, the low one first: (..., B) uint8 become (..., 2 B)."""
     return np.stack([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=-1).reshape(*pairs.shape[:-1], -1)
 
 
@@ -64,20 +64,20 @@ def powers(codes: Array) -> Array:
 
 
 def values_of(stored: Array, fmt: Format | None = None) -> Array:
-    """Return an array of floats or integers as float32; with a format, the values of its codes."""
+    """Return stored numbers as float32: decoded as codes of `fmt` if given, else converted."""
     if fmt is None or fmt == FP32:
         return np.asarray(stored, np.float32)
     return np.asarray(decode(np.ascontiguousarray(stored).view(fmt.storage), fmt, np.float32))
 
 
 def rounded_like(values: Array, dtype: Any) -> Array:
-    """Return float32 values rounded to a dtype if it has 16 bits, as a library's product in it is; else unchanged."""
+    """Return float32 values, rounded to `dtype` if that has 16 bits, as in libraries that multiply in it."""
     dtype = np.dtype(dtype)
     return values.astype(dtype).astype(np.float32) if dtype.itemsize == 2 else values
 
 
 def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
-    """Return a matrix of scales from tiles of 128 rows by 4 columns, as cuBLAS reads them.
+    """Return a matrix of scales from cuBLAS's swizzled order, tiles of 128 rows by 4 columns.
 
     A tile has 512 elements: rows r, r + 32, r + 64 and r + 96 are adjacent in memory, four columns each.
 
@@ -91,5 +91,5 @@ def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
 
 
 def is_swizzled(shape: tuple[int, ...], rows: int, columns: int) -> bool:
-    """Return whether a shape is that of tiles of scales for that number of rows and columns, as in torchao."""
+    """Return whether a shape is that of swizzled scales (128 x 4 tiles, as in torchao) for these rows and columns."""
     return shape == (32 * -(-rows // TILE_ROWS), 16 * -(-columns // TILE_COLUMNS))

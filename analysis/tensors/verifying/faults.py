@@ -18,7 +18,7 @@ UNTOLD = (
 
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield the mistakes that readers of a weight's layout make with it."""
+    """Yield notes on how known readers of a weight's layout misread it."""
     assert one.weight is not None
     parts, name, layout = one.parts, one.parts.name, one.weight.layout
     if layout.startswith("deepseek_fp8"):
@@ -55,6 +55,6 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield what the file alone cannot show about weights of these layouts."""
+    """Yield a note on what a file of these layouts cannot show without the unquantised model."""
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

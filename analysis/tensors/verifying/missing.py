@@ -22,12 +22,10 @@ SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, where the t
 
 
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:
-    """Yield codes without the tensors that they need, and scales without codes.
+    """Yield codes whose accompanying tensors are missing, and scales whose codes are missing.
 
     Without another quantised weight and without a configuration, an FP8 tensor may be a plain cast, and a tensor called
     "scales" a parameter of the model.
-
-    Without another quantised weight and without a configuration, FP8 may be a plain cast, and "scales" an own name.
     """
     names = {one.name for one in stored}
     folders = {Path(one.source).parent for one in stored if one.source}
@@ -60,7 +58,7 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
 
 
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
-    """Return the layout of codes that nothing joins: the one with most of its tensors present, then the library's."""
+    """Return the layout that codes without all their tensors most likely have, or None."""
     fitting = [
         layout
         for layout in LAYOUTS
@@ -80,7 +78,7 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
 
 
 def _is_likely(one: Tensor, layout: CheckpointLayout, names: set[str]) -> bool:
-    """Return whether a tensor called "weight" holds a layout's codes."""
+    """Return whether a tensor called "weight" is likely to hold the codes of a layout."""
     stem = one.name.removesuffix(layout.codes)
     ends = {**layout.needed, **layout.more}
     return one.dtype in FLOAT8 or one.dtype in ("int8", "uint8") or any(stem + end in names for end in ends)

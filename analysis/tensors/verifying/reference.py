@@ -19,7 +19,7 @@ NEAR = 0.5  # a change of the order explains an error if it leaves less than thi
 
 
 def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield weights that differ from the reference, with the order of codes that would explain it."""
+    """Yield weights that differ from the unquantised model, with the reordering of codes that explains it, if any."""
     values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
         if not one.layout:
@@ -58,7 +58,7 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
 
 
 def _relative(got: Array, wanted: Array) -> float:
-    """Return the norm of the difference as a share of the reference's norm; NaN counts as infinite."""
+    """Return the norm of the difference divided by the norm of the reference; infinite if it is NaN."""
     norm = float(np.linalg.norm(wanted.astype(np.float64)))
     with np.errstate(all="ignore"):
         error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)
@@ -66,7 +66,7 @@ def _relative(got: Array, wanted: Array) -> float:
 
 
 def _pairs_exchanged(values: Array) -> Array | None:
-    """Return values whose neighbours along the last axis are exchanged."""
+    """Return values in which each pair of neighbours along the last axis is exchanged."""
     if values.shape[-1] % 2:
         return None
     return np.asarray(values.reshape(*values.shape[:-1], -1, 2)[..., ::-1].reshape(values.shape))

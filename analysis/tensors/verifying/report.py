@@ -62,7 +62,7 @@ class LayoutReport:
 
     @property
     def notes(self) -> list[str]:
-        """One sentence for each fault of a library's reader, and for each that the file alone cannot show."""
+        """One sentence for each kind of note: a library's reader that misreads the file, or what no file can show."""
         return list(_folded(one for one in self.findings if not one.contradicts))
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class LayoutReport:
 
 
 def _folded(findings: Iterator[Finding] | Any) -> Iterator[str]:
-    """Yield the first statement of each kind, with the number of the others."""
+    """Yield one sentence for each kind of statement: the first one, with the number of others of that kind."""
     by_kind: dict[str, list[Finding]] = {}
     for one in findings:
         by_kind.setdefault(one.kind, []).append(one)

@@ -35,7 +35,7 @@ GGUF = "gguf:"
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield scales whose shape fits the codes although no library writes such scales."""
+    """Yield scales that fit the codes in shape, but that no library writes in that shape."""
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
     scale = parts.beside["scale"]
@@ -69,7 +69,7 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield statements of the configuration, or of the file's metadata, that the weight contradicts."""
+    """Yield contradictions between a weight and the checkpoint's configuration or the file's metadata."""
     assert one.weight is not None
     layout, settings, name = one.weight.layout, one.parts.settings, one.parts.name
     method = str(settings.get("quant_method", ""))
@@ -319,7 +319,7 @@ def _torchao(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _names(pattern: str, module: str) -> bool:
-    """Return whether a pattern names a module: a regular expression after "re:", otherwise as in shells."""
+    """Return whether a pattern matches a module's name: a regular expression after "re:", else a shell pattern."""
     if not pattern.startswith("re:"):
         return fnmatchcase(module, pattern)
     try:
@@ -329,5 +329,5 @@ def _names(pattern: str, module: str) -> bool:
 
 
 def _words(value: Any) -> list[str]:
-    """Return the strings of a list; none for another value."""
+    """Return the strings in a list; [] if the value is not a list."""
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -2,9 +2,6 @@
 
 Weights have a mean near zero, so the mean code of a group is near its zero point. One group shows little; the median
 over many groups is within a small fraction of a code.
-
-Weights have a mean near zero, so the mean code of a group lies near its zero point. One group says little; the median
-over many is within a small part of a code.
 """
 
 from __future__ import annotations
@@ -44,17 +41,17 @@ class Offsets(NamedTuple):
 
     @property
     def is_off(self) -> bool:
-        """True if the zero points are off, beyond statistical doubt."""
+        """True if the zero points are wrong, beyond statistical doubt."""
         return self.groups >= ENOUGH and abs(self.median) > OFF and abs(self.median) - SURE * self.error > 0
 
     @property
     def is_blind(self) -> bool:
-        """True if there is too little data to see zero points that are off by one."""
+        """True if there are too few data to detect zero points that are wrong by one."""
         return self.groups < ENOUGH or SURE * self.error > OFF
 
 
 def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
-    """Return the distances of the mean codes of groups from their zero points.
+    """Return how far the mean codes of groups are from their zero points, as statistics over the groups.
 
     Args:
       codes: (K, N) codes.
@@ -80,7 +77,7 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
 
 
 def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Finding]:
-    """Yield contradictions of GPTQ's zero points: to the configured version, or to the codes of their groups."""
+    """Yield GPTQ zero points that contradict the configured version, or the mean codes of their groups."""
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
     words = parts.array("zero_point").view(np.uint32)
@@ -144,7 +141,7 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 
 
 def awq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield columns that are not in AWQ's order, or zero points that are off."""
+    """Yield AWQ columns whose nibbles are in another order, or wrong zero points."""
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
     used = min(words, COLUMNS // 8)
@@ -177,7 +174,7 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield zero points that are off, of compressed-tensors' packed integers."""
+    """Yield wrong zero points of compressed-tensors' packed integers."""
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]
     rows = min(n, COLUMNS)
@@ -189,13 +186,13 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
-    """Yield zero points that are off, of codes (groups, size of a group) with one zero point per group."""
+    """Yield wrong zero points, given codes (groups, size of a group) and one zero point per group."""
     shape = codes.shape
     yield from _off(name, offsets(codes.T, zeros.reshape(1, -1), np.zeros(shape[1], np.int64)))
 
 
 def _off(name: str, distances: Offsets) -> Iterator[Finding]:
-    """Yield that zero points are off, or that the codes do not show it."""
+    """Yield a finding if the zero points are wrong, or a note if the codes cannot show it."""
     if distances.is_off:
         way = "low" if distances.median > 0 else "high"
         yield Finding(
@@ -215,7 +212,7 @@ def _off(name: str, distances: Offsets) -> Iterator[Finding]:
 
 
 def _down(one: Recognised, bits: int, n: int) -> Array:
-    """Return the codes of the first outputs of a weight in GPTQ's layout: (K, outputs)."""
+    """Return the codes of a GPTQ weight's first outputs, (K, outputs), which suffice for statistics."""
     wide = min(n, COLUMNS)
     per_word = WORD // bits
     bands = [band.reshape(-1, n)[:, :wide] for band in one.parts.codes.chunks(max((1 << 20) // n, 1) * n)]

@@ -22,7 +22,7 @@ TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "
 
 
 def value_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield faults of a weight's scales and codes."""
+    """Yield scales and codes of a weight that no writer of its layout would store."""
     parts = one.parts
     for key in SCALES:
         if key in parts.beside:
@@ -35,7 +35,7 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def floats(one: Tensor) -> Array:
-    """Return the values of a small tensor of scales as flat float32; bytes are codes of powers of two."""
+    """Return the scales in a small tensor as flat float32; bytes are E8M0 codes, powers of two."""
     array = whole(one).reshape(-1)
     if one.dtype in POWERS:
         return np.asarray(values_of(array.view(np.uint8), FORMAT_OF[dtype_of("float8_e8m0fnu")]))
@@ -67,7 +67,7 @@ def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
 
 
 def _codes(one: Recognised) -> Iterator[Finding]:
-    """Yield NaN codes of FP8, and name torchao's fault where it explains them."""
+    """Yield FP8 codes that are NaN, and say so if torchao's known fault explains them."""
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
     table = np.isnan(values_of(np.arange(256, dtype=np.uint8), fmt))
@@ -96,7 +96,7 @@ def _codes(one: Recognised) -> Iterator[Finding]:
 
 
 def _size(one: Recognised) -> Iterator[Finding]:
-    """Yield scales that make weights improbably large, and whose inverses would make ordinary ones."""
+    """Yield scales that make weights implausibly large, although their inverses would make plausible ones."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     top = TOP.get(one.weight.dtype.partition(" ")[0])
@@ -121,7 +121,7 @@ def _size(one: Recognised) -> Iterator[Finding]:
 
 
 def _tensor_scale(one: Recognised) -> Iterator[Finding]:
-    """Yield a scale of the whole tensor that looks like another library's inverse convention."""
+    """Yield a tensor scale that seems to be the inverse of what the layout stores, as other libraries store it."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
@@ -146,7 +146,7 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
 
 
 def _infinite(one: Recognised) -> Iterator[Finding]:
-    """Yield a weight with values that are not finite although its codes and scales are: the products overflow."""
+    """Yield a weight whose codes and scales are finite but whose products overflow."""
     assert one.weight is not None
     parts = one.parts
     stored = [floats(parts.beside[key]) for key in SCALES if key in parts.beside]

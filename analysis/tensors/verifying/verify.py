@@ -78,7 +78,7 @@ index 0; scales must be positive.'])
 def _findings(
     path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
-    """Return the statements about the weights, and the weights."""
+    """Return all statements about a checkpoint, and its quantised weights."""
     quantised = recognised(stored)
     metadata: dict[str, str] = {}
     for file in checkpoint_files(path)[0]:
@@ -101,7 +101,7 @@ def _findings(
 
 
 def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the statements about a quantised weight."""
+    """Yield the statements about one quantised weight."""
     yield from value_findings(one)
     if one.weight is None:
         hint = "; the transpose of the scales would fit" if _fits_transposed(one) else ""
@@ -118,7 +118,7 @@ def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding
 
 
 def _fits_transposed(one: Recognised) -> bool:
-    """Return whether a weight that could not be decoded could be with its scales transposed."""
+    """Return whether a weight that cannot be decoded could be if its scales were transposed."""
     scale = one.parts.beside["scale"]
     turned = {**one.parts.beside, "scale": replace(scale, shape=scale.shape[::-1])}
     try:
@@ -129,7 +129,7 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield faults of a weight's zero points."""
+    """Yield wrong zero points of a weight, by the check for its layout."""
     assert one.weight is not None
     parts, layout = one.parts, one.weight.layout
     if "zero_point" not in parts.beside:
@@ -162,7 +162,7 @@ def _zero_points(one: Recognised) -> Iterator[Finding]:
 
 
 def _finite(one: Tensor) -> Iterator[Finding]:
-    """Yield blocks of GGUF whose values are not finite."""
+    """Yield GGUF weights with blocks whose values are not finite."""
     start = 0
     for piece in one.chunks():
         wrong = ~np.isfinite(piece)

@@ -14,7 +14,7 @@ EXPERTS = "mxfp4"  # gpt-oss's layout, for matrices and for several experts in o
 
 
 class WrittenLayout(NamedTuple):
-    """A layout that can be written.
+    """A layout that fpsim can write, and the shapes of weights that it accepts.
 
     Attributes:
       write: returns the stored tensors of a weight.
@@ -68,7 +68,7 @@ SHORT = {
 
 
 def layout_named(name: object) -> str:
-    """Return the full name of a layout that can be written.
+    """Return the full name of the writable layout that a name, perhaps a short one, stands for.
 
     Raises:
       ValueError: no layout has this name; the message suggests the nearest.
@@ -112,7 +112,7 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
 
 
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
-    """Return the options of a layout.
+    """Return the options for a layout, after checking that it has them and allows their values.
 
     Raises:
       ValueError: the layout does not have an option, or does not allow its value.

@@ -27,7 +27,7 @@ COMPRESSED: dict[str, tuple[str, int, str, bool, str, int | None, str]] = {
 
 
 def _mx(dtype: str) -> Config:
-    """Return torchao's configuration of MX weights with its default rule for scales."""
+    """Return torchao's configuration of an MX weight whose scales follow torchao's default rule."""
     element = {"_type": "torch.dtype", "_data": dtype}
     data = {
         "block_size": 32, "activation_dtype": element, "weight_dtype": element,
@@ -46,7 +46,7 @@ SCALE_DTYPES = {"nvfp4": "torch.float8_e4m3fn", "mxfp4": "torch.uint8", "mxfp8":
 
 
 def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return the `quantization_config` of config.json.
+    """Return the `quantization_config` of config.json for a layout.
 
     Args:
       layout: the full name of the layout.
@@ -107,7 +107,7 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return compressed-tensors' scheme for all linear layers except those kept."""
+    """Return compressed-tensors' `quantization_config`, for all linear layers except those kept."""
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {
         "num_bits": bits, "type": number, "symmetric": symmetric, "strategy": strategy, "dynamic": False,

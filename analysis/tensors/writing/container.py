@@ -27,7 +27,7 @@ U32, STRING = 4, 8  # types of values
 
 
 class PlacedTensor(NamedTuple):
-    """A tensor of a file that is to be written.
+    """The entry of a tensor in the header of a file to be written.
 
     Attributes:
       name: its name in the file.
@@ -43,7 +43,7 @@ class PlacedTensor(NamedTuple):
 
 
 class TensorFile:
-    """A file that is being written, each tensor in pieces; pieces of different tensors may alternate.
+    """A file being written, whose tensors arrive in pieces; pieces of different tensors may alternate.
 
     Args:
       path: the path of the draft.
@@ -96,7 +96,7 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
 
 
 def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
-    """Return the header of a little-endian .gguf file of version 3, padded to the begin of the elements."""
+    """Return the header of a little-endian .gguf file of version 3, padded up to the first element."""
     pairs = [
         _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),
         _text("general.quantization_version") + struct.pack("<II", U32, 2),

@@ -21,7 +21,7 @@ ONE = np.float32(1)
 
 
 def e2m1_pairs(values: Array) -> Array:
-    """Return bytes of two E2M1 codes each, the first in the low bits: (rows, K) float32 become (rows, K / 2) uint8."""
+    """Return float32 values as E2M1 codes, two in a byte, low bits first: (rows, K) become (rows, K / 2) uint8."""
     codes = encode(np.ascontiguousarray(values, np.float32), "e2m1", overflow="saturate")
     return np.asarray(codes[:, ::2] | codes[:, 1::2] << np.uint8(4))
 
@@ -135,7 +135,7 @@ def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def _mxfp4(
     weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
 ) -> WrittenWeight:
-    """Return E2M1 codes with one power of two per 32 codes of a row."""
+    """Return a weight as E2M1 codes, with one power-of-two scale, chosen by `rule`, per 32 codes of a row."""
     *lead, n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -148,20 +148,20 @@ def _mxfp4(
 
 
 def _quotients(band: Array, width: int, scales: Array) -> Array:
-    """Return the pairs of codes of values divided by the scales of their blocks."""
+    """Divide values by the scales of their blocks, and return the E2M1 codes, two in a byte."""
     return e2m1_pairs((band.reshape(len(band), -1, width) / scales[..., None]).reshape(band.shape))
 
 
 def _decoded(codes: Array) -> Array:
-    """Return E4M3 codes as float32."""
+    """Return the values of E4M3 codes as float32."""
     return np.asarray(codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
 
 
 def _level(amax: float) -> np.float32:
-    """Return the multiplier of a tensor; 1 for a tensor of zeros."""
+    """Return the scale by which a reader multiplies all blocks of a tensor: amax / 2688; 1 for a tensor of zeros."""
     return np.float32(amax) / TENSOR_TOP if amax > 0 else ONE
 
 
 def _inverse(amax: float) -> np.float32:
-    """Return the divisor of a tensor; 1 for a tensor of zeros."""
+    """Return the scale by which a reader divides all blocks of a tensor: 2688 / amax; 1 for a tensor of zeros."""
     return TENSOR_TOP / np.float32(amax) if amax > 0 else ONE

@@ -117,7 +117,7 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor as a weight to be written."""
+    """Return a tensor of the model as a weight to be written."""
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
     shape = (*lead, columns, rows) if turned else one.shape
@@ -133,7 +133,7 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
 
 
 def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
-    """Yield bands of a weight.
+    """Yield the bands of a weight, after checking that they are finite.
 
     Raises:
       ValueError: a band holds NaN or Inf.
@@ -148,7 +148,7 @@ def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -
 
 
 def _siblings(name: str) -> list[str]:
-    """Return the weights that share a tensor's scale with a weight, including that weight.
+    """Return the names of the weights that share one tensor scale with a weight, its own included.
 
     Example:
       >>> _siblings("l.0.q_proj.weight")
@@ -165,7 +165,7 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 
 
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
-    """Return the tensors of each file: of one file, or of shards of at most SHARD bytes each where possible."""
+    """Return the tensors of each file to be written: one file, or shards of at most SHARD bytes if possible."""
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
     if _is_file(out):
@@ -187,7 +187,7 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
-    """Return the stored tensors that hold a tensor of the model."""
+    """Return the file entries in which a tensor of the model is stored."""
     gguf = job.layout.startswith(GGUF)
     if written is None:
         dtype = _kept_dtype(job, one)
@@ -205,12 +205,12 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
 
 
 def _prefix(job: ExportJob, name: str, end: str) -> str:
-    """Return the part of a stored tensor's name before its end."""
+    """Return a weight's name without "weight", to which a layout adds the ends of its stored tensors' names."""
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
 
 def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
-    """Return the dtype of an unquantised tensor: float32 for decoded weights and for GGUF's norms, else its own."""
+    """Return the dtype in which an unquantised tensor is written: float32 if decoded, or a GGUF norm; else its own."""
     if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
         return np.dtype(np.float32)
     return dtype_of(one.dtype)
@@ -222,7 +222,7 @@ def _write_tensors(
     parts: Sequence[tuple[Tensor, WrittenWeight | None]],
     weights: Mapping[str, WeightToWrite],
 ) -> None:
-    """Write a file of tensors."""
+    """Write one file of tensors at a path."""
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
     if gguf:
@@ -269,7 +269,7 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return the sentences that users of the file should read."""
+    """Return sentences on what users of the written checkpoint should know."""
     notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
         notes.append(

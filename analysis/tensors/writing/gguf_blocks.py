@@ -36,7 +36,7 @@ def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Array, ...]]) -> WrittenWeight:
-    """Return blocks of bytes. `coded` takes blocks (blocks, 32) of float32 and returns the fields of each block."""
+    """Return a weight as GGUF blocks: `coded` turns (blocks, 32) float32 into the fields of each block."""
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -48,7 +48,7 @@ def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Arr
 
 
 def _q8_0(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps and codes of Q8_0."""
+    """Return the steps and codes of Q8_0 for blocks of values."""
     amax = np.maximum(blocks.max(1), -blocks.min(1)) + np.float32(0)  # of zeros 0, not -0
     step = amax / np.float32(127)
     scaled = blocks * _inverse(step)[:, None]
@@ -57,20 +57,20 @@ def _q8_0(blocks: Array) -> tuple[Array, ...]:
 
 
 def _q4_0(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps and codes of Q4_0."""
+    """Return the steps and codes of Q4_0 for blocks of values."""
     step, codes = _offset(blocks, 8)
     return step, _halves(codes)
 
 
 def _q5_0(blocks: Array) -> tuple[Array, ...]:
-    """Return the steps of Q5_0, the fifth bits of its codes, and their four low bits."""
+    """Return the steps of Q5_0 for blocks of values, the fifth bits of its codes, and their four low bits."""
     step, codes = _offset(blocks, 16)
     fifth = np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
     return step, fifth, _halves(codes & np.uint8(15))
 
 
 def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
-    """Return float16 steps, and codes in which the value of the largest magnitude is 0."""
+    """Return float16 steps, and codes in 0 .. 2 * middle - 1; the value of largest magnitude in a block has code 0."""
     place = np.argmax(np.abs(blocks), axis=1)[:, None]
     extreme = np.take_along_axis(blocks, place, axis=1)[:, 0] + np.float32(0)  # of zeros 0, so that the step is -0
     step = extreme / np.float32(-middle)
@@ -79,7 +79,7 @@ def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
 
 
 def _halves(codes: Array) -> Array:
-    """Return bytes with the first half of a block in the low nibbles, and the second half in the high ones."""
+    """Return 4-bit codes as bytes: the first half of each block in the low nibbles, the second in the high ones."""
     return np.asarray(codes[:, : BLOCK // 2] | codes[:, BLOCK // 2 :] << np.uint8(4))
 
 

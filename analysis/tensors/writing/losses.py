@@ -15,7 +15,7 @@ from fpsim.arrays import Array
 
 
 def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> Iterator[ExportedWeight]:
-    """Yield the error of each weight.
+    """Yield the error of each weight as a reader gets it from the written checkpoint.
 
     Raises:
       AssertionError: the file does not hold a weight of the expected shape, which is a bug of fpsim.
@@ -34,7 +34,7 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
 
 
 def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield flat pieces of the original weight and of the weight read, in the same order."""
+    """Yield (original, read) values of a weight as flat arrays, piece by piece, in the same order."""
     n, k = weight.shape[-2:]
     if one.shape == weight.shape and not (one.exchanged and len(one.shape) == 2):
         flat = (band.reshape(-1) for band in weight.bands(1))

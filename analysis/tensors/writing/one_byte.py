@@ -30,7 +30,7 @@ INT8_STEPS = np.float32(127.5)
 
 
 def fp8_codes(values: Array) -> Array:
-    """Return the E4M3 codes of float32 values, saturated beyond the range."""
+    """Return float32 values as E4M3 codes; values beyond the range become the largest one."""
     return encode(np.ascontiguousarray(values, np.float32), "e4m3", overflow="saturate")
 
 
@@ -183,7 +183,7 @@ def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
 
 
 def mx_metadata(dtype: str, element: str) -> str:
-    """Return torchao's metadata of an MX weight whose inputs are quantised alike when the layer is called."""
+    """Return torchao's metadata of an MX weight, which ask it to quantise the layer's inputs in the same way."""
     common = {
         "elem_dtype": {"_type": "torch.dtype", "_data": element}, "block_size": MX,
         "kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}, "is_swizzled_scales": False,
@@ -199,7 +199,7 @@ def mx_metadata(dtype: str, element: str) -> str:
 def _mxfp8(
     weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
 ) -> WrittenWeight:
-    """Return E4M3 codes with one power of two per 32 codes of a row."""
+    """Return a weight as E4M3 codes, with one power-of-two scale, chosen by `rule`, per 32 codes of a row."""
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -218,7 +218,7 @@ def _blocks(
     dtype: np.dtype[np.generic],
     quantised: Callable[[Array, Array], tuple[Array, Array]],
 ) -> WrittenWeight:
-    """Return E4M3 codes with one scale per block of 128 x 128; blocks at the edges are smaller.
+    """Return a weight as E4M3 codes with one scale per block of 128 x 128; blocks at the edges are smaller.
 
     `quantised` takes blocks of shape (rows, 128, columns, 128) and their amax, and returns the values to round and the
     scales to store.

@@ -18,7 +18,7 @@ LOWEST_RANGE = np.float32(np.float16(1e-5))  # the smallest range of a group of 
 
 
 def words_of(codes: Array, bits: int) -> Array:
-    """Return codes along the last axis, of 4 or 8 bits, in words of 32 bits, the first code in the lowest bits.
+    """Return 4- or 8-bit codes packed along the last axis into 32-bit words, the first code in the lowest bits.
 
     Example:
       >>> [hex(word) for word in words_of(np.arange(8, dtype=np.uint8)[None], 4)[0]]
@@ -30,7 +30,7 @@ def words_of(codes: Array, bits: int) -> Array:
 
 
 def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' INT4 in groups of a row: s = amax / 7.5 in the model's dtype, codes of -8 to 7.
+    """Return compressed-tensors' INT4, codes of -8 to 7 with s = amax / 7.5 in the model's dtype for each group.
 
     Source: compressed-tensors 0.20.0; the same bytes.
     """
@@ -57,9 +57,6 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     """Return compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s). Source: compressed-tensors 0.20.0; the same
-    bytes.
-
-    s = (max - min) / 15 with 0 inside the range, z = RNE(-8 - min / s). Source: compressed-tensors 0.20.0; the same
     bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
@@ -89,17 +86,17 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return GPTQ's first version, which stores zero points minus one, subtracted from whole words."""
+    """Return GPTQ's first version, whose files store zero points minus one (subtracted from whole packed words)."""
     return _gptq(weight, options, version=1)
 
 
 def gptq_v2(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return GPTQ's second version, which stores the zero points themselves."""
+    """Return GPTQ's second version, whose files store the zero points themselves."""
     return _gptq(weight, options, version=2)
 
 
 def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
-    """Return words of codes along the inputs, (K bits/32, N), with a scale and zero point for each group of inputs.
+    """Return GPTQ codes packed along the inputs, (K bits/32, N), with a scale and zero point per group of inputs.
 
     s = (max - min) / levels for a range that includes 0, z = RNE(-min / s); symmetric: s = 2 amax / levels, and z is
     the middle code. A group of zeros has the range -1 to 1. Codes are rounded with the float32 scale, which is stored
@@ -182,18 +179,18 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _half(values: Array) -> Array:
-    """Return float32 values rounded to float16. NumPy's float16 operations give the same results, and take longer."""
+    """Return float32 values rounded to float16, as NumPy's slower float16 operations would round them."""
     return values.astype(np.float16).astype(np.float32)
 
 
 def _awq_words(codes: Array) -> Array:
-    """Return codes in words along the outputs, in AWQ's order: (rows, N) codes become (rows, N / 8) int32."""
+    """Return 4-bit codes packed along the outputs in AWQ's order: (rows, N) become (rows, N / 8) int32."""
     fields = np.ascontiguousarray(codes.astype(np.uint8))
     return words_of(fields.reshape(len(fields), -1, 8)[..., AWQ_COLUMNS].reshape(fields.shape), 4)
 
 
 def _whole_words(codes: Array) -> Array:
-    """Return codes of 4 bits as bytes, padded with zeros to whole words."""
+    """Return 4-bit codes as bytes, padded with zeros to a multiple of the codes in a word."""
     padding = -codes.shape[-1] % 8
     fields = codes.astype(np.uint8)
     return np.pad(fields, ((0, 0), (0, padding))) if padding else fields

@@ -17,7 +17,7 @@ LARGEST = {"e2m1": 6.0, "e4m3": 448.0}
 
 
 def floor_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of floor(log2(amax)) - the format's largest exponent: torchao's `to_mx`, and ggml.
+    """Return E8M0 codes of 2^(floor(log2(amax)) - the format's largest exponent), as torchao's `to_mx` and ggml do.
 
     Example:
       >>> floor_codes(np.float32([6, 7.9, 0]), "e2m1").tolist()
@@ -27,7 +27,7 @@ def floor_codes(amax: Array, fmt: str) -> Array:
 
 
 def ceil_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of ceil(log2(amax / the format's maximum)): transformers, ModelOpt, torchao's inference.
+    """Return E8M0 codes of amax / the format's maximum, rounded up to 2^k: transformers, ModelOpt, torchao's inference.
 
     Example:
       >>> ceil_codes(np.float32([448, 449, 0]), "e4m3").tolist()
@@ -49,19 +49,19 @@ def even_codes(amax: Array, fmt: str) -> Array:
 
 
 def _biased(exponents: Array, amax: Array) -> Array:
-    """Return E8M0 codes of exponents; 0 for blocks of zeros, the code of NaN where amax is not finite."""
+    """Return the E8M0 codes of exponents: 0 for blocks of zeros, NaN's code for blocks with Inf or NaN."""
     codes = np.clip(exponents + E8M0_BIAS, 0, E8M0_LARGEST)
     return np.where(np.isfinite(amax), np.where(amax == 0, 0, codes), 255).astype(np.uint8)
 
 
 def block_amax(values: Array, width: int) -> Array:
-    """Return the largest magnitude of each block of `width` neighbours of a row: (rows, K / width)."""
+    """Return the largest magnitude in each block of `width` neighbours in a row: (rows, K / width)."""
     blocks = values.reshape(len(values), -1, width)
     return np.asarray(np.maximum(blocks.max(-1), -blocks.min(-1)) + np.float32(0))  # 0 for blocks of zeros, not -0
 
 
 def swizzled(scales: Array) -> Array:
-    """Return scales in tiles of 128 rows by 4 columns, padded with 0: the inverse of `unswizzled`.
+    """Return scales in cuBLAS's order, tiles of 128 rows by 4 columns padded with 0: the inverse of `unswizzled`.
 
     Example:
       >>> swizzled(np.arange(512, dtype=np.uint8).reshape(128, 4))[:3].tolist()

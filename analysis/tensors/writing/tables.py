@@ -17,7 +17,7 @@ F32, U8 = np.dtype(np.float32), np.dtype(np.uint8)
 
 
 def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return NF4 in flat blocks of 64, which may cross rows; the high nibble of a byte comes first.
+    """Return bitsandbytes' NF4 with a scale per 64 elements of the flat matrix, whose blocks may cross rows.
 
     A code is the index of the entry nearest to w / absmax; of two that are equally near, the lower one.
 
@@ -48,7 +48,7 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _coded(values: Array, middles: Array) -> Iterator[tuple[str, Array]]:
-    """Yield the codes and scales of blocks; the last block may be shorter."""
+    """Yield the codes and scales of successive flat blocks; the last block may be shorter."""
     if not values.size:
         return
     padded = np.pad(values, (0, -values.size % BLOCK)) if values.size % BLOCK else values

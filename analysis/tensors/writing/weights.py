@@ -42,22 +42,22 @@ class WeightToWrite(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """The weight's name without "weight"."""
+        """The weight's name without "weight", the start of its stored tensors' names."""
         return self.name.removesuffix("weight")
 
     @property
     def half(self) -> Any:
-        """The dtype of the model if it has 16 bits; else None."""
+        """The dtype of the weight in the model if it has 16 bits; else None."""
         return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype)) if self.dtype in HALVES else None
 
     @property
     def scale_dtype(self) -> np.dtype[Any]:
-        """The dtype of scales, where a library stores them in the model's dtype."""
+        """The dtype of stored scales in libraries that store them in the model's dtype."""
         return np.dtype(np.float32) if self.half is None else self.half
 
 
 class LayoutOptions(NamedTuple):
-    """The options of a layout: codes of a group, bits of a code, whether codes are symmetric about zero."""
+    """The options of a layout: elements in a group, bits of a code, and whether codes are symmetric about zero."""
 
     group_size: int | None = None
     bits: int = 4
@@ -79,7 +79,7 @@ class WrittenWeight(NamedTuple):
 
 
 def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
-    """Return the function that yields the rows of a tensor as float32; turned: of its transpose."""
+    """Return a function that yields the rows of a tensor (of its transpose, if `turned`) as float32."""
     shape = tensor.shape
     rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
 
@@ -112,7 +112,7 @@ def amax_of(tensor: Tensor) -> float:
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
-    """Return a matrix padded with zeros, so that its sides are multiples of `rows` and `columns`.
+    """Return a matrix padded with zeros to multiples of `rows` and `columns`.
 
     Example:
       >>> filled(np.ones((3, 5), np.float32), 2, 4).shape

@@ -185,7 +185,7 @@ def integer_model(box: BlackBox) -> IntegerModel:
 
 
 def loaded(fields: dict[str, Any]) -> IntegerModel:
-    """Return the model of the fields of a saved one.
+    """Return the model that the fields of a saved file describe.
 
     Raises:
       KeyError, TypeError, ValueError: the fields are not those of such a model.

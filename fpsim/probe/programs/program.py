@@ -165,7 +165,7 @@ class Program:
 
     @cached_property
     def _flushes_alike(self) -> bool:
-        """Return whether the compiled matrix product has the right flushes, which are of all its numbers or of none."""
+        """Return whether the compiled matrix product, which flushes all its numbers or none, fits the rule."""
         flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
         held = {x for x, _ in self._chain_starts} | (set(range(self.n)) - self.exact)
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})

@@ -47,7 +47,7 @@ class AdditionRule:
 
 
 class SumScale(NamedTuple):
-    """A factor of the sum ("times", or "over" a divisor), or of each term, a's in products ("terms").
+    """The factor of a sum: "times" multiplies the sum, "over" divides it, "terms" multiplies each term or operand a.
 
     The sum is rounded to `fmt`, and so is the product or quotient, to nearest even.
     """

@@ -68,7 +68,7 @@ class Sweep(Mapping[int, Model]):
         return self.models[shape[-1]]
 
     def explain(self) -> str:
-        """Return what was found of each length, lengths that follow each other and are described alike together."""
+        """Return a description of the model of each length; neighbouring lengths with equal descriptions share one."""
         told = []
         for text, group in groupby(self.models.values(), key=_described):
             lengths = [model.n for model in group]

@@ -34,7 +34,7 @@ class DelayedScaling(_ScaleState):
     Every tile starts with the encode scale e = 1 and a history of zeros. A step encodes x * e, in float32 (float64 for
     float64 x), saturating; the decode scale is 1 / e in float32. Then, all in float32,
 
-    1. the step's amax, NaN aside, is put at the end of the history, and what stood at its start goes;
+    1. the step's amax, NaN aside, is put at the end of the history, and the first entry is dropped;
     2. a is the largest entry of these, or with amax="most_recent" the last one;
     3. where a is finite and not 0, e = (max * 2^-margin) / a, at most the largest float32. Otherwise e stays.
 
@@ -48,7 +48,7 @@ class DelayedScaling(_ScaleState):
       history: entries, 1 to 2**20.
       amax: "max" or "most_recent".
       margin: integer; max is halved this many times.
-      zero_amax: what a step does in whose tile every element is 0 or NaN. "roll": as any other, which is what the
+      zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": as any other, which is what the
         kernel for one tensor and JAX do; "skip": history and scale stay, as in the kernel for many tensors, PyTorch's.
 
     Raises:

@@ -35,7 +35,7 @@ LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 
 
 class _ScaleState:
-    """The base of the three kinds: one step of encoding, its counts, and a state that saves and resumes."""
+    """The base of the three classes of lasting scales: a step of encoding, its counts, and saving and resuming."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
     ARRAYS: ClassVar[tuple[str, ...]] = ()  # names of the state's arrays per tile
@@ -126,7 +126,7 @@ class _ScaleState:
         return result
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
-        """Return the keywords of this kind's cast."""
+        """Return the keywords of a step's cast, with the defaults of this class."""
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
@@ -206,7 +206,7 @@ class _ScaleState:
         """Raise a ValueError unless arrays of a state have numbers and shapes that steps can lead to."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a .npz or .safetensors file, which is complete or as it was before.
+        """Write the state to a .npz or .safetensors file, completely or not at all.
 
         Raises:
           ValueError: another ending.

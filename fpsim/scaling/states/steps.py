@@ -95,7 +95,7 @@ class EncodingStep(NamedTuple):
 
 
 def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
-    """Return codes or values, scales and factors with the scales that the scaling finds."""
+    """Encode with the scales that the scaling finds; return the codes or values, the scales and the factors."""
 
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)
@@ -114,7 +114,7 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 
 
 def given_factors(step: EncodingStep, scales: Array) -> Array:
-    """Return what elements are divided by or multiplied with if the caller gives the scales."""
+    """Return the elements' factors for given scales: the scales if elements are divided, else their inverses."""
 
     job = step.job()
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -126,7 +126,7 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
 
 
 def newest(tops: Array, specials: Array) -> Array:
-    """Return amaxes in float32, NaN aside."""
+    """Return each tile's amax in float32: NaN is ignored, and an infinite element gives Inf."""
 
     real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
     with np.errstate(over="ignore"):

@@ -149,7 +149,7 @@ class _Choice:
 
     @property
     def is_fixed(self) -> bool:
-        """Return whether it is one schedule for all shapes."""
+        """Return whether the choice is one schedule for all shapes."""
         return isinstance(self.of, Schedule)
 
     def __call__(self, m: int, n: int, k: int) -> Schedule:

@@ -133,7 +133,7 @@ def _sums(count: int) -> str:
 def _some(
     items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box], words: Callable[[int], str]
 ) -> list[Box]:  # fmt: skip
-    """Return boxes of the first and the last items, and one for those between."""
+    """Return a box for each of the first and last items, and one box for all items between them."""
     first, last = shown
     hidden = len(items) - first - last
     if hidden <= 1:
@@ -142,7 +142,7 @@ def _some(
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """Return boxes of the inputs of a butterfly in the order in which neighbours are added; of all, or of a few."""
+    """Return boxes of a butterfly's inputs, ordered so that neighbours are added; if too many, the first and last."""
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:
         return _some(node.inputs, detail.nodes, lambda item: _any(item, detail), _sums)

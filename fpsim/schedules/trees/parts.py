@@ -151,7 +151,7 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the last slice plus the others in order, each of the first half together with one of the second."""
+    """Return the last slice plus the other slices in order, with slices i and i + half added to each other first."""
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
         add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last

@@ -40,14 +40,14 @@ class ConformanceRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """The results of an implementation, set by set; `.ok` if it answered something, and nothing wrong."""
+    """The results of an implementation, set by set; `.ok` if it answered at least one case and none wrongly."""
 
     name: str
     rows: tuple[ConformanceRow, ...]
 
     @property
     def ok(self) -> bool:
-        """Return whether something was compared and everything is right."""
+        """Return whether at least one case was compared and every compared answer is right."""
         return any(row.answered for row in self.rows) and not any(row.wrong for row in self.rows)
 
     def __bool__(self) -> bool:
@@ -137,7 +137,7 @@ def check(
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
-    """Return the sets of some kinds, or of kinds with a format, unit or rounding.
+    """Return the sets that `only` names, each by kind ("cast") or by kind and format, unit or rounding ("cast:E5M2").
 
     Raises:
       ValueError: the kind is unknown, or no set of the kind has the value.

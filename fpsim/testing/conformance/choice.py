@@ -81,7 +81,7 @@ def _every_code(fmt: Format) -> Words:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return what a policy decides for a format: on NaN only if the format has none, on negatives only if unsigned."""
+    """Return the parts of a policy that matter: for NaN only if the format has none, for negatives only if unsigned."""
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 
@@ -106,7 +106,7 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the boundary points of a format, and those of them that every set has."""
+    """Return patterns of the boundary points of a format, and patterns that every set of casts contains."""
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
     with np.errstate(all="ignore"):
@@ -167,7 +167,7 @@ def _products() -> Iterator[Vectors]:
 
 
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
-    """Return rows of a, b, the start and scales: usual, cancelling and wide ones in turn."""
+    """Return a row of codes (a, b, accumulator start, scales) per case: usual, cancelling and wide values in turn."""
     rng = _rng(unit.name, use)
     rows_of_codes = []
     for case in range(cases):

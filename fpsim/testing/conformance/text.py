@@ -31,7 +31,7 @@ def lines_of(vectors: Vectors) -> list[str]:
 
 
 def read(text: str) -> list[Vectors]:
-    """Return the sets of the text of a file.
+    """Return the sets of vectors that the text of a file contains.
 
     Raises:
       ValueError: the version is another one, the digest is wrong, or a line has another form.

@@ -60,13 +60,13 @@ class KernelMutant:
     factory: Callable[[Keywords], Kernel | None] = field(repr=False)
 
     def right(self, promise: Keywords | None = None) -> Kernel:
-        """Return the right kernel for its own promise, or for another one."""
+        """Return a correct kernel for `promise`, by default the mutant's own promise."""
         made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
         return made
 
     def make(self, promise: Keywords | None = None) -> Kernel:
-        """Return the broken kernel for its own promise, or for another one that the fault can break.
+        """Return the broken kernel for `promise`, by default the mutant's own; the fault must be able to break it.
 
         The kernel takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors.
 
@@ -165,7 +165,7 @@ def _of_any_arrays(kernel: Kernel) -> Kernel:
 
 
 def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """Return a kernel with a changed promise whose results have the promised format."""
+    """Return a kernel that keeps `promise` with `changes` applied; its results have the original promise's format."""
     out = checked_promise(promise).out
     made = kernel_of(**{**promise, **changes})
 

@@ -154,7 +154,7 @@ class _Trial(NamedTuple):
 
 
 def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationReport:
-    """Return the report of tests on the broken functions of trials, and on the right ones of `correct`."""
+    """Test the broken functions of `trials` and the right functions of `correct`, and return the report."""
     said = [_run(trial.test, trial.right) for trial in correct]
     complaints = [complaint for outcome, complaint in said if outcome != "missed"]
     verdicts = tuple(

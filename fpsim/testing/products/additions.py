@@ -145,7 +145,7 @@ def _interval(adding: Adding) -> int:
 
 
 def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
-    """Yield a schedule with K cut into slices."""
+    """Yield the schedule with K cut into slices, for each number, rule and merge of slices."""
     if isinstance(schedule.sums, Lanes) or unit.d.fmt != FP32:
         return
     merges = ("float32", "from_both_ends") if out == FP32 else ("float32", "output", "in_place", "from_both_ends")
@@ -222,7 +222,7 @@ def _read_otherwise(promise: Promise) -> Iterator[Adding]:
 
 
 def _scaled_along_k(promise: Promise) -> Iterator[Addition]:
-    """Yield other orders of scales and sums, for scales that vary along K."""
+    """Yield additions with other units, schedules and scale orders, for scales that vary along K."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     assert isinstance(adding.how, MatrixUnit)

@@ -28,7 +28,7 @@ class KernelChange(NamedTuple):
 
 
 def with_last(function: Callable[..., Any], *last: Any) -> Callable[..., Any]:
-    """Return a function whose last arguments are given."""
+    """Return `function` with its last positional arguments fixed to `last`."""
     return lambda *arguments: function(*arguments, *last)
 
 

@@ -186,7 +186,7 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return wrong elements of other inputs, first those that few terms may show."""
+    """Return a few wrong elements of each product as (inputs, element), those likely to need the fewest terms first."""
     order = ("masks", "normal", "ties of the result")
     elements = []
     for observation in sorted(wrong, key=lambda each: (each.x.name not in order, each.x.shape[2])):

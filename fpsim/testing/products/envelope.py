@@ -126,7 +126,7 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """Return what elements must be that have a NaN or Inf among their terms, and 0 for the others."""
+    """Return the NaN or Inf that each element must be if its terms include NaN or Inf, and 0 for the other elements."""
     with np.errstate(all="ignore"):
         products = a[:, :, None] * b[None]
     nan = np.isnan(products).any(axis=1)

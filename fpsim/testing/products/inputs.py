@@ -30,7 +30,7 @@ Shape = tuple[int, int, int]
 LEAST = 435  # terms of the main shape, so that slices of 128 terms and more are told from their blocks
 LONGEST = 2048  # terms of shapes that are chosen here
 BEYOND = 256  # rows or columns; larger shapes have two kinds of inputs and few terms
-FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes beside the main one
+FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes other than the main one
 
 SHOWS = {
     "masks": "which terms are added before a large one cancels",
@@ -224,7 +224,7 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
 
 
 def _held(operand: ProbedOperand, values: Array) -> Array:
-    """Return values that an operand's format holds; infinities and NaN stay as they are."""
+    """Return values rounded to an operand's format; infinities and NaN stay as they are."""
     finite = np.isfinite(values)
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
 
@@ -311,7 +311,7 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make factors that are zero but for the last terms, another number of them in each row."""
+    """Make factors that are zero except for the last terms of K; how many are not zero differs from row to row."""
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)

@@ -1,4 +1,4 @@
-"""Calls a kernel with inputs and in other memory layouts, and says to which of its results differences are limited."""
+"""Calls a kernel with all inputs and memory layouts, and describes which inputs or elements have wrong results."""
 
 from __future__ import annotations
 

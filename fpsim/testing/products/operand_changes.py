@@ -48,7 +48,7 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
 
 
 def _flushed(values: Array, operand: ProbedOperand) -> Array:
-    """Return values with the subnormals of the operand's format as zeros."""
+    """Return values with subnormals of the operand's format replaced by zeros of their sign."""
     return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
 
 
@@ -60,7 +60,7 @@ def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
 
 
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
-    """Return a change after which values are rounded to the operand's format."""
+    """Return `change` followed by rounding to the operand's format."""
 
     def changed(values: Array, operand: ProbedOperand) -> Array:
         with np.errstate(all="ignore"):
@@ -72,7 +72,7 @@ def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], 
 
 
 def _limited(values: Array, operand: ProbedOperand) -> Array:
-    """Return values limited to the finite ones of the operand's format."""
+    """Return values clipped to the finite range of the operand's format."""
     return np.clip(values, -operand.fmt.max, operand.fmt.max)
 
 
@@ -117,7 +117,7 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
-    """Return the change of one of scale_a, scale_b and bias."""
+    """Return the function that applies `change` to scale_a, scale_b or bias, whichever `name` is."""
 
     def changed(x: KernelInputs) -> KernelInputs:
         with np.errstate(all="ignore"):
@@ -128,17 +128,17 @@ def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInput
 
 
 def _moved(s: Array, by: int, axis: int) -> Array:
-    """Return scales of the line `by` places before; those at the end their own."""
+    """Return scales shifted by `by` places along an axis; the first or last scale fills the places that become free."""
     return s.take(np.clip(np.arange(s.shape[axis]) - by, 0, s.shape[axis] - 1), axis)
 
 
 def _first(s: Array, axis: int) -> Array:
-    """Return the first line of scales in place of all."""
+    """Return scales in which every row (axis 0) or column (axis 1) equals the first one."""
     return np.repeat(s.take([0], axis), s.shape[axis], axis)
 
 
 def _last_stale(s: Array) -> Array:
-    """Return scales whose last row, or column of a single row, is the one before."""
+    """Return scales whose last row repeats the row before it; with a single row, the last column repeats."""
     flat = s.copy()
     if s.shape[0] > 1:
         flat[-1] = flat[-2]

@@ -187,7 +187,7 @@ class KernelReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
-    """Return the sentence that says which other variants the results exclude."""
+    """Return the sentence that says how many other variants the results exclude, and which they cannot exclude."""
     all_of = excluded + len(rivals)
     others = "other additions, orders, roundings and faults"
     text = f"Each of {excluded:,} {others} would give another result for at least one input"

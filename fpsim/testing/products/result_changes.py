@@ -162,17 +162,17 @@ Results = Callable[[Array, Format], Array]
 
 
 def _cast(**how: str) -> Results:
-    """Return the change of the cast to other keywords."""
+    """Return the change that casts with other keywords."""
     return lambda values, out: cast(values, FP64, out, **how)
 
 
 def _through(fmt: Format, rounding: str) -> Results:
-    """Return the change of the cast to one that rounds to another format first."""
+    """Return the change that rounds to another format before the cast."""
     return lambda values, out: cast(rounded(values, fmt, rounding), FP64, out)
 
 
 def _on_values(change: Results) -> Results:
-    """Return a change of results that have been cast."""
+    """Return the change that applies `change` to results after the cast."""
 
     def codes(values: Array, out: Format) -> Array:
         with np.errstate(all="ignore"):
@@ -182,7 +182,7 @@ def _on_values(change: Results) -> Results:
 
 
 def _stale(axis: int, grain: int) -> Results:
-    """Return the change that repeats the last line before those beyond a multiple of `grain`."""
+    """Return the change that overwrites rows or columns after the last multiple of `grain` with the one before them."""
 
     def changed(values: Array, _: Format) -> Array:
         whole = values.shape[axis] // grain * grain
@@ -193,7 +193,7 @@ def _stale(axis: int, grain: int) -> Results:
 
 
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
-    """Return the change that leaves rows or columns zero; keeps: (their indices, number) -> which are kept."""
+    """Return the change that sets rows or columns to zero, except those for which `keeps(indices, number)` is true."""
 
     def changed(values: Array, _: Format) -> Array:
         kept = keeps(np.arange(values.shape[axis]), number)

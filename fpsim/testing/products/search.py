@@ -136,7 +136,7 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the first variant that holds for all inputs, else the first that holds where the kernel differs."""
+        """Return the first variant that gives all results, else the first that gives all where the kernel is wrong."""
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
@@ -186,7 +186,7 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add changes that bring a variant nearer; return it with the number of results that it does not give."""
+        """Add each change that leaves far fewer results unexplained; return the variant and how many it leaves."""
         if best == PROMISED:
             return best, left
         for _ in range(2):
@@ -211,7 +211,7 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return how many other variants differ for an input, those with the same additions, and the remaining ones.
+        """Return the number of variants that some input excludes, those that mean the same additions, and all others.
 
         The kernel must have all bits of its promise.
         """

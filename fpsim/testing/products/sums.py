@@ -224,7 +224,7 @@ def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Arr
 
 
 def _spread(scale: Array, shape: tuple[int, int]) -> Array:
-    """Return scales as one per element."""
+    """Return scales expanded to one per element of an operand."""
     rows, columns = (np.arange(size) // (BLOCK if of not in (1, size) else max(size // of, 1))
                      for size, of in zip(shape, scale.shape, strict=True))  # fmt: skip
     return np.asarray(scale[np.minimum(rows, scale.shape[0] - 1)[:, None], np.minimum(columns, scale.shape[1] - 1)])

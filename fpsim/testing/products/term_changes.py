@@ -33,7 +33,7 @@ def of_terms() -> Iterator[KernelChange]:
 
 
 def _orders() -> Iterator[tuple[str, Order, int]]:
-    """Yield changes that are the same for a and b: words after "it", the order, and the number that it takes."""
+    """Yield changes that are the same for a and b: clause after "it", function (terms, number) -> terms, and number."""
     yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
     for g in GRAINS:
         yield f"drops the terms beyond a multiple of {g}", lambda t, g: np.where(t < t.size // g * g, t, -1), g
@@ -56,7 +56,7 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
 
 
 def _same(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the change that takes the terms of a and of b in the same order."""
+    """Return the change that applies `order` to the terms of both a and b."""
 
     def terms(k: int) -> Terms:
         ordered = np.asarray(order(np.arange(k), number))
@@ -66,7 +66,7 @@ def _same(order: Order, number: int) -> Callable[[int], Terms]:
 
 
 def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the change that takes the terms of b in another order than those of a."""
+    """Return the change that applies `order` to the terms of b alone, so that a and b are paired wrongly."""
     return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
 
 
@@ -76,18 +76,18 @@ def _sorted(terms: Array, *keys: Array) -> Array:
 
 
 def _again(terms: Array, grain: int) -> Array:
-    """Return terms whose last `grain` are read again where they are no multiple of it."""
+    """Return terms whose remainder by `grain` is replaced by the last `grain` terms, some of which then occur twice."""
     whole = terms.size // grain * grain
     return terms if whole in (0, terms.size) else np.concatenate([terms[:whole], terms[-grain:]])
 
 
 def _repeated(terms: Array, grain: int) -> Array:
-    """Return terms of which the last is repeated up to a multiple of `grain`."""
+    """Return terms with the last one repeated until their number is a multiple of `grain`."""
     return np.concatenate([terms, np.repeat(terms[-1:], -terms.size % grain)])
 
 
 def _exchanged(terms: Array, step: int) -> Array:
-    """Return terms of which neighbouring runs of `step` are exchanged; those without a partner stay."""
+    """Return terms in which neighbouring runs of `step` terms swap places; terms without a partner stay."""
     partner = terms ^ step
     return np.where(partner < terms.size, partner, terms)
 

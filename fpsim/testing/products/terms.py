@@ -117,7 +117,7 @@ def fewest_terms(
 
 
 def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]:
-    """Return a smallest part of some terms that still differs: none of them can be left out."""
+    """Return a minimal part of the terms `kept` for which `differs` is true: no single term can be removed."""
     if differs([]):
         return []
     parts = 2

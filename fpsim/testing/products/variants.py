@@ -193,7 +193,7 @@ def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
-    """Return terms of an operand in some order, zeros where a or b has none."""
+    """Return an operand with its terms along `axis` in the given order; zeros where -1 stands for a term of a or b."""
     taken = np.take(x, np.maximum(terms, 0), axis)
     gone = (terms < 0) | (others < 0)
     if gone.any():

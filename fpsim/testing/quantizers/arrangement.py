@@ -42,7 +42,7 @@ def _reversed_groups(size: int, group: int) -> Places:
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the order that makes all results right ones in other places, as a clause after "it", or None."""
+    """Return the clause after "it" for the known wrong order that gives all results; None if no known order does."""
     for words, places in arrangements(want.size):
         if (got == want[places]).all():
             return words

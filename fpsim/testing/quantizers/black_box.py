@@ -170,7 +170,7 @@ def _codes(array: Array, fmt: Format) -> Array | None:
 
 
 def narrowed(call: Callable[[Array], object], x: Array) -> Array:
-    """Return a smallest part of x for which a call still raises FunctionMisbehaved."""
+    """Return a part of x, found by repeated halving, for which a call still raises FunctionMisbehaved."""
 
     def fails(part: Array) -> bool:
         try:

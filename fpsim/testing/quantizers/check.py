@@ -44,7 +44,7 @@ from fpsim.testing.quantizers.search import KnownModels, ModelSearch
 
 LIBRARIES = ("ml_dtypes", "torch", "torch<2.12")  # overflow of libraries that round float64 to float32 first
 SEEDED = (257, 4099)  # shape of the large matrix whose stochastic results are compared
-DEPENDENCES = ("calls", "position", "batch", "size", "layout", "dtype")  # what results may depend on beside the value
+DEPENDENCES = ("calls", "position", "batch", "size", "layout", "dtype")  # what results must not depend on
 
 
 def check_quantizer(
@@ -199,7 +199,7 @@ def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None
 def _check_values(
     findings: Findings, box: CalledQuantizer, x: Array, apart: SplitInputs, got: Words, want: Words
 ) -> None:
-    """Record which properties of single values hold, such as ties, and the smallest input that breaks each other."""
+    """Record which properties of single values, such as ties, hold; for those that do not, the smallest wrong input."""
     differ = got != want
     for name, members in classes(apart, box.fmt, kinds_of(apart, box.fmt)):
         wrong = differ & members
@@ -215,7 +215,7 @@ def _check_properties(
     findings: Findings, box: CalledQuantizer, options: CastOptions, x: Array, apart: SplitInputs, got: Words,
     want: Words,
 ) -> None:  # fmt: skip
-    """Record whether order and symmetry hold and nothing but the value decides; with a seed, a large matrix alone."""
+    """Record whether order, symmetry and independence hold; for stochastic rounding, only check a large array."""
     try:
         if options.rounding is Rounding.STOCHASTIC:
             values = np.resize(chosen(x), SEEDED)

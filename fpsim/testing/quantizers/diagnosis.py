@@ -13,7 +13,7 @@ from fpsim.testing.quantizers.rounder import SplitInputs, Words
 from fpsim.testing.quantizers.search import FoundModel, ModelSearch
 
 FEW = 4  # results that may be wrong entries of a table
-WORTH = 0.5  # share of the differences that a diagnosis has to explain to be given beside those that it does not
+WORTH = 0.5  # least share of the differences that a diagnosis has to explain to be reported
 
 
 def diagnosed(search: ModelSearch, right: QuantizerModel, want: Words, fmt: Format) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def diagnosed(search: ModelSearch, right: QuantizerModel, want: Words, fmt: Form
 
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
-    """Return clauses on a few right results that always become others, as a wrong entry of a table makes them."""
+    """Return clauses on a few values that the quantizer always replaces by others, as a wrong table entry would."""
     changed = distinct(want[got != want])
     if changed.size > FEW:
         return ()

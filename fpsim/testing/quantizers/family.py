@@ -72,7 +72,7 @@ class Deviation:
     changes: tuple[tuple[str, Any], ...]
 
     def apply(self, model: QuantizerModel) -> QuantizerModel:
-        """Return a model with the fault."""
+        """Return `model` with this fault."""
         return model.replace(**dict(self.changes))
 
     def slots(self) -> frozenset[str]:
@@ -81,7 +81,7 @@ class Deviation:
 
 
 def deviation(words: str, **changes: Any) -> Deviation:
-    """Return the fault that changes some parameters."""
+    """Return the fault that sets the given parameters of a model, described by `words`."""
     return Deviation(words, tuple(changes.items()))
 
 
@@ -355,7 +355,7 @@ def _changed(fmt: Format, change: tuple[str, dict[str, int]]) -> Format | None:
 
 
 def sentence(found: tuple[Deviation, ...]) -> str:
-    """Deviations as one clause after "it"."""
+    """Return the faults as one clause after "it"."""
     words = [one.words for one in found]
     if not words:
         return ""

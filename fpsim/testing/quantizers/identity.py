@@ -161,7 +161,7 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
 def _placed(
     search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, match: FoundModel
 ) -> tuple[str | None, ModelSearch, QuantizerModel, FoundModel]:
-    """Return the order of results that makes them those of a policy, in words, with that policy; else None."""
+    """Return the wrong order (in words) with which a policy gives all results, or None; then search and models."""
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)
         for model in plain:

@@ -76,7 +76,7 @@ def integers_for(options: CastOptions, dtype: np.dtype[Any]) -> Array:
 
 
 def odd_float64(x: Array) -> Array:
-    """Return integers as float64 that every format rounds alike: bits that do not fit are cut, and the last is set."""
+    """Return integers rounded to odd in float64: rounding these to a format equals rounding the integers once."""
     negative = x < 0
     magnitude = x.astype(np.uint64)
     magnitude = np.where(negative, ~magnitude + np.uint64(1), magnitude)

@@ -55,7 +55,7 @@ _ULPS = {
 
 
 def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
-    """Return the ends of the intervals of numbers that round to nearest to each value."""
+    """Return, for each value, both ends of the interval of numbers that round to it (to nearest)."""
     grid = grid_of(model.fmt)
     magnitude = np.abs(values)
     codes = round_to_codes(magnitude, np.signbit(values), grid, "toward_zero")

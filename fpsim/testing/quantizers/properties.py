@@ -186,7 +186,7 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 def _other(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """Return the property that differences break, or None; paste: an expression with the whole array that shows it."""
+    """Return the property that results break if they differ, else None; paste: an expression with the whole input."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None

@@ -65,7 +65,7 @@ def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
 
 
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
-    """Return what inputs of a kind with wrong results have in common, in words, or ""."""
+    """Return " with an odd (or even) smaller neighbour" if that is what all wrong inputs of a kind have; else ""."""
     if number < 4 or here.sum() == kind.sum():
         return ""
     if odd[here].all():

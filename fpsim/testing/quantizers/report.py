@@ -124,7 +124,7 @@ def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
 
 
 def explained_by(causes: tuple[str, ...]) -> str:
-    """Return the diagnosis that causes, clauses after "it", explain every difference."""
+    """Return the sentence saying that `causes` (clauses after "it") explain every difference."""
     whole = "one cause explains all" if len(causes) == 1 else f"{len(causes)} causes together explain all"
     return f"{whole}: it {'; it '.join(causes)}"
 
@@ -159,7 +159,7 @@ class Findings:
         self.notes.setdefault(text)
 
     def refuse(self, refusal: FunctionMisbehaved) -> None:
-        """Record the rule that a function broke in place of what else was found about it."""
+        """Record the rule that a function broke, which replaces any earlier record on that rule."""
         self.broken[refusal.rule] = Broken(refusal.rule, refusal.sentence)
 
     @property

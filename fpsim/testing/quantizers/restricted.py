@@ -25,7 +25,7 @@ class Region:
 
     @property
     def ends(self) -> int:
-        """Number of limits."""
+        """Number of limits: of the sign, and of the magnitude below and above."""
         return sum(end is not None for end in (self.negative, self.low, self.high))
 
     def holds(self, inputs: SplitInputs) -> Flags:

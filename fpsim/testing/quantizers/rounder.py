@@ -33,7 +33,7 @@ Rule = Callable[[Flags, Doubles, Flags], Flags]
 
 
 def _rule_of(mode: Rounding) -> Rule:
-    """Return the rule of a rounding mode, from its facts."""
+    """Return the function (odd, rest, negative) -> whether a rounding mode rounds away from zero."""
 
     def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:
         away = np.zeros_like(odd)
@@ -164,11 +164,11 @@ class SplitInputs(NamedTuple):
     steps: dict[Any, Any] | None = None  # results of steps of models, by parameters; None keeps nothing
 
     def with_steps(self) -> SplitInputs:
-        """Return the same inputs, which keep results of models' first steps for models with the same parameters."""
+        """Return the same inputs with an empty cache of results of first steps, which models with equal steps share."""
         return self._replace(steps={})
 
     def once(self, parameters: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
-        """Return the result of a step, kept from an earlier model with the same parameters if there is one."""
+        """Return the result of `step`, from the cache if a model with the same parameters has computed it before."""
         if self.steps is None:
             return step(self)
         if parameters not in self.steps:

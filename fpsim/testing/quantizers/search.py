@@ -42,7 +42,7 @@ class KnownModels:
     """Results of models for some inputs, shared by checks of different quantizers.
 
     Attributes:
-      certificates: number of excluded rivals, and the others, by the start of a search and the model found.
+      certificates: for each start of a search and model found, the number of excluded rivals, and the other rivals.
     """
 
     def __init__(self, inputs: SplitInputs) -> None:
@@ -136,7 +136,7 @@ class ModelSearch:
     def _extended(
         self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
     ) -> list[tuple[tuple[Deviation, ...], int]]:
-        """Return sets of faults with one more fault, in parameters that they do not change yet."""
+        """Return sets of faults extended by a fault of other parameters, if that explains more results."""
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
@@ -170,13 +170,13 @@ class ModelSearch:
         return certificates[key]
 
     def certificate(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return the number of rivals that give another result, and the names of the others but the model found."""
+        """Return the number of rivals that give another result, and the names of the other rivals, without `model`."""
         others = {words: other for words, other in rival_models(start, self.source).items() if other != model}
         rivals = [words for words, other in others.items() if self.gives_all(other)]
         return len(others) - len(rivals), tuple(rivals)
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return the number of inputs of the part for which a model gives another result."""
+        """Return the number of inputs of the selected part for which a model gives another result."""
         self.tried += 1
         return int((model.run(self._part) != self._of_part).sum())
 

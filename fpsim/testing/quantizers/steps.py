@@ -1,4 +1,4 @@
-"""Steps of the model of a quantizer: the names of what they may do, and those that have parameters of their own."""
+"""Steps of the model of a quantizer: names of their variants, and classes for steps with parameters."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fpsim.scaling.scaling import Scaling
 
 DATA = ("ones", "cancelling", "wide", "any codes")
 SPAN = 12  # binades on either side of 1 of wide operands
-EDITS = 6  # single elements that are drawn, so that a counterexample shrinks to a few of them beside ones
+EDITS = 6  # single elements that are drawn, so that a counterexample shrinks to ones and a few of these
 
 
 def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrategy[tuple[Any, Any]]:

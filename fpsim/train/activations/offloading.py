@@ -35,7 +35,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class OffloadedTensor:
-    """A tensor in a file, with the shape, strides and dtype that it is loaded with."""
+    """The path of a file that holds a tensor, with the shape, strides and dtype that the loaded tensor has."""
 
     path: Path
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class OffloadedTensor:
 
 @dataclass
 class Offload:
-    """A folder of activations, which is removed with the object.
+    """A folder of files that hold activations; the folder is removed with the object.
 
     Strides come back as they were, so that torch's kernels, whose order of addition may follow them, have the same
     bits. A file is removed with the last reference to its tensor. A tensor that two operations keep has two files.
@@ -76,7 +76,7 @@ class Offload:
         self._count = 0
 
     def store(self, x: Tensor) -> OffloadedTensor:
-        """Write a tensor to a file of its own."""
+        """Write a tensor to a new file, and return what `load` needs to read it."""
         path = self._room / f"{self._count}"
         self._count += 1
         content = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -90,7 +90,7 @@ class Offload:
         return kept
 
     def load(self, kept: OffloadedTensor) -> Tensor:
-        """Read a tensor from its file."""
+        """Read a stored tensor from its file."""
         content = torch.empty(kept.shape, dtype=kept.dtype)
         data = bytearray(kept.path.read_bytes())
         if len(data) != content.numel() * content.element_size():
@@ -103,7 +103,7 @@ class Offload:
 
 
 def _drop(path: Path, count: int, traffic: Traffic) -> None:
-    """Remove a file."""
+    """Remove the file of a tensor, and subtract its bytes from those held."""
     path.unlink(missing_ok=True)
     traffic.held -= count
 
@@ -119,7 +119,7 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def offload_block(block: Any, offload: Offload) -> None:
-    """Move the tensors that a module saves into files; parameters, buffers and single numbers stay in memory."""
+    """Make a module save tensors for backward in files; parameters, buffers and single numbers stay in memory."""
     inner = block.forward
     held = {x.untyped_storage().data_ptr() for x in (*block.parameters(), *block.buffers())}
 

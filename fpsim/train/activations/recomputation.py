@@ -64,12 +64,12 @@ class Recompute:
         return self.by != "k" or not self.share or self.slices == 1
 
     def blocks(self, layers: int) -> int:
-        """Return how many of the blocks are computed again, rounded up."""
+        """Return the number of blocks that are computed again, out of `layers` blocks, rounded up."""
         return whole_blocks(self.share, layers)
 
 
 def whole_blocks(share: float, layers: int) -> int:
-    """Return how many of a number of blocks a share of them is, rounded up."""
+    """Return the number of blocks in a share of `layers` blocks, rounded up."""
     return math.ceil(round(share * layers, 9))  # 1 - 0.9 of 10 blocks is one block
 
 
@@ -77,7 +77,7 @@ NOTHING = Recompute(0.0)
 
 
 def recompute_of(value: Any) -> Recompute:
-    """Return a Recompute, or that of a share of the blocks.
+    """Return a Recompute unchanged, or one of whole blocks for a number, the share of blocks.
 
     Raises:
       TypeError: it is neither.
@@ -99,7 +99,7 @@ def recompute_of(value: Any) -> Recompute:
 
 
 def recompute_block(block: Any) -> None:
-    """Keep only the input of a module, and run it once more in the backward pass.
+    """Make a module keep only its input for the backward pass, and compute the rest again there.
 
     Its layers draw the same random numbers and use the same delayed scales in both runs, since counts of steps and
     scales move in the second one alone, where gradients are on. Products of the second run are shown to no watcher.
@@ -114,7 +114,7 @@ def recompute_block(block: Any) -> None:
 
 
 class _Recomputed(Function):  # type: ignore[misc]
-    """A function that keeps nothing but its input, and runs again for its gradient."""
+    """A torch function that keeps only its input, and runs once more in the backward pass to get its gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -149,7 +149,7 @@ class SlicedHidden:
         self.replay, self.shape, self.recompute, self.factor = replay, tuple(shape), recompute, factor
 
     def parts(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """Yield the slices: rows and columns of gate and up, and both as (rows, columns)."""
+        """Yield, for each slice, the rows and columns of gate and up, and the values of both, (rows, columns)."""
         rows, width = math.prod(self.shape[:-1]), self.shape[-1] // 2
         by, slices = self.recompute.by, self.recompute.slices
         every_row, every_column = slice(0, rows), slice(0, width)
@@ -172,7 +172,7 @@ class SlicedHidden:
 
 
 def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
-    """Cut a length into slices that begin and end at whole tiles, or lie within one each.
+    """Divide a length into slices that consist of whole tiles, or that are each within one tile.
 
     Raises:
       ValueError: there are fewer elements than slices, or slices would cross the edge of a tile.
@@ -220,7 +220,7 @@ def apply_recompute(model: Any, recompute: Recompute) -> None:
 
 
 def sliced_hidden(gate_up: Any, x: Tensor, recompute: Recompute) -> SlicedHidden:
-    """Return what computes the result of a layer again; call it before the layer, whose count of steps moves.
+    """Return an object that recomputes a layer's result in slices; call this before the layer, which counts a step.
 
     Args:
       gate_up: the layer, or a `UnitLinear` around it.
@@ -235,7 +235,7 @@ def sliced_hidden(gate_up: Any, x: Tensor, recompute: Recompute) -> SlicedHidden
 
 
 def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
-    """Return the multiplications of the forward pass of a number of blocks, linear layers and attention.
+    """Return the number of multiplications of linear layers and attention in the forward pass of some blocks.
 
     Args:
       config: shape of the transformer.
@@ -247,7 +247,7 @@ def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
 
 
 def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -> int:
-    """Return the multiplications that run once more in the backward pass of a micro-batch.
+    """Return the number of multiplications that recomputation adds to the backward pass of a micro-batch.
 
     Example:
       >>> from fpsim.train import Recompute

@@ -11,7 +11,7 @@ from fpsim.train.runs import Run
 
 
 class Compared(Protocol):
-    """The attributes of a comparison that sentences and figures read."""
+    """The attributes of a comparison that the sentences and figures of a report read."""
 
     @property
     def runs(self) -> tuple[Run, ...]: ...
@@ -34,7 +34,7 @@ class Compared(Protocol):
 
 
 def answer(comparison: Compared) -> str:
-    """Say which recipes cannot be told from the baseline, which end higher and by how much, and which were stopped."""
+    """Return a summary: recipes equal to the baseline within noise, those with other losses, and stopped ones."""
     others = [name for name in comparison.recipes if name != comparison.baseline]
     seeds = plural(comparison.seeds, "seed")
     if not others:
@@ -71,13 +71,13 @@ def answer(comparison: Compared) -> str:
 
 
 def _by(difference: Interval, name: str) -> str:
-    """Return the clause for a recipe that ends higher or lower, with the difference."""
+    """Return the clause that says how far above or below the baseline a recipe's loss ends."""
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
 
 
 def _open(difference: Interval, name: str) -> str:
-    """Return the sentence on a recipe whose seeds differ too much from each other."""
+    """Return the sentence on a recipe whose seeds differ too much to tell it from the baseline."""
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
     return f"{name} lies {mean:#.2g} nats {side}, and its seeds differ too much to rule out chance ({between})."
@@ -98,7 +98,7 @@ def _stopped(comparison: Compared) -> str:
 
 
 def nats(loss: Interval) -> str:
-    """Return a loss with half the width of its interval.
+    """Return a mean loss as text, followed by half the width of its interval.
 
     Example:
       >>> from fpsim.train.comparisons.answer import nats
@@ -113,7 +113,7 @@ def nats(loss: Interval) -> str:
 
 
 def signed(difference: Interval) -> str:
-    """Return a difference with half the width of its interval."""
+    """Return a difference of losses as text with its sign, followed by half the width of its interval."""
     return (
         nats(difference)
         if math.isnan(difference.mean)

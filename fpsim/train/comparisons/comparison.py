@@ -67,7 +67,7 @@ class Comparison:
         return len(next(iter(self.by_recipe.values())))
 
     def final_loss(self, recipe: str) -> Interval:
-        """Return the mean loss of the last 20 steps over the seeds, of runs that did not fail."""
+        """Return the loss of a recipe's last 20 steps, with its interval: the mean over the seeds that did not fail."""
         return interval([run.final_loss for run in self.by_recipe[recipe] if not run.failed])
 
     def difference(self, recipe: str) -> Interval:
@@ -76,7 +76,7 @@ class Comparison:
         return interval([a.final_loss - b.final_loss for a, b in pairs if not a.failed and not b.failed])
 
     def verdict(self, recipe: str) -> str:
-        """Return whether a recipe ends elsewhere than the baseline.
+        """Return whether a recipe's final loss differs from the baseline's beyond chance.
 
         "higher" or "lower" where 0 lies outside of the interval of the difference, else "same", or "open" where that
         interval is wider than 0.1 nats to each side; "unknown" of fewer than 3 seeds that were not stopped; "diverged"
@@ -120,7 +120,7 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """Return the median time of a step over FP32's, so that compiling counts little; NaN without FP32."""
+        """Return a recipe's median time of a step (so that compiling counts little) / FP32's; NaN without FP32."""
         if "FP32" not in self.by_recipe:
             return math.nan
         times = ([row["seconds"] for run in self.by_recipe[which] for row in run.rows] for which in (name, "FP32"))
@@ -149,7 +149,7 @@ class Comparison:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def measurements(self) -> Any:
-        """Return a pandas frame of what products lost: recipe, seed, and the columns of `Run.measured`."""
+        """Return a pandas frame of operands' rounding losses: recipe, seed, and the columns of `Run.measured`."""
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
@@ -179,13 +179,13 @@ class Comparison:
 
     @property
     def answer(self) -> str:
-        """The comparison in a sentence; with fewer than 3 seeds it tells no recipe from another."""
+        """A summary of the comparison in words; with fewer than 3 seeds it does not tell recipes apart."""
         from fpsim.train.comparisons.answer import answer
 
         return answer(self)
 
     def to_html(self) -> str:
-        """Return the page as text.
+        """Return the report of the comparison as an HTML page.
 
         Raises:
           ImportError: jinja2 is not installed.
@@ -195,7 +195,7 @@ class Comparison:
         return page(self)
 
     def save(self, out: str | Path) -> list[Path]:
-        """Write the page and the tables, all of them in the place of an earlier comparison's, or none.
+        """Write the page and the tables into a folder, replacing those of an earlier comparison together or not at all.
 
         These are report.html, recipes.parquet, runs.parquet, curves.parquet, measured.parquet and probe.parquet.
 
@@ -316,7 +316,7 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 
 
 class _Share:
-    """A progress report that turns the progress of parts, one after another, into that of the whole."""
+    """A progress callback that turns the progress of successive parts into the progress of the whole."""
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""

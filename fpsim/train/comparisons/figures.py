@@ -1,4 +1,4 @@
-"""Figures of a comparison: losses in their bands, gradients, what products lose, loss scales and lost updates."""
+"""Figures of a comparison: losses with intervals, gradients, rounding losses, loss scales and lost updates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def loss_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def difference_axes(comparison: Compared, ax: Any = None) -> Any:
-    """Draw how far the smoothed loss of every recipe is above the baseline's, seed by seed."""
+    """Draw each recipe's smoothed loss minus the baseline's: mean and 95 % interval of the differences per seed."""
     with figure_style():
         axes = axes_of(ax, 3.6)
         base = {run.settings.seed: smoothed(run.losses, SMOOTH) for run in comparison.by_recipe[comparison.baseline]
@@ -80,7 +80,7 @@ def difference_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
-    """Scale the axis linearly near 0 and logarithmically beyond, if there are large differences."""
+    """Make the axis linear near 0 and logarithmic beyond, if some differences are large."""
     largest = max((float(np.max(np.abs(mean[len(mean) // 8 :]))) for mean in ends.values()), default=0.0)
     if largest > 0.2:
         axes.set_yscale("symlog", linthresh=0.1, linscale=1.0)
@@ -92,12 +92,12 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
 
 
 def _curves(runs: Sequence[Run]) -> Array:
-    """Return the smoothed losses of the runs that did not fail, (seeds, steps)."""
+    """Return the smoothed losses of the runs that did not fail, an array (seeds, steps)."""
     return np.array([smoothed(run.losses, SMOOTH) for run in runs if not run.failed])
 
 
 def _bands(axes: Any, comparison: Compared, curves: dict[str, Array]) -> dict[str, Array]:
-    """Draw means and bands, and return the means."""
+    """Draw each recipe's mean curve with its 95 % interval as a band, and return the means."""
     drawn, means = styles(comparison), {}
     for name, values in curves.items():
         if not len(values):
@@ -123,7 +123,7 @@ def _plain(axes: Any) -> None:
 
 
 def _labelled(axes: Any, comparison: Compared, ends: dict[str, float]) -> None:
-    """Write the names at the right, each at the height where its line ends, or as near as the others leave it."""
+    """Write each recipe's name at the right end of its curve, moved up or down where names would overlap."""
     if not ends:
         return
     drawn = styles(comparison)
@@ -143,7 +143,7 @@ def _labelled(axes: Any, comparison: Compared, ends: dict[str, float]) -> None:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Move ascending heights apart to at least a gap, as little as possible.
+    """Return ascending heights, moved as little as possible so that neighbours are at least `gap` apart.
 
     Example:
       >>> from fpsim.train.comparisons.figures import spread
@@ -165,7 +165,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def probe_figure(comparison: Compared) -> Any:
-    """Draw the relative error of every recipe's gradients: a tick for each layer, a dot for all of them."""
+    """Draw the relative error of every recipe's gradients: a tick for each layer, a dot for all layers together."""
     drawn = styles(comparison)
     names = list(dict.fromkeys(row["recipe"] for row in comparison.probed))
     with figure_style():
@@ -201,7 +201,7 @@ def probe_figure(comparison: Compared) -> Any:
 
 
 def layer_figure(comparison: Compared, metric: str) -> Any:
-    """Draw a metric of each layer's worst operand over the steps, in small plots of one scale."""
+    """Draw a metric of each layer's worst operand over the steps: small plots, one for a layer, of the same scale."""
     worst = worst_operands(comparison, metric)
     layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
     layers = layers or list(dict.fromkeys(layer for _, layer in worst))
@@ -237,12 +237,12 @@ def layer_figure(comparison: Compared, metric: str) -> Any:
 
 
 def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
-    """Return the plots column by column, so that a block is in one column."""
+    """Return the plots of a grid column by column, so that the layers of a block are below each other."""
     return [grid[i % rows][i // rows] for i in range(len(layers))]
 
 
 def worst_operands(comparison: Compared, metric: str) -> dict[tuple[str, str], dict[int, float]]:
-    """Return (recipe, layer) -> step -> the metric of the operand that loses most, mean over the seeds.
+    """Return {(recipe, layer): {step: metric of the layer's worst operand, averaged over the seeds}}.
 
     Operands that stay in float32 lose nothing and are left out.
     """
@@ -291,7 +291,7 @@ def scale_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def lost_axes(comparison: Compared, ax: Any = None) -> Any:
-    """Draw the smoothed share of updates that left their weight as it was: mean and interval of the seeds."""
+    """Draw the smoothed share of updates that did not change their weight: mean and interval over the seeds."""
     with figure_style():
         axes = axes_of(ax, 2.6)
         curves = {
@@ -312,7 +312,7 @@ def _number(value: float) -> float:
 
 
 def scaled(comparison: Compared) -> list[str]:
-    """Return the recipes whose loss has a scale."""
+    """Return the recipes that use loss scaling."""
     return [
         name
         for name, runs in comparison.by_recipe.items()
@@ -321,5 +321,5 @@ def scaled(comparison: Compared) -> list[str]:
 
 
 def losing(comparison: Compared) -> list[str]:
-    """Return the recipes that lose one update in a thousand or more."""
+    """Return the recipes in which at least one update in a thousand is lost."""
     return [row["recipe"] for row in comparison.rows() if row["lost_updates"] >= 1e-3]

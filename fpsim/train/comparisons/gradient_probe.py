@@ -40,7 +40,7 @@ ALL = "all"
 
 
 class Batch(NamedTuple):
-    """The tokens (sequences, context), those that follow, and the weight of each token's loss, or None."""
+    """A batch: tokens (sequences, context), the next token of each, and the weights of the tokens' losses, or None."""
 
     inputs: Tensor
     targets: Tensor
@@ -96,7 +96,7 @@ def gradient_probe(
 
 
 def probe(*args: Any, **keywords: Any) -> Any:
-    """Call `gradient_probe` by its old name, with a warning."""
+    """Call `gradient_probe` under its old name, with a deprecation warning."""
     warn_renamed("fp.train.probe", "fp.train.gradient_probe")
     return gradient_probe(*args, **keywords)
 
@@ -105,7 +105,7 @@ def rows_over_seeds(
     recipes: Any, seeds: range, *, steps: int, scenario: str = "plain", text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `gradient_probe`: the means of some seeds, and intervals."""
+    """Return the rows of `gradient_probe`, averaged over seeds, with intervals of the errors."""
     samples = []
     for index, seed in enumerate(seeds):
 
@@ -118,7 +118,7 @@ def rows_over_seeds(
 
 
 def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """Return the row of a recipe and layer over all seeds, from one row of each seed."""
+    """Return one row of means and an interval, from the rows of the same recipe and layer for each seed."""
     error = interval([row["relative_error"] for row in rows])
     return {
         **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,
@@ -154,7 +154,7 @@ def probe_rows(
 
 
 def recipes_of(recipes: Any) -> list[Recipe]:
-    """Return a recipe or several as a list, after checking that each has a name of its own.
+    """Return one recipe or several as a list of recipes, whose names must differ.
 
     Raises:
       ValueError: none, or two of one name.
@@ -173,7 +173,7 @@ def recipes_of(recipes: Any) -> list[Recipe]:
 
 
 def with_one_product(recipe: Any, linear: Any = "BF16") -> list[Recipe]:
-    """Return three recipes, in each of which one product of all layers follows another recipe.
+    """Return three variants of a recipe: in each, one product (fprop, dgrad or wgrad) of all layers follows `linear`.
 
     Args:
       recipe: as of `fpsim.train.run`.
@@ -199,7 +199,7 @@ def with_one_product(recipe: Any, linear: Any = "BF16") -> list[Recipe]:
 
 
 def compared(got: dict[str, Array], wanted: dict[str, Array]) -> list[tuple[str, float, float]]:
-    """Return layer, relative error and cosine, for each layer and for all but the head together.
+    """Return (layer, relative error, cosine) of gradients for each layer, and for all layers except the head together.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import compared
@@ -217,7 +217,7 @@ def _joined(gradients: dict[str, Array], names: list[str]) -> Array:
 
 
 def _figures(got: Array, wanted: Array) -> tuple[float, float]:
-    """Return the relative error and the cosine."""
+    """Return the relative error and the cosine of one gradient compared with another."""
     if not np.isfinite(got).all():
         return math.nan, math.nan
     size, got_size = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
@@ -230,7 +230,7 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """Return the weights that float32 training has after `steps` steps."""
+    """Train in float32 for `steps` steps, and return the weights."""
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
         trainer.step()
@@ -238,7 +238,7 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """Return the gradient of every linear layer's weight by name, float32."""
+    """Return {layer: gradient of its weight} in float32, for every linear layer."""
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
     trainer.model.load_state_dict(_trained(plain, steps, settings.seed, settings.text), strict=False)
@@ -265,7 +265,7 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 
 
 def _follow_first(trainer: Trainer) -> None:
-    """Give every layer the recipes of the first step."""
+    """Make every layer follow the recipes that hold at the first step."""
     for name, layer in trainer.layers.items():
         linears = [trainer.recipe.linear_of(name, product, 0, 1) for product in PRODUCTS]
         layer.follow(*(seeded(linear, trainer.settings.seed) for linear in linears))
@@ -280,7 +280,7 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
 
 def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
-    """Leave the gradients of the scaled loss with the weights."""
+    """Run the backward pass of the scaled loss of a batch; the gradients are left in the weights' `.grad`."""
     model, numerics = trainer.model, trainer.recipe.numerics
     model.train()
     model.zero_grad(set_to_none=True)

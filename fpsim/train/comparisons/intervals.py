@@ -1,4 +1,4 @@
-"""Means of a few seeds, and how far they may be off."""
+"""Means over a few seeds, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def intervals(values: Array) -> tuple[Array, Array]:
-    """Return the means and half widths of columns: (seeds, n) -> (n,) each."""
+    """Return the mean of each column, and half the width of its interval: (seeds, n) becomes two arrays (n,)."""
     count = len(values)
     if not count:
         return np.full(values.shape[1:], math.nan), np.full(values.shape[1:], math.nan)

@@ -40,7 +40,7 @@ class Memory(NamedTuple):
 
 
 def memory_of(recipe: Recipe, settings: Settings) -> Memory:
-    """Return the bytes that a recipe keeps, with overrides as in the first step.
+    """Return the bytes that training by a recipe keeps, with the overrides that hold at the first step.
 
     Example:
       >>> from fpsim.train import recipes
@@ -67,7 +67,7 @@ def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
 
 
 def _activation_bits(trainer: Trainer) -> float:
-    """Return the bits of the activations of one micro-batch, counted in a forward pass."""
+    """Return the bits of the activations that one micro-batch keeps, counted by running a forward pass."""
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}
     names = {module: name for name, module in trainer.model.named_modules()}
@@ -124,5 +124,5 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
 
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Return the bits of a linear layer's input, in the format that its weight gradient reads."""
+    """Return the bits in which a linear layer keeps its input for the weight gradient."""
     return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

@@ -1,4 +1,4 @@
-"""The page of a comparison: one HTML file that needs nothing beside it, for a phone as well as for a desktop."""
+"""The page of a comparison: one self-contained HTML file, for a phone as well as for a desktop."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ DEFINITIONS = (
 
 
 def page(comparison: Compared, files: Sequence[str] = ()) -> str:
-    """Return the page as text.
+    """Return the report of a comparison as an HTML page.
 
     Args:
-      found: the comparison.
+      comparison: the comparison.
       files: names of the tables that lie beside the page.
     Raises:
       ImportError: jinja2 is not installed.
@@ -117,12 +117,12 @@ def summary_table(comparison: Compared) -> str:
 
 
 def words(comparison: Compared, row: dict[str, Any]) -> list[str]:
-    """Return a row of the table of recipes as texts."""
+    """Return the cells of a recipe's row in the table of recipes, as text."""
     return [cell if isinstance(cell, str) else cell.text for cell in _row(comparison, row).cells]
 
 
 def _lead(comparison: Compared) -> str:
-    """Return a line on what was trained."""
+    """Return a line on the model, the data and the settings that were trained with."""
     settings = comparison.runs[0].settings
     tokens = settings.batch * settings.micro_batches
     size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"
@@ -188,7 +188,7 @@ def _probe_row(row: dict[str, Any]) -> TableRow:
 
 
 def _error(row: dict[str, Any], name: str) -> TableCell:
-    """Return a relative error as a cell, with half the width of its interval over seeds where there is one."""
+    """Return a table cell with a row's relative error, and half the width of its interval if there is one."""
     mean = _scientific(row[name])
     half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
     return mean if math.isnan(half) else TableCell(f"{mean.text} ± {_scientific(half).text}", row[name])
@@ -223,7 +223,7 @@ def _losses(comparison: Compared) -> list[Picture]:
 
 
 def _layers(comparison: Compared) -> list[Picture]:
-    """Return small plots of what every layer loses; none if all layers stay in float32."""
+    """Return small plots of each layer's losses to rounding; none if all layers stay in float32."""
     measured = any(math.isfinite(row["sqnr_db"]) for run in comparison.runs for row in run.measured)
     if not measured:
         return []
@@ -240,7 +240,7 @@ def _traces(comparison: Compared) -> list[Picture]:
 
 
 def _axes(height: float) -> Any:
-    """Return the axes of a figure with room for names at the right."""
+    """Return new axes of a figure, with room for recipes' names at the right."""
     from fpsim.display.figure import blank_figure, figure_style
 
     with figure_style():

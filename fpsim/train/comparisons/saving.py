@@ -1,4 +1,4 @@
-"""The files of a comparison: written aside, then put in the place of an earlier one's together."""
+"""The files of a comparison: written to a temporary place, then moved over those of an earlier comparison together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN = (PAGE, *(f"{name}.parquet" for name in TABLES))
 
 
 class Tabled(Compared, Protocol):
-    """A comparison with its tables."""
+    """A comparison whose runs, curves and measurements can be written as tables."""
 
     def run_rows(self) -> Iterator[dict[str, Any]]: ...
     def curve_rows(self) -> Iterator[dict[str, Any]]: ...

@@ -17,7 +17,7 @@ from fpsim.train.setup.settings import Settings
 
 
 def refuse_names(recipe: Recipe, model: Any) -> None:
-    """Raise a ValueError for a pattern that matches no layer or module."""
+    """Raise a ValueError if one of the recipe's patterns matches no layer or module of the model."""
     layers = list(layers_of(model))
     modules = [name for name, module in model.named_modules() if isinstance(module, STORING)]
     patterns = [("keep", pattern, layers) for pattern in recipe.keep]
@@ -35,7 +35,7 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 
 
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """Raise ValueError if a product's number of terms is no multiple of the block that shares a scale or transform."""
+    """Raise a ValueError if a product's number of terms is no multiple of the recipe's blocks along K."""
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():
@@ -50,7 +50,7 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 
 
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
-    """Raise a ValueError if the result of the layer before SwiGLU cannot be computed again by slices."""
+    """Raise a ValueError if the recipe or the model does not allow to recompute SwiGLU's input in slices."""
     recompute = settings.recompute
     if recompute.by == "layer" or not recompute.share or not hasattr(model, "blocks"):
         return
@@ -73,7 +73,7 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 
 
 def _refuse_cut(linear: Any, layer: Any, settings: Settings) -> None:
-    """Raise a ValueError if slices would cut tiles that share a scale."""
+    """Raise a ValueError if slices would divide a tile whose elements share a scale."""
     recompute = settings.recompute
 
     def tile(scaling: Any, axis: int, length: int) -> int:

@@ -25,7 +25,7 @@ RUNS = 0x9E3779B97F4A7C15  # spreads the seeds of runs over those of recipes
 
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """Return the model of the settings, with the recipe's parametrisation."""
+    """Return a new model as the settings describe it, with the recipe's parametrisation."""
     if settings.model == "perceptron":
         if recipe.parametrisation != "standard":
             raise ValueError(
@@ -38,22 +38,22 @@ def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
 
 
 def name_of(module: str) -> str:
-    """Return a module's name in recipes, which leaves out what unit scaling adds."""
+    """Return the name that recipes use for a module: without the part that a unit-scaling wrapper adds."""
     return module.removesuffix(".linear")
 
 
 def layers_of(model: Any) -> dict[str, Any]:
-    """Return the linear layers of a model by their names in recipes."""
+    """Return {name in recipes: linear layer} of a model."""
     return {name_of(name): layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Return whether a layer stays in float32, apart from overrides."""
+    """Return whether a layer stays in float32, unless an override says otherwise."""
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
 
 def is_governed(recipe: Recipe, layer: str) -> bool:
-    """Return whether the controller moves a layer; a layer that is kept has no level that is more exact."""
+    """Return whether the controller changes a layer's precision; it never does for layers kept in float32."""
     return (
         recipe.controller is not None
         and fnmatchcase(layer, recipe.controller.layers)
@@ -62,7 +62,7 @@ def is_governed(recipe: Recipe, layer: str) -> bool:
 
 
 def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
-    """Return all recipes that a product of a layer may follow, at any step and level."""
+    """Return all recipes that a layer's product may follow, at any step and level."""
     linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
     linears += [
         row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
@@ -73,7 +73,7 @@ def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
 
 
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Quantise the linear layers that ever follow another recipe than float32, and return them by name."""
+    """Quantise the linear layers that are not always in float32, and return them by name."""
     names = {module: name for name, module in model.named_modules()}
     layers = {}
     for layer, module in layers_of(model).items():
@@ -87,14 +87,14 @@ def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str
 
 @lru_cache(maxsize=256)
 def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
-    """Return a recipe that draws for a run of a seed; recipes that never draw stay as they are."""
+    """Return a recipe whose random draws depend on the run's seed; a recipe without draws is returned unchanged."""
     modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
     draws = Rounding.STOCHASTIC in modes or linear.hadamard
     return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
 
 
 def store_activations(model: Any, row: Stored) -> None:
-    """Keep what the modules of a pattern need for the backward pass in a format."""
+    """Make the modules that a `Stored` names keep their activations for the backward pass in its format."""
     spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
     for name, module in model.named_modules():
         if isinstance(module, STORING) and fnmatchcase(name, row.modules):
@@ -102,7 +102,7 @@ def store_activations(model: Any, row: Stored) -> None:
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the name of a layer's weight among the parameters."""
+    """Return the name of a layer's weight in the model's parameters."""
     return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
 
 

@@ -21,7 +21,7 @@ HOURS_A_YEAR = 8760
 
 
 def gpt3_cost() -> Figures:
-    """Return the hours of 355 GPU-years, and what both published costs are an hour."""
+    """Return the hours in 355 GPU-years, and the price per hour at each of two published costs."""
     hours = 355 * HOURS_A_YEAR
     return {
         "million GPU-hours": hours / 1e6,
@@ -31,7 +31,7 @@ def gpt3_cost() -> Figures:
 
 
 def trillion_parameters() -> Figures:
-    """Return the TB of 1 T parameters in FP32, and the cards of 80 GB for weights and for all states."""
+    """Return the TB of 1 T float32 weights, and the number of 80-GB cards for them, and for all training states."""
     return {
         "TB in FP32": 4.0 * 1e12 / 1e12, "cards for weights": 4e12 / 80e9,
         "cards for 16 bytes a parameter": 16e12 / 80e9,
@@ -39,12 +39,12 @@ def trillion_parameters() -> Figures:
 
 
 def sample_rate() -> Figures:
-    """Return the factor from 120 to 280 samples a second."""
+    """Return the speed-up from 120 to 280 samples a second."""
     return {"280 / 120": 280 / 120}
 
 
 def bert_cost() -> Figures:
-    """Return how GPU-hours and electricity fall from 16 V100 in 72 h to 8 A100 in 30 h."""
+    """Return how much GPU-hours and electricity fall from 16 V100 for 72 h to 8 A100 for 30 h."""
     before, after = 16 * 72, 8 * 30
     return {
         "GPU-hours before": before, "GPU-hours after": after, "fall of GPU-hours": 1 - after / before,
@@ -53,17 +53,17 @@ def bert_cost() -> Figures:
 
 
 def detection_cost() -> Figures:
-    """Return the factor between both costs, and that of half the GPUs for half the time."""
+    """Return the ratio of two costs, that of half the GPUs for half the time, and the GPU-hours that a price buys."""
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
 
 def card_table() -> Figures:
-    """Return how many BF16 instructions Turing, the T4's family, has."""
+    """Return the number of BF16 units of Turing, the T4's architecture."""
     return {"BF16 units of Turing": sum(unit.arch == "turing" and unit.a.fmt == BF16 for unit in units())}
 
 
 def a100_speedup() -> Figures:
-    """Return the ratios of the claimed rates, and whether 175 B parameters in FP8 fit into 120 GB."""
+    """Return the ratios of the claimed rates, the number of Ampere's FP8 units, and the GB of 175 B FP8 parameters."""
     fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
     return {
         "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,
@@ -72,17 +72,17 @@ def a100_speedup() -> Figures:
 
 
 def throughput_and_time() -> Figures:
-    """Return the time that 2.3 times the throughput saves."""
+    """Return the share of the time that 2.3 times the throughput saves."""
     return {"time saved at 2.3 times the throughput": 1 - 1 / 2.3, "throughput of 58 % less time": 1 / (1 - 0.58)}
 
 
 def bleu() -> Figures:
-    """Return 0.3 BLEU relative to 28.7."""
+    """Return 0.3 BLEU as a share of 28.7 BLEU."""
     return {"0.3 / 28.7": 0.3 / 28.7}
 
 
 def v3_cost() -> Figures:
-    """Return days and cost of V3's published GPU-hours, and the power of a GPU in the claim."""
+    """Return the days and the cost of V3's published GPU-hours, and the claimed power per GPU."""
     return {
         "days of 2664 K hours on 2048 GPUs": 2664e3 / 2048 / 24, "M$ of 2788 K hours at $2": 2.788 * 2,
         "kW a GPU, 12 MW / 4096": 12e3 / 4096, "kW a GPU, 7.2 MW / 2048": 7.2e3 / 2048,
@@ -90,13 +90,13 @@ def v3_cost() -> Figures:
 
 
 def chip_choice() -> Figures:
-    """Return how many FP8 instructions Ampere and Hopper have."""
+    """Return whether Ampere and Hopper have FP8 units."""
     fp8 = [unit.arch for unit in units() if unit.a.fmt in (E4M3, E5M2)]
     return {"Ampere has FP8 units": "ampere" in fp8, "Hopper has FP8 units": "hopper" in fp8}
 
 
 def autocast() -> Figures:
-    """Return the dtypes that torch.autocast gives a product and a sum of exponentials on the CPU."""
+    """Return the dtypes of a matrix product and of a layer norm under torch.autocast in BF16 on the CPU."""
     import torch
 
     x = torch.ones(4, 4)

@@ -31,7 +31,7 @@ GRANULARITIES = {"1x32": TILE_1X32, "1x128": TILE_1X128, "tensor": TENSOR}
 
 
 def int8_inference() -> Figures:
-    """Return the SQNR of INT8 and E4M3 on normal data, and beside channels that are 100 times as large."""
+    """Return the SQNR of INT8 and E4M3 on normal data, alone and together with channels that are 100 times as large."""
     x = normal(1024, 1024)
     outliers = x.copy()
     outliers[:, ::32] *= 100

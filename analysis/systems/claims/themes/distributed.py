@@ -25,7 +25,7 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 
 def two_level_all_reduce() -> Figures:
-    """Return errors of all-reduces over 8 x 16 ranks: as printed, mended, right, around one ring, and by a tree."""
+    """Return errors of BF16 all-reduces on 8 x 16 ranks: the published one, repairs of it, a ring and a tree."""
     rng = np.random.default_rng(0)
     shared = rng.standard_normal(4096)
     gradients = quantize((shared + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32), BF16)
@@ -42,7 +42,7 @@ def two_level_all_reduce() -> Figures:
 
 
 def uneven_batches() -> Figures:
-    """Return the gradient of unequal batches, averaged plainly and by their sizes, against that of all samples."""
+    """Return errors of the mean gradient of unequal batches, unweighted and weighted by their sizes."""
     samples = normal(1024, 64) + np.linspace(0, 1, 1024, dtype=np.float32)[:, None]
     parts = np.split(samples, [100, 400])
     means = np.stack([wide(part).mean(axis=0) for part in parts])
@@ -66,7 +66,7 @@ def reduction_dtype() -> Figures:
 
 
 def kernel_by_batch() -> Figures:
-    """Return how a row's product differs between one pass over K and four slices of K, which are added."""
+    """Return how much a row's product changes in a batch of 64, and if K is cut into four slices that are added."""
     import ml_dtypes
 
     a, b = normal(1, 4096).astype(ml_dtypes.bfloat16), normal(4096, 256, seed=1).astype(ml_dtypes.bfloat16)
@@ -87,7 +87,7 @@ def kernel_by_batch() -> Figures:
 
 
 def fused_bias() -> Figures:
-    """Return the error of a bias that is added before, and after, the product is rounded to BF16."""
+    """Return the errors if a bias is added before, and after, a product is rounded to BF16."""
     sums, bias = normal(1 << 18), normal(1 << 18, seed=1)
     exact = wide(sums) + wide(bias)
     fused = quantize(sums + bias, BF16)

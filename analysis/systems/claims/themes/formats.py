@@ -78,7 +78,7 @@ def bf16_against_fp16() -> Figures:
 
 
 def tf32_format() -> Figures:
-    """Return the fields of TF32, its error when it rounds and when it cuts, and the ratio of the A100's peaks."""
+    """Return TF32's fields, its error when rounding and when truncating, and the A100's peak over that of FP32."""
     x = normal(1024, 1024)
     return {
         "exponent bits": TF32.exponent_bits,
@@ -91,7 +91,7 @@ def tf32_format() -> Figures:
 
 
 def _fp8_limits(fmt: Format) -> Figures:
-    """Return what OCP's table says of an FP8 format, counted over its 256 codes."""
+    """Return the limits and numbers of special codes of an FP8 format, as in OCP's table, counted over all codes."""
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]
     return {
@@ -119,12 +119,12 @@ def one_fp8_format() -> Figures:
 
 
 def _fp8_units(arch: str) -> int:
-    """Return how many FP8 instructions the catalogue of units has for a family of chips."""
+    """Return the number of FP8 units that the catalogue lists for an architecture."""
     return sum(unit.arch == arch and unit.a.fmt in (E4M3, E5M2) and unit.b.fmt in (E4M3, E5M2) for unit in units())
 
 
 def fp8_hardware() -> Figures:
-    """Return which families multiply FP8, and in which formats Hopper does."""
+    """Return which architectures have FP8 units, and which FP8 formats Hopper multiplies."""
     hopper = {str(unit.a.fmt) for unit in units() if unit.arch == "hopper" and unit.a.fmt in (E4M3, E5M2)}
     return {
         "FP8 formats of Hopper": " ".join(sorted(hopper)),
@@ -133,7 +133,7 @@ def fp8_hardware() -> Figures:
 
 
 def capability_dispatch() -> Figures:
-    """Return the capabilities that have FP8 units, those that the rule finds, and the fraction bits of accumulators."""
+    """Return compute capabilities with FP8 units, those that major >= 9 misses, and accumulators' fraction bits."""
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
     able = sorted(capability for capability, arch in capabilities.items() if _fp8_units(arch))
     missed = [capability for capability in able if capability[0] < 9]
@@ -151,7 +151,7 @@ def capability_dispatch() -> Figures:
 
 
 def hopper_fp8() -> Figures:
-    """Return the number of Hopper's FP8 instructions that were compared with the chip's output."""
+    """Return the number of Hopper's E4M3 units whose emulation was compared with the chip's output."""
     measured = [
         unit.name for unit in units() if unit.arch == "hopper" and unit.a.fmt == E4M3 and unit.evidence == "hardware"
     ]

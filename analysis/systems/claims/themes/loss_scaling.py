@@ -26,14 +26,14 @@ STREAM = "300 steps of 4096 gradients, log2 |g| normal around -20, deviation 4, 
 
 
 def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
-    """Return gradients whose magnitudes are log-normal, a step at a time."""
+    """Return gradients for each of `steps` steps, with log-normal magnitudes; mean: that of log2 of the magnitudes."""
     rng = np.random.default_rng(0)
     signs = [rng.choice([-1.0, 1.0], 4096) for _ in range(steps)]
     return [(sign * np.exp2(mean + 4 * rng.standard_normal(4096))).astype(np.float32) for sign in signs]
 
 
 def eager_policy() -> Figures:
-    """Return what the circulating function and torch's scaler do to streams with and without overflows."""
+    """Return the scales and applied overflows of a circulating policy and of torch's scaler."""
     overflow = [np.full(1, 2.0**10, np.float32)] * 2
     clean = [np.full(1, 2.0**-20, np.float32)] * 2001
     dynamic = loss_scaling(clean, ["dynamic"]).scales("dynamic")
@@ -50,7 +50,7 @@ def eager_policy() -> Figures:
 
 
 def underflow_share() -> Figures:
-    """Return how small a scale takes an underflow of 23 % to 3 %."""
+    """Return the smallest k for which a scale of 2^k lowers an underflow of 23 % to 3 %."""
     rng = np.random.default_rng(0)
     mean = -25 + 4 * 0.739  # 23 % of a normal variable lie 0.739 deviations below its mean
     gradients = np.exp2(mean + 4 * rng.standard_normal(1 << 20)).astype(np.float32)
@@ -63,7 +63,7 @@ def underflow_share() -> Figures:
 
 
 def norm_driven_policy() -> Figures:
-    """Return what the circulating 'EMA' does, beside torch's scaler, to small and to large gradients."""
+    """Return the last scale, overflows and underflow of a circulating 'EMA' policy, for small and usual gradients."""
     figures: Figures = {}
     for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):
         report = loss_scaling(_gradients(300, mean), ["norm_driven"])
@@ -75,7 +75,7 @@ def norm_driven_policy() -> Figures:
 
 
 def scale_before_backward() -> Figures:
-    """Return what is lost of small gradients without and with a scale of 2^16, and whether unscaling is exact."""
+    """Return the shares of small gradients lost without and with a scale of 2^16, and whether unscaling is exact."""
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16])
     scaled = quantize(gradients * np.float32(2.0**16), FP16)
@@ -87,7 +87,7 @@ def scale_before_backward() -> Figures:
 
 
 def inverted_policy() -> Figures:
-    """Return the underflow and the overflows of the inverted rule, beside torch's."""
+    """Return the shares of gradients that underflow with the inverted policy and with torch's."""
     report = loss_scaling(_gradients(300), ["inverted", "dynamic"])
     rows = {row["policy"]: row for row in report.totals}
     return {
@@ -108,7 +108,7 @@ def too_large_a_scale() -> Figures:
 
 
 def loss_factor() -> Figures:
-    """Return gradient errors of the recipe DEEPSEEK_V3 and of unscaled FP16 as the loss is multiplied."""
+    """Return gradient errors of DEEPSEEK_V3 and unscaled FP16 for several factors of the loss."""
     return {
         "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,
         "DEEPSEEK_V3, loss x 2^-12, equal": probed("DEEPSEEK_V3", "loss_2^-12").error == probed("DEEPSEEK_V3").error,
@@ -137,7 +137,7 @@ def mean_over_classes() -> Figures:
 
 
 def underflow_by_format() -> Figures:
-    """Return what FP16 and BF16 lose of small gradients."""
+    """Return the shares of small gradients that underflow in FP16 and BF16."""
     gradients = np.concatenate(_gradients(16))
     return {f"lost in {fmt}": underflow(gradients, fmt, scales=[0]).lost[0] for fmt in (FP16, BF16)}
 

@@ -30,7 +30,7 @@ KINDS_OF_STATES = ("parameters", "gradients", "masters", "moments")
 
 
 def _bytes(recipe: str, *kinds: str) -> float:
-    """Return the bytes of a parameter of some kinds in the ledger of a recipe."""
+    """Return the bytes per parameter that a recipe's ledger counts for the given kinds of state."""
     from fpsim.analysis.systems.memory.ledger import ledger
 
     counted = ledger(PARAMETERS, recipe)
@@ -42,7 +42,7 @@ MIXED, PLAIN = "FP16_MASTERS", "FP32"
 
 
 def parameter_memory() -> Figures:
-    """Return bytes of a parameter: weights alone, and all states of training with Adam."""
+    """Return bytes per parameter: of weights alone, and of all states of training with Adam."""
     return {
         "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
         "bytes of all states, FP32": _bytes(PLAIN, *KINDS_OF_STATES),
@@ -51,13 +51,13 @@ def parameter_memory() -> Figures:
 
 
 def reported_savings() -> Figures:
-    """Return the saving from 32 to 19 GB, and the largest saving of FP16 alone."""
+    """Return the saving from 32 to 19 GB as a share, and the largest share that FP16 weights alone can save."""
     largest = 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters")
     return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": largest}
 
 
 def fp8_states() -> Figures:
-    """Return bytes of a parameter in V3's training, and their saving."""
+    """Return bytes per parameter of V3's training states and of float32 Adam's, and the saving."""
     v3, plain = _bytes("DEEPSEEK_V3", *KINDS_OF_STATES), _bytes(PLAIN, *KINDS_OF_STATES)
     copied = v3 + _bytes("DEEPSEEK_V3", "copies")
     return {
@@ -106,7 +106,7 @@ def one_card() -> Figures:
 
 
 def accumulated_batches() -> Figures:
-    """Return a gradient of 4 accumulated batches against that of the large one, with and without dividing by 4."""
+    """Return errors of a gradient accumulated over 4 and 64 batches, and its norm without dividing by 4."""
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((1024, 64)).astype(np.float32), rng.standard_normal(1024).astype(np.float32)
     weights = rng.standard_normal(64).astype(np.float32)
@@ -128,7 +128,7 @@ def accumulated_batches() -> Figures:
 
 
 def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
-    """Return GB a rank of the states of 7.5 B parameters on 64 ranks, for each stage of ZeRO."""
+    """Return the GB per rank of all training states, 7.5 B parameters on 64 ranks, for each stage of ZeRO."""
     from fpsim.analysis.systems.memory.ledger import ledger
 
     stages = [ledger(parameters, MIXED, ranks=ranks, zero=stage) for stage in range(4)]
@@ -138,7 +138,7 @@ def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
 
 
 def resumed_training() -> Figures:
-    """Return whether training that goes on from a saved state has the bits of one that was not stopped."""
+    """Return whether training resumed from a saved state has the bits of uninterrupted training."""
     from fpsim.casts.cast import quantize
     from fpsim.recipes.training import FP16_DYNAMIC
     from fpsim.train.loop import Trainer
@@ -166,7 +166,7 @@ def resumed_training() -> Figures:
 
 
 def parameters_on_80_gb() -> Figures:
-    """Return how many billion parameters 80 GB hold: weights in FP32, and all states of Adam in FP32."""
+    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and all float32 Adam states."""
     weights, states = _bytes(PLAIN, "parameters"), _bytes(PLAIN, *KINDS_OF_STATES)
     return {"weights alone, B": 80 / weights, "with Adam's states, B": 80 / states}
 

@@ -24,7 +24,7 @@ from fpsim.formats.named import BF16, E4M3, FP16, Format
 
 @lru_cache(maxsize=1)
 def _trained() -> tuple[dict[str, object], ...]:
-    """Return the rows of 200 steps of the perceptron in BF16."""
+    """Train the perceptron in BF16 for 200 steps, and return the rows of its log."""
     from fpsim.recipes.training import BF16 as RECIPE
     from fpsim.train.loop import Trainer
     from fpsim.train.setup.settings import Settings
@@ -45,12 +45,12 @@ def gradient_norms() -> Figures:
 
 
 def _lost_exponent(fmt: Format) -> int:
-    """Return the largest k for which 1 + 2**k is 1 in a format, to nearest even."""
+    """Return the largest k for which 1 + 2**k rounds to 1 in a format."""
     return next(k for k in range(0, -30, -1) if quantize(np.float64(1 + 2.0**k), fmt) == 1)
 
 
 def update_ratios() -> Figures:
-    """Return the update ratio that training has, and the largest power of two that a weight of 1 loses."""
+    """Return the median update ratio of a training, and log2 of the largest update that a weight of 1 loses."""
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     return {
         "median update over weight, 150 steps": float(np.median(ratios)),
@@ -59,7 +59,7 @@ def update_ratios() -> Figures:
 
 
 def activation_range() -> Figures:
-    """Return what FP16 and unscaled E4M3 do to magnitudes that are log-uniform in 1e-3 .. 1e3."""
+    """Return shares that become 0, subnormal or saturated in FP16 and unscaled E4M3, of magnitudes from 1e-3 to 1e3."""
     x = np.exp(np.random.default_rng(0).uniform(np.log(1e-3), np.log(1e3), 1 << 18)).astype(np.float32)
     figures: Figures = {"FP16 normal from": FP16.smallest_normal, "FP16 to": FP16.max}
     for fmt in (FP16, E4M3):
@@ -71,7 +71,7 @@ def activation_range() -> Figures:
 
 
 def debug_names() -> Figures:
-    """Return how many public names of torch.amp speak of fallbacks or debugging."""
+    """Return the number of public names in torch.amp that mention fallbacks or debugging."""
     import torch
 
     names = [name for name in dir(torch.amp) if "fallback" in name.lower() or "debug" in name.lower()]
@@ -79,7 +79,7 @@ def debug_names() -> Figures:
 
 
 def error_monitors() -> Figures:
-    """Return whether gradient errors tell a recipe that fails from those that work."""
+    """Return the gradient errors of BF16, which trains, and of unscaled FP16 with a small loss, which fails."""
     return {
         "gradient error, BF16": probed("BF16").error,
         "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
@@ -87,7 +87,7 @@ def error_monitors() -> Figures:
 
 
 def accuracy_loss() -> Figures:
-    """Return the fall from 92.1 to 91.8 in points and relative to 92.1."""
+    """Return the fall of an accuracy from 92.1 to 91.8 %, in points and relative to 92.1."""
     return {"points": round(92.1 - 91.8, 6), "relative": (92.1 - 91.8) / 92.1}
 
 

@@ -29,7 +29,7 @@ from fpsim.products.matmul import matmul
 
 
 def split_products() -> Figures:
-    """Return shares of float32 products from 3 x BF16 that are 0, 1, 2 and more ulps off."""
+    """Return shares of products, computed from three BF16 parts per factor, that are 0 to 4 float32 ulps off."""
     x, y = normal(1 << 18), normal(1 << 18, seed=1)
 
     def split(value: np.ndarray) -> list[np.ndarray]:
@@ -59,7 +59,7 @@ def hopper_low_bits() -> Figures:
 
 
 def ring_in_bf16() -> Figures:
-    """Return errors of BF16 all-reduces around a ring, by a tree, and in one float32 sum, by the number of ranks."""
+    """Return the errors of BF16 all-reduces by ring, by tree, and by one float32 sum, for several numbers of ranks."""
     figures: Figures = {}
     for ranks in (8, 32, 128, 512, 2048):
         x = np.asarray(quantize(normal(ranks, 2048, seed=ranks), BF16), np.float32)
@@ -72,7 +72,7 @@ def ring_in_bf16() -> Figures:
 
 
 def shuffled_sums() -> Figures:
-    """Return how many results 10,000 shuffled sums of 8 numbers have, added plainly, and exactly."""
+    """Return how many different results 10,000 orders of 8 numbers have, added plainly and added exactly."""
     values = [1e-10, 1e-5, 1e-2, 1.0]
     values = values + [-value for value in values]
     generator = random.Random(42)
@@ -85,7 +85,7 @@ def shuffled_sums() -> Figures:
 
 
 def bounds() -> Figures:
-    """Return both bounds and the error of float32 and FP16 sums of normal values."""
+    """Return the ratio of two error bounds of float32 and FP16 sums, and how often the tighter one holds."""
     from fpsim.analysis.measures.drift.drift import drift
     from fpsim.sums.accumulators import Sequential
 
@@ -98,7 +98,7 @@ def bounds() -> Figures:
 
 
 def nvfp4_forward() -> Figures:
-    """Return gradient errors of NVFP4, and with its forward product in BF16."""
+    """Return gradient errors of NVFP4 for all products, and with the forward product in BF16."""
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
     return {
@@ -118,7 +118,7 @@ def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
 
 
 def flash_rounding_bias() -> Figures:
-    """Return the bias of outputs of BF16 flash attention, by the number of maxima, with values of one sign."""
+    """Return the bias of BF16 flash attention's outputs for values of one sign, by the number of equal maxima."""
     rng = np.random.default_rng(0)
     values = quantize(-(1 + rng.random((64, 64))), BF16)
     queries, keys = np.zeros((512, 4)), np.zeros((64, 4))
@@ -132,7 +132,7 @@ def flash_rounding_bias() -> Figures:
 
 
 def sampling_mismatch() -> Figures:
-    """Return how far two orders of all products part in BF16 and FP16: KL divergence, and mean difference."""
+    """Return how far the outputs of two orders of addition differ in BF16, relative to FP16: KL and mean difference."""
     figures: Figures = {}
     for layers in (4, 12):
         kl, mean = [], []
@@ -146,7 +146,7 @@ def sampling_mismatch() -> Figures:
 
 
 def flash_deviation() -> Figures:
-    """Return how much further from float64 BF16 flash attention is than plain attention, by its running output."""
+    """Return BF16 flash attention's error against float64 over plain attention's, for formats of its running output."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((256, 64)) for _ in range(3))
     plain = attention(q, k, v, "bf16").relative_error

@@ -29,7 +29,7 @@ NVFP4_16X16 = Scaling(block=(16, 16), scale_format=E4M3, tensor_scale=True)
 def _nvfp4(
     x: Floats, block_max: float, tensor_max: float = 448.0, rounding: str = "nearest_even", seed: int | None = None
 ) -> Floats:
-    """Return x (n, 16) in E2M1 with E4M3 scales of its rows that take their largest magnitudes to block_max."""
+    """Quantise rows x (n, 16) to E2M1, with E4M3 scales that map each row's largest magnitude to block_max."""
     amax = np.abs(x).max(axis=1, keepdims=True)
     tensor = amax.max() / (block_max * tensor_max)
     scales = wide(quantize(amax / (block_max * tensor), E4M3, overflow="saturate")) * tensor
@@ -38,7 +38,7 @@ def _nvfp4(
 
 
 def _four_over_six(x: Floats) -> Floats:
-    """Return x (n, 16) in NVFP4 whose blocks take 4 or 6 as their maximum, whichever has the smaller squared error."""
+    """Quantise rows x (n, 16) to NVFP4, with 4 or 6 as a row's maximum, whichever has the smaller squared error."""
     tensor = np.abs(x).max() / (6 * 256)
     candidates = []
     for block_max in (6, 4):
@@ -64,7 +64,7 @@ def nvfp4_errors() -> Figures:
 
 
 def averaged_products() -> Figures:
-    """Return the bits of a product of stochastic NVFP4 operands that is averaged over draws."""
+    """Return the correct bits of a product of stochastically rounded NVFP4 operands, averaged over 1 to 64 draws."""
     a, b = wide(normal(256, 256)), wide(normal(256, 256, seed=1))
     exact = a @ b
     mean, figures = np.zeros_like(exact), Figures()
@@ -95,7 +95,7 @@ def mxfp4_errors() -> Figures:
 
 
 def four_over_six_bias() -> Figures:
-    """Return the mean of 1 that is rounded stochastically with the better of both scales, over all draws."""
+    """Return the mean result of rounding 1 stochastically with the better of two scales: it is not 1."""
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []
     for above, parts in draws:
@@ -115,7 +115,7 @@ def four_over_six_bias() -> Figures:
 
 
 def four_over_six() -> Figures:
-    """Return the mean squared error of 10, 20, 30, 40 with scales for 6 and for 4."""
+    """Return the mean squared error of 10, 20, 30, 40 in E2M1 with scales that map 40 to 6 and to 4."""
     x = np.array([10.0, 20.0, 30.0, 40.0])
     figures: Figures = {}
     for block_max in (6, 4):
@@ -128,7 +128,7 @@ def four_over_six() -> Figures:
 
 
 def clipped_groups() -> Figures:
-    """Return the share of FP4 groups whose maximum exceeds 6, by the rule of their power-of-two scale."""
+    """Return the share of FP4 groups whose maximum exceeds 6, for each rule for their power-of-two scale."""
     x = normal(512, 2048)
     spread = (x * np.exp2(np.random.default_rng(1).uniform(0, 4, (512, 64)).repeat(32, axis=1))).astype(np.float32)
     figures: Figures = {}

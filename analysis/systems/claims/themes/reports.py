@@ -46,7 +46,7 @@ def cache_formats() -> Figures:
 
 
 def reciprocal_boundaries() -> Figures:
-    """Return the share of E2M1's boundaries that x * (1 / scale) rounds otherwise than x / scale, over all scales."""
+    """Return the share of E2M1's rounding boundaries at which x * (1 / scale) and x / scale round differently."""
     scales = decode(np.arange(1, 127, dtype=np.uint8), E4M3).astype(np.float32)  # all positive finite ones
     boundaries = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
     x = scales[:, None] * boundaries  # exact
@@ -56,7 +56,7 @@ def reciprocal_boundaries() -> Figures:
 
 
 def mxfp4_as_nvfp4() -> Figures:
-    """Return errors of MXFP4 blocks whose nibbles are kept and whose scales become E4M3 times one power of two."""
+    """Return shares of MXFP4 blocks that change if codes are kept and scales become E4M3 times one power of two."""
     figures: Figures = {}
     for spread in (2, 14, 24):
         exponents = np.random.default_rng(0).integers(0, spread + 1, 4096)
@@ -85,7 +85,7 @@ def bf16_logits() -> Figures:
 
 
 def attention_underflow_law() -> Figures:
-    """Return the share of E4M3 attention weights that become 0, and what the law says, with and without a sink."""
+    """Return the measured and predicted shares of E4M3 attention weights that become 0, with and without a sink."""
     figures: Figures = {}
     for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
         (row,) = attention_underflow(E4M3, spreads=(1,), sink=sink, scale=scale).rows
@@ -103,7 +103,7 @@ def _softmax(logits: Any) -> Floats:
 
 
 def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
-    """Return logits plus as much noise that the softmax of both overlaps by alpha, on average."""
+    """Return logits with added noise, scaled so that the softmax of both overlaps by alpha on average."""
     low, high = 0.0, 4.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -113,7 +113,7 @@ def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
 
 
 def kl_gradients() -> Figures:
-    """Return errors of the gradient of a KL divergence in BF16, the difference of two softmax, by their overlap."""
+    """Return errors of a KL divergence's gradient, the difference of two softmax in BF16, by their overlap."""
     figures: Figures = {}
     noise = wide(normal(64, 4096, seed=1))
     for alpha in (0.88, 0.95, 0.98):

@@ -24,7 +24,7 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 
 def tile_shapes() -> Figures:
-    """Return the numbers of scales of activations and weights, and the tiles of the recipe DEEPSEEK_V3."""
+    """Return the numbers of scales of 1x128 and 128x128 tiles, and whether the recipe DEEPSEEK_V3 uses these."""
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = normal(256, 512)
@@ -37,13 +37,13 @@ def tile_shapes() -> Figures:
 
 
 def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
-    """Return 512 x 1024 normal values whose rows are multiplied by 2**(spread N)."""
+    """Return 512 x 1024 normal values, with each row multiplied by 2**(spread * N), where N is normal."""
     factors = np.exp2(spread * np.random.default_rng(seed + 1).standard_normal((512, 1)))
     return normal(512, 1024, seed=seed) * factors.astype(np.float32)
 
 
 def channel_scales() -> Figures:
-    """Return the share of rows below 25 dB of weights whose rows differ, for each granularity."""
+    """Return the share of rows with an SQNR below 25 dB, for uneven rows of weights and each granularity of scales."""
     weights = _uneven_rows(4.0)
     figures: Figures = {}
     cases = {"one scale": TENSOR, "128x128": BLOCK_128X128, "a scale a row": ROW, "1x128": TILE_1X128}
@@ -55,7 +55,7 @@ def channel_scales() -> Figures:
 
 
 def softmax_scale() -> Figures:
-    """Return what one scale for a tensor, and 1x128 tiles, lose of activations whose tokens differ."""
+    """Return shares of values that become 0 with one scale and with 1x128 tiles, for tokens of different magnitudes."""
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = _uneven_rows(6.0)
@@ -69,7 +69,7 @@ def softmax_scale() -> Figures:
 
 
 def affine_quantizer() -> Figures:
-    """Return how round(x / s + z) differs from a cast to FP8, and its gradient."""
+    """Compare the quantiser round(x / s + z) with a cast to E4M3: its steps, its range and its gradient."""
     import torch
 
     scale, zero = np.float32(1 / 16), np.float32(3)
@@ -93,7 +93,7 @@ def affine_quantizer() -> Figures:
 
 
 def qat_label() -> Figures:
-    """Return how many operands of a linear layer the recipe DEEPSEEK_V3 quantises, and what the optimizer updates."""
+    """Return how many of 3 operands are FP8 in the recipe DEEPSEEK_V3, and whether its optimizer's weights are FP32."""
     from fpsim.recipes.linear import DEEPSEEK_V3
     from fpsim.recipes.training import DEEPSEEK_V3 as TRAINED
 
@@ -105,7 +105,7 @@ def qat_label() -> Figures:
 
 
 def activation_bytes() -> Figures:
-    """Return the bytes of activations in FP8 with their scales, relative to FP32 and BF16."""
+    """Return the bytes of FP8 activations and their scales, relative to FP32 and BF16."""
     x = normal(1024, 1024)
     plain = encode_scaled(x, E4M3, TILE_1X128).nbytes
     power = encode_scaled(x, E4M3, TILE_1X128_POW2).nbytes
@@ -116,7 +116,7 @@ def activation_bytes() -> Figures:
 
 
 def truncation() -> Figures:
-    """Return bias and largest error of E4M3 to nearest and cut, as a share of the rounded magnitude."""
+    """Return mean and largest relative error of E4M3, rounded to nearest and truncated."""
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
     figures: Figures = {}
@@ -129,7 +129,7 @@ def truncation() -> Figures:
 
 
 def clip_at_six() -> Figures:
-    """Return the share of gradients that +-6 clips, and the cosine to what they were, by their deviation."""
+    """Return the share of gradients that clipping at +-6 changes, and their cosine to the originals, by deviation."""
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
     for exponent in (-10, 0, 1, 3):
@@ -141,7 +141,7 @@ def clip_at_six() -> Figures:
 
 
 def old_scales() -> Figures:
-    """Return what an old scale does to data that grow by 0.1 % a step: share beyond the range, and SQNR."""
+    """Return saturation and SQNR of data that grew by 0.1 % a step since their scale was computed, by its age."""
     x = normal(1 << 18)
     scale = float(np.float32(np.abs(x).max() / E4M3.max))
     figures: Figures = {}
@@ -154,7 +154,7 @@ def old_scales() -> Figures:
 
 
 def exponential_loss() -> Figures:
-    """Return cosines of gradients of S L and of exp(L) to that of L, of a least-squares problem."""
+    """Return cosines between the gradient of a loss L and those of S * L and exp(L), for a least-squares problem."""
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
     residuals = inputs @ weights - targets
@@ -169,7 +169,7 @@ def exponential_loss() -> Figures:
 
 
 def quadrature() -> Figures:
-    """Return errors of a product whose operands are rounded to E4M3 one at a time, and both."""
+    """Return errors of a product with one, the other and both operands rounded to E4M3."""
     a, b = normal(64, 2048), normal(2048, 64, seed=1)
     exact = wide(a) @ wide(b)
     a8, b8 = wide(quantize_scaled(a, E4M3, TILE_1X128)), wide(quantize_scaled(b.T.copy(), E4M3, TILE_1X128)).T
@@ -182,7 +182,7 @@ def quadrature() -> Figures:
 
 
 def limited_range() -> Figures:
-    """Return the share of gradients that become 0 where tokens differ by 2**(6 N), for each granularity."""
+    """Return the share of gradients that become 0 if tokens differ by 2**(6 N), for each granularity of scales."""
     x = _uneven_rows(6.0)
     return {
         f"become 0, {name}": error(x, E4M3, scaling=scaling).underflow_rate
@@ -191,7 +191,7 @@ def limited_range() -> Figures:
 
 
 def shared_exponent() -> Figures:
-    """Return whether power-of-two scales are shared exponents: decoded values are the codes' times 2**k, exactly."""
+    """Return whether power-of-two scales act as shared exponents: each value is exactly its code times 2**k."""
     x = normal(64, 1024)
     scaled = encode_scaled(x, E4M3, MX)
     values = wide(decode(scaled.codes, E4M3))

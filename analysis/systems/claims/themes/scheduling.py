@@ -30,7 +30,7 @@ E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias i
 
 
 def scheduler_code() -> Figures:
-    """Run three lines of a widely copied scheduler: its test of names, its `torch.cat`, its parallel layers."""
+    """Run three lines of a widely copied scheduler (its name test, its `torch.cat`, its parallel layers)."""
     import torch
 
     names: list[Any] = ["attention.score", "layer_norm"]
@@ -51,7 +51,7 @@ def scheduler_code() -> Figures:
 
 
 def _divergence(scale: float, fmt: Format) -> float:
-    """Return the KL divergence of softmax with logits rounded to a format from that in float64; mean of 256 rows."""
+    """Return the mean KL divergence, over 256 rows, between softmax of logits rounded to a format and in float64."""
     logits = scale * normal(256, 256).astype(np.float64)
     rounded = wide(quantize(logits, fmt))
 
@@ -64,7 +64,7 @@ def _divergence(scale: float, fmt: Format) -> float:
 
 
 def attention_scores() -> Figures:
-    """Return the deviation of q and k at which scores overflow FP16, and what rounding scores does to softmax."""
+    """Return the deviation of q and k at which scores overflow FP16, and the KL divergence due to rounding scores."""
     queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
     figures: Figures = {
         "deviation at which a score overflows": float(np.sqrt(FP16.max / np.abs(queries @ keys.T).max()))
@@ -78,7 +78,7 @@ def attention_scores() -> Figures:
 
 
 def norm_statistics() -> Figures:
-    """Return the error of a mean square over 4096 values summed in FP16, and the deviation at which it overflows."""
+    """Return the rms at which 4096 added squares overflow FP16, and errors of mean squares added in FP16 and FP32."""
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
     figures: Figures = {"rms at which 4096 squares overflow": float(np.sqrt(FP16.max / 4096))}
@@ -89,7 +89,7 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return gradient errors with the output head in BF16, as in V3, and in FP8 too."""
+    """Return gradient errors of FP8_TENSOR with the output head kept in float32, and with the head in FP8 too."""
     from fpsim.recipes.training import FP8_TENSOR
 
     everywhere = FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
@@ -97,7 +97,7 @@ def kept_layers() -> Figures:
 
 
 def _trained(recipe: Any) -> tuple[float, float, int]:
-    """Return the loss of the last 10 of 60 steps, the share of layer-steps at a higher level, and switches."""
+    """Train for 60 steps; return the last 10 steps' mean loss, the share of layers above level 0, and level changes."""
     from fpsim.train.loop import Trainer
     from fpsim.train.setup.settings import Settings
 
@@ -112,7 +112,7 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return losses of recipes that switch precision and of some that don't, and how often layers were in BF16."""
+    """Return losses of recipes that do and do not switch precision, and the share of layers that were in BF16."""
     from fpsim.recipes.parts import Controller
     from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
 
@@ -133,7 +133,7 @@ def switched_precision() -> Figures:
 
 
 def update_in_fp8() -> Figures:
-    """Return 1 + 1000 updates of 1e-3: with a float32 master that is cast, and in E4M3 itself."""
+    """Return 1 plus 1000 updates of 1e-3, kept in a float32 master that is then cast, and kept in E4M3."""
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
     master = float(total(updates, accumulate=Sequential(FP32)))
@@ -144,7 +144,7 @@ def update_in_fp8() -> Figures:
 
 
 def backward_precision() -> Figures:
-    """Return gradient errors with FP8 in all three products, and in the forward product alone."""
+    """Return gradient errors with FP8 in all three products, and in the forward product only."""
     from fpsim.recipes.training import BF16, DEEPSEEK_V3
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
@@ -164,7 +164,7 @@ def stored_attention() -> Figures:
 
 
 def _delayed_descent(delay: int, rate: float = 0.5) -> float:
-    """Return the distance to the minimum of x^2 / 2 after 60 steps with gradients that are some steps old."""
+    """Return the distance to the minimum of x^2 / 2 after 60 steps with gradients that are `delay` steps old."""
     points = [1.0] * (delay + 1)
     for _ in range(60):
         points.append(points[-1] - rate * points[-1 - delay])
@@ -172,7 +172,7 @@ def _delayed_descent(delay: int, rate: float = 0.5) -> float:
 
 
 def masters() -> Figures:
-    """Return 1 + 1000 updates of 1e-3 in BF16 by rounding, in float32, and descents with stale gradients."""
+    """Return 1 plus 1000 updates of 1e-3 in BF16, by rounding mode, and in float32; and descents with old gradients."""
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
     stochastic = [
@@ -189,7 +189,7 @@ def masters() -> Figures:
 
 
 def learning_rates() -> Figures:
-    """Return the best learning rate of a grid of factor 2 for float32, BF16 and FP8 tiles, on the perceptron."""
+    """Return the best of learning rates a factor of 2 apart for a perceptron in float32, BF16 and tiled FP8."""
     from fpsim.recipes.training import TRAINING
     from fpsim.train.runs import run
 
@@ -210,7 +210,7 @@ def learning_rates() -> Figures:
 
 
 def learning_rate_rules() -> Figures:
-    """Return the factors of both batch rules, V3's tokens and rates, and the trainer's warmup."""
+    """Return two rules' factors for a larger batch, V3's tokens and rates, and the trainer's rates over their peak."""
     from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)

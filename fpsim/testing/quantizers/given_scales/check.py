@@ -99,7 +99,7 @@ class GivenScaleCheck(NamedTuple):
         return _broken(name, x, got, self.box.wanted(self.promise, x), why)
 
     def compare_further(self, x: Array, compares: bool) -> None:
-        """Call the function with a large array and other layouts, and compare the results if asked to."""
+        """Call the function with a large array and other memory layouts; compare the results only if `compares`."""
         for name, array in further_arrays(self.promise, x, () if self.box.tensors else tuple(LAYOUTS)):
             try:
                 got = self.box.call(array, "" if name == "large" else name)

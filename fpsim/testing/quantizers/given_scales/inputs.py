@@ -78,7 +78,7 @@ def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _next(x: Array, steps: int) -> Array:
-    """Return floats a number of places farther from zero."""
+    """Return floats moved away from zero by a number of representable values; zeros stay."""
     word = x.view(f"i{x.dtype.itemsize}")
     return np.where(x == 0, x, (word + word.dtype.type(steps)).view(x.dtype))
 

@@ -33,7 +33,7 @@ class GivenScale(NamedTuple):
       lowest, highest: the smallest and the largest integer.
       before: whether the zero point is added before rounding.
       wraps: which integers beyond the range lose their high bits instead of saturating: "", "both", "above" or "below".
-      wide: the largest integer before that.
+      wide: upper limit of rounded quotients, before the zero point is added and high bits are lost.
       sign: "keep", "drop" or "flip".
     """
 
@@ -59,7 +59,7 @@ class GivenScale(NamedTuple):
         return self.scale.shape[0] * self.block[0], self.scale.shape[1] * self.block[1]
 
     def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
-        """Return an array of the scales' shape so that it broadcasts with inputs, matrices one below the other."""
+        """Return scales or zero points expanded to broadcast with inputs, which are matrices one below the other."""
         if self.block is None or of_scales.ndim == 0:
             return of_scales
         whole = of_scales.repeat(self.block[0], 0).repeat(self.block[1], 1)

@@ -80,7 +80,7 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return float32 scales near a number: decimal numbers of few digits and quotients of these first."""
+    """Return float32 scales near a number, first those with few decimal digits, or whose reciprocal has few."""
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))
     patterns = [pattern + step for step in range(-NEAR, NEAR + 1) if pattern + step > 0]
@@ -89,6 +89,6 @@ def _likely(scale: float) -> list[Any]:
 
 
 def _digits(number: float) -> int:
-    """Return the number of decimal digits that give a number as float32."""
+    """Return the fewest significant decimal digits with which a number rounds to the same float32."""
     single = np.float32(number)
     return next((n for n in range(1, DIGITS + 1) if np.float32(f"{number:.{n}g}") == single), DIGITS + 2)

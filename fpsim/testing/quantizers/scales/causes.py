@@ -1,4 +1,4 @@
-"""Names what a quantizer with scales does instead: another recipe, a fault beside the right one, or moved codes."""
+"""Names what a quantizer with scales does instead: another recipe, a fault added to the right one, or moved codes."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class ScaledResults(NamedTuple):
         return {name: self.cast[name] for name in ("rounding", "subnormals", "seed")}
 
     def without(self, names: tuple[str, ...]) -> Results:
-        """Return the matrices with their results but for some names."""
+        """Return the matrices with their results, except those with the given names."""
         return [result for name, result in self.by_name.items() if name not in names]
 
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
-        """Return the fields that name a fault beside the promised recipe, one akin, or another; {} where none fits."""
+        """Return report fields on a fault added to the promised recipe, a similar one or `other`; {} if none fits."""
         return fault_beside(results, self.fmt, [self.scaling, *_akin(self.scaling), other], self.cast)
 
 
@@ -87,7 +87,7 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
-    """Return the fields that name a recipe which gives everything; else the nearest one, without causes."""
+    """Return the report fields on the nearest recipe, with causes only if it gives all results."""
     if not nearest.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
     causes = difference(nearest.scaling, scaling)
@@ -102,7 +102,7 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
-    """Return the cause of what differs for usual matrices, where those with Inf, NaN or extreme values have another."""
+    """Return the report fields on the cause found without matrices of Inf, NaN or extreme values; {} if none is."""
     fmt, scaling, cast = results.fmt, results.scaling, results.of_recipes
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
         kept = results.without(unusual)
@@ -127,7 +127,7 @@ def _usual_fault(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
-    """Return the cause where codes or zero points are the right ones in another order, or shifted by one number."""
+    """Return the report fields if codes or zero points are in another order or all off by the same number; else {}."""
     fmt = results.fmt
     rights = [(parts, RightParts.of(x, fmt, results.scaling, results.cast)) for x, parts in results.all]
     if all(parts.swapped is not None and (parts.swapped == right.codes).all() for parts, right in rights):
@@ -151,7 +151,7 @@ def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
-    """Return the cause where scales are right, and elements or zero points are rounded, wrapped or added otherwise."""
+    """Return the report fields if only the rounding, wrapping or use of elements or zero points is wrong; else {}."""
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
         causes = zero_point_causes(results.without(unusual), fmt, results.scaling, rounding)
@@ -168,7 +168,7 @@ Pair = tuple[Array, Array]  # returned integers, and the right ones
 
 
 def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pair] | None:
-    """Return zero points and codes, each with the right ones; None where scales or shapes differ."""
+    """Return (zero points, right zero points) and (codes, right codes); None if scales or shapes differ."""
     if parts.zero_points is None or right.zero_points is None or parts.scales is None:
         return None
     points = dict(layouts_of(parts.zero_points, right.zero_points.shape)).get("tiles")
@@ -180,7 +180,7 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
 
 
 def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
-    """Return the number by which all integers are off, but for those at an end of the range; None where they differ."""
+    """Return the number that all integers inside the range are off by; None if it is not the same for all."""
     got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     inner = (want > fmt.lowest) & (want < fmt.highest)
     shift = int(np.median((got - want)[inner])) if inner.any() else 0
@@ -189,7 +189,7 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 
 
 def _nearest(results: Results, fmt: Element, scaling: Scaling, promised: Scaling, cast: dict[str, Any]) -> Scaling:
-    """Return a scaling that gives the same results as one, with as many fields of the promised one as possible."""
+    """Return `scaling` with as many fields of the promised scaling as leave the results the same."""
     for name in CHOICES:
         try:
             other = scaling.replace(**{name: getattr(promised, name)})
@@ -201,7 +201,7 @@ def _nearest(results: Results, fmt: Element, scaling: Scaling, promised: Scaling
 
 
 def _akin(scaling: Scaling) -> Iterator[Scaling]:
-    """Yield scalings with other rules for scales that are powers of two."""
+    """Yield the scaling with each other rule for power-of-two scales; none for other scale formats."""
     if scaling.scale_format != E8M0:
         return
     for rule in dict.fromkeys(row["scale_rule"] for row in RULES if "scale_rule" in row):

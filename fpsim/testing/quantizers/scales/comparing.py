@@ -73,7 +73,7 @@ class ScaledComparison(NamedTuple):
     findings: Findings
 
     def differences(self) -> tuple[int, int]:
-        """Record which of codes, scales, axis and zero points hold; return how many numbers differ, of how many."""
+        """Record which of codes, scales, axis and zero points are right; return counts of wrong and of all numbers."""
         parts, right = self.parts, self.right
         if parts.scales is None:
             return self._elements("values", right.values)
@@ -124,7 +124,7 @@ class ScaledComparison(NamedTuple):
         return wrong, want.size
 
     def _elements(self, name: str, want: Words) -> tuple[int, int]:
-        """Record whether elements hold, as values of codes or as values; return how many differ, of how many."""
+        """Record whether elements (values, or the values of codes) are right; return counts of wrong and of all."""
         x, got = self.x, self.parts.elements
         differ = got != want
         if not differ.any():
@@ -148,7 +148,7 @@ class ScaledComparison(NamedTuple):
 
 
 def same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
-    """Return whether two results are equal in all parts that came."""
+    """Return whether two results have equal elements, scales, tensor scale and zero points."""
     if (one.elements != other.elements).any() or one.tensor_scale != other.tensor_scale:
         return False
     points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (one, other)]

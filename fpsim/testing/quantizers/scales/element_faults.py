@@ -104,7 +104,7 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
 
 
 def _wrapping(largest: int | None) -> FaultFunction:
-    """Return the fault of integers that lose their high bits; largest: what amax becomes, None for the right scales."""
+    """Return the fault of integers that lose their high bits. Scales map amax to `largest`, or are right if None."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         assert isinstance(recipe.fmt, IntegerFormat)
@@ -122,19 +122,19 @@ def _wrapping(largest: int | None) -> FaultFunction:
 
 
 def _twice(first: Element, scaling: Scaling) -> FaultFunction:
-    """Return the fault of a matrix that was quantised to another format before."""
+    """Return the fault of a matrix that is first quantised to another format and scaling."""
     return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
 def _of_model(model: QuantizerModel) -> Iterator[Fault]:
-    """Yield the faults of a cast, in that of quotients to elements."""
+    """Yield the known faults of a cast, here of the cast that rounds quotients to elements."""
     shared = SharedQuotients()
     for fault in deviations(model, FP32, False):
         yield in_elements(fault.words), shared.changed(fault.apply(model))
 
 
 def _to_integers(largest: float) -> FaultFunction:
-    """Return the fault of elements that are rounded to integers of up to a magnitude."""
+    """Return the fault of quotients that are rounded to integers and limited to magnitudes up to `largest`."""
 
     def integers(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         rounded = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
@@ -150,7 +150,7 @@ class SharedQuotients:
         self._kept: dict[tuple[int, Scaling], tuple[Array, Array, Array, SplitInputs]] = {}
 
     def changed(self, model: QuantizerModel) -> FaultFunction:
-        """Return the fault whose elements a model gives for the quotients."""
+        """Return the fault whose elements are the results of `model` for the quotients."""
 
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
             scales, quotients, apart = self.of(recipe, case)
@@ -170,12 +170,12 @@ class SharedQuotients:
 
 
 def _elements(**cast: Any) -> FaultFunction:
-    """Return the fault of a cast with other keywords."""
+    """Return the fault of elements cast with other keywords of `fpsim.encode`."""
     return with_right_scales(lambda recipe, case, scales: encoded_values(recipe, case.x, scales, **cast))
 
 
 def _ties(rule: str) -> FaultFunction:
-    """Return the fault of elements that are right but for ties, which go to the neighbour that a rule names."""
+    """Return the fault of elements that are right except at ties, which `rule` rounds to one of the two neighbours."""
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         even = encoded_values(recipe, case.x, scales)
@@ -209,12 +209,12 @@ def _on_quotient(fmt: Format) -> FaultFunction:
 
 
 def _after(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault of right elements that are changed afterwards."""
+    """Return the fault that applies `change` to the right elements."""
     return with_right_scales(lambda recipe, case, scales: change(encoded_values(recipe, case.x, scales)))
 
 
 def _largest(cases: list[Case]) -> float:
-    """Return the largest finite element of all results; 0 where values came back."""
+    """Return the largest finite magnitude among the elements of all results; 0 if results are values without scales."""
     if cases[0].scales is None:
         return 0.0
     values = np.concatenate([case.elements for case in cases]).view(np.float64)

@@ -55,7 +55,7 @@ Fault = tuple[str, FaultFunction]  # what the faulty quantizer does, as a clause
 
 
 def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
-    """Return the scales of tiles as one per element."""
+    """Return the scales of tiles expanded to one per element."""
     return spread_tiles(scales, x.shape, recipe.scaling.block)
 
 
@@ -70,7 +70,7 @@ def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -
 
 
 def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault that encodes another matrix in the right way."""
+    """Return the fault that applies `change` to the matrix, and then encodes it correctly."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         x = change(case.x)

@@ -77,7 +77,7 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
 
 
 def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """Return the values of tiles that continue from row to row; their scales are no grid, and count as 1."""
+    """Return the outcome of tiles that continue from one row to the next: decoded values, with all scales 1."""
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
     ones = np.ones_like(recipe.scales(case.x))
@@ -95,7 +95,7 @@ def _of_zeros() -> Iterator[Fault]:
 
 
 def _zeros(element: float | None, scale: float | None) -> FaultFunction:
-    """Return the fault of tiles of zeros that have another element or scale; None leaves one right."""
+    """Return the fault of all-zero tiles whose elements or scale are replaced; None leaves the right ones."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)

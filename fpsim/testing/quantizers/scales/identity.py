@@ -184,7 +184,7 @@ def unrounded(results: Results) -> bool:
 
 
 def fault_beside(results: Results, fmt: Element, scalings: list[Scaling], cast: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a report that name the fault with which one of some recipes gives all results; else {}."""
+    """Return the report fields naming a fault with which one of `scalings` gives all results; {} if there is none."""
     cases: list[Case] = []
     for number, (x, parts) in enumerate(results):
         scales = parts.scales

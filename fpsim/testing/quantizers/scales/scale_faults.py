@@ -74,7 +74,7 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
 
 
 def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False) -> FaultFunction:
-    """Return the fault of other scales that are used for the elements, returned, or both."""
+    """Return the fault of changed scales, which are used for the elements, returned, or both."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         changed = change(recipe, case)
@@ -86,37 +86,37 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
 
 
 def _changed(change: Callable[[Array], Any]) -> ScaleChange:
-    """Return scales that a function makes of the right ones, as float32."""
+    """Return the function that computes scales by applying `change` to the right scales."""
     return lambda recipe, case: np.asarray(change(recipe.scales(case.x)), np.float32)
 
 
 def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
-    """Return the scales of a changed matrix."""
+    """Return the function that computes the scales of the matrix after `change`."""
     return lambda recipe, case: recipe.scales(change(case.x))
 
 
 def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
-    """Return scales of other tiles along an axis; places: number of tiles -> the tile whose scale each takes."""
+    """Return the function that gives tile i along an axis the scale of tile `places(number of tiles)[i]`."""
     return _changed(lambda scales: scales.take(places(scales.shape[axis]), axis))
 
 
 def _neighbours(by: int, count: int) -> Array:
-    """Return the tiles that are `by` places before, the ends their own."""
+    """Return for each tile the index of the tile `by` places before it, limited to the first and the last tile."""
     return np.clip(np.arange(count) - by, 0, count - 1)
 
 
 def _last_again(count: int) -> list[int]:
-    """Return the tiles themselves, but the tile before in place of the last one."""
+    """Return the index of each tile itself, except for the last tile, which gets the index before it."""
     return [*range(count - 1), max(count - 2, 0)]
 
 
 def _rolled(by: int, axis: int) -> ScaleChange:
-    """Return the scales of tiles `by` places before, from the end again after the start."""
+    """Return the function that rotates the scales along an axis by `by` tiles, as np.roll does."""
     return _changed(lambda scales: np.roll(scales, by, axis))
 
 
 def _stale(recipe: RightEncoding, case: Case) -> Array:
-    """Return the scales of the call before, where it had as many tiles in the same grid."""
+    """Return the scales of the previous call if its grid of tiles has the same shape, else the right ones."""
     right = recipe.scales(case.x)
     before = right if case.before is None else recipe.scales(case.before)
     return before if before.shape == right.shape else right
@@ -135,7 +135,7 @@ def _with_sign(recipe: RightEncoding, case: Case) -> Array:
 
 
 def _exact(recipe: RightEncoding, case: Case) -> Array:
-    """Return the scales of the same tiles as quotients in float32."""
+    """Return the scales of the tiles as unrounded amax quotients in float32, without a tensor scale."""
     fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
     return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
 
@@ -159,12 +159,12 @@ def _without_last(axis: int) -> ScaleChange:
 
 
 def _enlarged(added: float, x: Array) -> Array:
-    """Return magnitudes with a summand."""
+    """Return the magnitudes of x plus `added`."""
     return np.asarray(np.abs(x) + np.float32(added))
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
-    """Return the quotient of the returned scales and the right ones where it is one number other than 1; else 0."""
+    """Return the quotient of returned and right scales if it is the same for all tiles and not 1; else 0."""
     for case in cases[1:2]:
         if case.scales is None:
             continue
@@ -177,7 +177,7 @@ def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
 
 
 def _plain(ratio: float) -> float:
-    """Return a ratio as that of two numbers of LIMITS where it is near one, else as float32."""
+    """Return the quotient of two numbers in LIMITS that nearly equals a ratio, else the ratio rounded to float32."""
     for one in LIMITS:
         for other in LIMITS:
             if abs(one / other / ratio - 1) < 1e-6:

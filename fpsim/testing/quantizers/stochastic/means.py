@@ -95,7 +95,7 @@ def shares_of_cells(away: Values, fraction: Values, x: Array, low: Values, fmt: 
 
 
 def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
-    """Return the test of whether measured shares equal given ones, as far as draws show."""
+    """Return the test of whether measured shares equal given ones: exactly, or within chance if they are from draws."""
     if driven in ("bits", "uniform"):
         return lambda shares, share: bool((shares.away == share).all())
     draws = REPEATS * CALLS
@@ -108,7 +108,7 @@ def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
 
 
 def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: Format) -> tuple[int, bool]:
-    """Return the number of random bits that decide, and whether it may be larger, from fractions with one bit."""
+    """Return the number of random bits that affect results, and whether it may be larger, from one-bit fractions."""
     low, high = cells[0]
     places = np.arange(1, FP32.mantissa_bits - fmt.mantissa_bits + 1)
     if source.driven in ("bits", "uniform"):
@@ -131,7 +131,7 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
 
 
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
-    """Return for which j the share of 2**-j of a unit is not 2**-j."""
+    """Return for each j whether a fraction of 2**-j of a unit is rounded away with another share than 2**-j."""
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))
     return away != 2.0**-places

@@ -28,7 +28,7 @@ class StochasticReport:
       covered: shapes, dtypes and magnitudes of the inputs that were rounded.
       notes: remarks that are no faults.
       causes: what the function does instead, as clauses after "it"; empty if nothing known explains what is broken.
-      random_bits: number of bits of the dropped fraction that decide, as many as random bits are compared; None with x.
+      random_bits: number of random bits, which is how many bits of the dropped fraction affect results; None with x.
       more_bits: whether it may be more: with seeds, fractions below 2**-13 are too rare to be measured.
     """
 

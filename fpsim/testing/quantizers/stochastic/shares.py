@@ -32,7 +32,7 @@ Fits = Callable[[Shares, Values], bool]  # whether measured shares equal given o
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known faults: clauses after "it", with the shares of results away from zero."""
+    """Yield known faults: a clause after "it", and the shares of results away from zero that the fault gives."""
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         said = f"{places} place{'s' if places > 1 else ''}"

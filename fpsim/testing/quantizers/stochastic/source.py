@@ -36,7 +36,7 @@ def driver_of(fn: Callable[..., Any]) -> str:
 
 
 class RandomSource:
-    """A stochastic quantizer; a number chooses the random numbers of a call."""
+    """A stochastic quantizer under test; each call takes a number that selects its random numbers."""
 
     def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
         self.fn, self.box, self.driven = fn, box, driven
