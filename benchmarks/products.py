@@ -37,7 +37,7 @@ UNITS: dict[str, tuple[float, float | None]] = {
     "cdna1_f16_f32": (5e9, None), "cdna1_bf16_f32": (5e9, None), "cdna2_f16_f32": (5e9, None),
     "cdna2_bf16_f32": (5e9, None), "cdna2_bf16_1k_f32": (5e9, None), "cdna3_f32_f32": (5e9, None),
     "cdna3_f16_f32": (5e9, None), "cdna3_bf16_f32": (5e9, None), "cdna3_xf32_f32": (5e9, None),
-    "cdna3_fp8_f32": (5e9, None),
+    "cdna3_fp8_f32": (5e9, None), "x86_avx512_bf16_f32": (10e9, None), "x86_amx_bf16_f32": (10e9, None),
 }  # fmt: skip
 SHARES = {  # of NumPy's float32 product that is wanted, beside those above
     "hopper_f16_f32": 0.25,
