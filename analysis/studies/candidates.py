@@ -28,7 +28,7 @@ class CastCandidate(NamedTuple):
 
     @property
     def has_tiles(self) -> bool:
-        """Whether there is a scale per tile."""
+        """True if there is a scale per tile."""
         return isinstance(self.scaling, Scaling)
 
     @property

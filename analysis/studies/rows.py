@@ -101,7 +101,7 @@ class Recommendation:
 
     @property
     def operand(self) -> bool:
-        """Whether it is an operand of products, for which alone few bits are recommended."""
+        """True if the tensor is an operand of products; few bits are recommended for these alone."""
         return self.role in OPERANDS
 
     @property

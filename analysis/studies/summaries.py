@@ -94,7 +94,7 @@ class Judged(NamedTuple):
 
     @property
     def chosen(self) -> bool:
-        """Whether the candidate is recommended for the operand."""
+        """True if the candidate is recommended for the operand."""
         return self.row.met and (self.row.format, self.row.scaling) == (self.worst.format, self.worst.scaling)
 
 

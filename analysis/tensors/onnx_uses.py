@@ -58,7 +58,7 @@ class Node(NamedTuple):
 
 
 class Use(NamedTuple):
-    """How an ONNX model uses a tensor.
+    """The use of a tensor in an ONNX model.
 
     Attributes:
       role: role of the tensor.

@@ -22,7 +22,7 @@ Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the tota
 
 
 class ProductSums(NamedTuple):
-    """What the sums of a product are computed from, before its scales, alpha, bias and C are applied."""
+    """The operands and the order of a product's sums, before its scales, alpha, bias and C are applied."""
 
     schedule: Schedule
     plan: SchedulePlan

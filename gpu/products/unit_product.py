@@ -94,7 +94,7 @@ class GpuProduct(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether all terms of K are added, in ascending order."""
+        """True if all terms of K are added, in ascending order."""
         return bool(np.array_equal(self.terms, np.arange(self.a.shape[1], dtype=np.int32)))
 
 

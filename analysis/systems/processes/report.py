@@ -13,7 +13,7 @@ from fpsim.display.optional import frame
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """How many gradients or weights of one way of training differ in bits from those of one process.
+    """The number of gradients or weights of one way of training that differ in bits from those of one process.
 
     Attributes:
       way: "ddp", "zero1", "fsdp2" or "fsdp2_bf16".

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuantizerIdentity:
-    """What a quantizer does, as far as its results show.
+    """The behaviour of a quantizer, as far as its results show it.
 
     Attributes:
       fmt: the format of the results.

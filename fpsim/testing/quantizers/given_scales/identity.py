@@ -23,7 +23,7 @@ POLICIES = tuple(name for name in NAMES if name != "stochastic")
 
 @dataclass(frozen=True)
 class IntegerIdentity:
-    """What a quantizer to integers with one scale does, as far as its results show.
+    """The behaviour of a quantizer to integers with one scale, as far as its results show it.
 
     Attributes:
       fmt: the format of the results.
@@ -53,7 +53,7 @@ class IntegerIdentity:
 
     @property
     def is_policy(self) -> bool:
-        """Whether the quantizer is saturate(round(x / scale) + zero point), without faults."""
+        """True if the quantizer is saturate(round(x / scale) + zero point), without faults."""
         return self.exact and not self.faults
 
     @property
