@@ -15,6 +15,7 @@ from fpsim.schedules.schedule import Schedule, Slicing
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.products.checks import Array, Product, chained, partials, results
+from tests.products.scaled_operands import matrix, operands
 
 f32 = np.float32
 
@@ -36,19 +37,6 @@ every_order = pytest.mark.parametrize("order", ["product", "a_first", "b_first"]
 
 
 both_ways = pytest.mark.parametrize(("m", "n"), [(3, 130), (130, 3)])
-
-
-def matrix(rows: int, columns: int, seed: int = 0) -> Array:
-    """Values whose tiles have scales of many sizes."""
-    generator = np.random.default_rng(seed)
-    bands = np.ldexp(1.0, generator.integers(-9, 9, (-(-rows // 32), -(-columns // 32)))).repeat(32, 0).repeat(32, 1)
-    return (generator.standard_normal((rows, columns)) * bands[:rows, :columns]).astype(f32)
-
-
-def operands(unit: MatrixUnit, a: Scaling, b: Scaling, shape: tuple[int, int, int]) -> tuple[Scaled, Scaled]:
-    """Return a (M, K) and b (K, N) in the unit's elements."""
-    m, k, n = shape
-    return fp.encode_scaled(matrix(m, k), unit.a.fmt, a), fp.encode_scaled(matrix(k, n, 1), unit.b.fmt, b)
 
 
 # ---- block-scaled units
