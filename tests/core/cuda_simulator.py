@@ -46,6 +46,7 @@ UNITS = [
     for name in (
         "hopper_e4m3_f32", "ampere_f16_f16", "blackwell_mxfp8_e4m3_f32", "blackwell_nvfp4_f32", "hopper_mma_e5m2_f32",
         "cdna1_bf16_f32", "cdna2_f16_f32", "cdna3_bf16_f32", "cdna3_fp8_f32",
+        "x86_avx512_bf16_f32", "x86_amx_bf16_f32", "arm_bf16_f32", "arm_ebf_bf16_f32",
     )
 ]  # fmt: skip
 COUNTS = {

@@ -89,6 +89,7 @@ def arithmetic_cases() -> list[tuple[str, fp.Format, dict[str, Any]]]:
 UNITS = (
     "hopper_e4m3_f32", "ampere_f16_f16", "blackwell_mxfp8_e4m3_f32", "blackwell_nvfp4_f32", "hopper_mma_e5m2_f32",
     "cdna1_bf16_f32", "cdna2_f16_f32", "cdna3_bf16_f32", "cdna3_fp8_f32", "hopper_tf32_f32",
+    "x86_avx512_bf16_f32", "x86_amx_bf16_f32", "arm_bf16_f32", "arm_ebf_bf16_f32",
 )  # fmt: skip
 
 
