@@ -65,5 +65,7 @@ def kit_rows() -> Iterator[RaceRow]:
         "probe of 4,096 terms": (partial(fp.probe.sum, np.sum, 4096), 3.0),
         "probe of a unit": (partial(fp.probe.matmul, kernel, 256, a="e4m3"), 5.0),
     }
+    if fp.cpu.available():
+        checks["validate, each instruction of the CPU"] = partial(fp.cpu.validate, values=10_000), 5.0
     for name, (work, wanted) in checks.items():
         yield RaceRow(name, {"fpsim": work}, {}, 1 / wanted, 1, "call")

@@ -86,7 +86,7 @@ from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
 from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 if TYPE_CHECKING:
-    from fpsim import analysis, gpu, probe, recipes, testing, torch, train
+    from fpsim import analysis, cpu, gpu, probe, recipes, testing, torch, train
     from fpsim.analysis.systems.dispatch.chips import chips
 
 __version__ = "0.1.0"
@@ -97,7 +97,7 @@ __all__ = [
     "Chunked", "DelayedScaling", "Difference", "EncodedArray", "Exact", "Explanation", "Flags", "FloatClass",
     "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "LogFMT", "MatrixUnit", "OnlineScaling", "Pairwise",
     "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling", "Sequential",
-    "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "decode", "divide", "dot",
+    "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "cpu", "decode", "divide", "dot",
     "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
     "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number",
     "multiply", "negative", "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled",
@@ -105,7 +105,7 @@ __all__ = [
     "testing", "to_int", "torch", "train", "unit", "units",
 ]  # fmt: skip
 
-_PACKAGES = ("analysis", "gpu", "probe", "recipes", "testing", "torch", "train")
+_PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "testing", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,7 @@ FLOORS = {
     "schedules": 7,
     "products": 8, "recipes": 8,
     "analysis.tensors": 9, "analysis.measures": 9, "analysis.models": 9, "torch": 9, "probe": 9, "testing": 9, "gpu": 9,
-    "divergence": 9,
+    "cpu": 9, "divergence": 9,
     "train": 10,
     "analysis": 11,  # its face, and studies
     "fpsim": 12,  # its public face
@@ -336,7 +336,7 @@ def test_no_module_of_a_public_package_hides_one_of_its_names() -> None:
         f"fpsim.{module}"
         for module in files()
         for package, _, name in [module.rpartition(".")]
-        if package in ("analysis", "gpu", "gpu.hardware", "torch", "testing", "probe", "formats")
+        if package in ("analysis", "cpu", "gpu", "gpu.hardware", "torch", "testing", "probe", "formats")
         and callable(getattr(getattr(fp, package) if "." not in package else fp.gpu.hardware, name, None))
     ]
     assert not hidden, f"a module bears the name of a public function of its own package: {hidden}"

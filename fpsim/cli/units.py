@@ -108,15 +108,33 @@ def _rounding(unit: fpsim.MatrixUnit) -> str:
 
 
 def validate(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for validation.json and validation.txt.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report, as JSON and as text.")] = Path(
         "out/validation"
     ),
     minutes: Annotated[float, typer.Option(help="Time limit of all parts together, in minutes.")] = 7,
     part: Annotated[
-        list[str] | None, typer.Option("--part", "-p", help="Compare only this part; repeat for several.")
+        list[str] | None,
+        typer.Option("--part", "-p", help="Compare only this part (with --cpu: this instruction); repeat for several."),
     ] = None,
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="Compare with the instructions of this processor instead of the GPU.")
+    ] = False,
+    values: Annotated[int, typer.Option(help="With --cpu: results to compare for each instruction.")] = 100_000,
 ) -> None:
-    """Compare the emulator with the GPU of this machine bit by bit. The exit code is 1 if something differs."""
+    """Compare the emulator with this machine's GPU or processor bit by bit; the exit code is 1 if something differs."""
+    if cpu:
+        raise typer.Exit(_validated_cpu(out, minutes, part, values))
     from fpsim.gpu.experiments.validate import main
 
     raise typer.Exit(main(["--out", str(out), "--minutes", str(minutes), *(["--parts", *part] if part else [])]))
+
+
+def _validated_cpu(out: Path, minutes: float, parts: list[str] | None, values: int) -> int:
+    """Compare the processor's instructions, print the report, and return the exit code: 2 if there are none."""
+    try:
+        report = fpsim.cpu.validate(parts or None, values=values, minutes=minutes, out=out)
+    except (fpsim.cpu.CpuError, ValueError) as reason:
+        typer.echo(str(reason), err=True)
+        return 2
+    typer.echo(str(report))
+    return 0 if report.ok else 1 if report.rows else 2

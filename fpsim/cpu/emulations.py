@@ -1,0 +1,171 @@
+"""The emulator's counterpart of each instruction, and other arithmetics that its inputs have to exclude."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arithmetic import functions
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode, quantize
+from fpsim.cpu.instructions import INSTRUCTIONS, ROUNDINGS
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import BF16, FP16, FP32
+from fpsim.instructions.dot_add import dot_add
+from fpsim.matrix_units.catalogue import unit, units
+
+Compute = Callable[..., Array]  # words of the operands -> words of the result
+
+
+class Emulation(NamedTuple):
+    """What fpsim computes for an instruction, in words and as a function, and rivals that give other bits."""
+
+    words: str  # "fp.encode(x, FP16, rounding='up')"
+    fmt: str  # format of the results
+    compute: Compute
+    rivals: tuple[tuple[str, Compute], ...]
+
+
+@cache
+def emulation_of(name: str) -> Emulation:
+    """Return the emulator's counterpart of an instruction."""
+    row = INSTRUCTIONS[name]
+    if row.unit:
+        return _of_unit(row.unit)
+    mnemonic, _, rounding = name.partition(" ")
+    if mnemonic == "VCVTPS2PH":
+        others = [other for other in ROUNDINGS if other != rounding]
+        return Emulation(
+            f"fp.encode(x, FP16, rounding={rounding!r})", "fp16", partial(_to_half, rounding),
+            (*((f"rounding {other}", partial(_to_half, other)) for other in others),
+             ("flushed subnormals", partial(_to_half, rounding, subnormals="flush"))),
+        )  # fmt: skip
+    return _EMULATIONS[mnemonic]()
+
+
+def _of_unit(name: str) -> Emulation:
+    """Return the emulation of a matrix unit; its rivals are the other units with the same operands and result."""
+    of = unit(name)
+    rivals = [
+        each for each in units() if (each.a, each.b, each.d) == (of.a, of.b, of.d) and each != of and not each.scale
+    ]
+    computes = tuple((each.name, partial(_dot, each.name)) for each in rivals)
+    fmt = {"f32": "fp32", "f16": "fp16"}.get(of.d.name, "integer")
+    return Emulation(f"fp.dot_add(a, b, c, {name!r})", fmt, partial(_dot, name), computes)
+
+
+def _dot(name: str, a: Array, b: Array, c: Array) -> Array:
+    of = unit(name)
+    result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
+    return result.view(f"u{result.dtype.itemsize}")
+
+
+def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
+    return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
+
+
+def _from_half(x: Array) -> Array:
+    return decode(x, FP16).view(np.uint32)
+
+
+def _flushed_from_half(x: Array) -> Array:
+    return _from_half(np.where(x & 0x7C00, x, x & np.uint16(0x8000)))
+
+
+def _of_half_to_float() -> Emulation:
+    return Emulation("fp.decode(x, FP16)", "fp32", _from_half, (("flushed subnormals", _flushed_from_half),))
+
+
+def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
+    """Return BF16 codes of float32 patterns, whose subnormals count as zero if `flush`."""
+    values = x.view(np.float32)
+    return encode(quantize(values, FP32, subnormals="flush") if flush else values, BF16, rounding=rounding)
+
+
+def _of_to_bf16() -> Emulation:
+    return Emulation(
+        "fp.encode(fp.quantize(x, FP32, subnormals='flush'), BF16)", "bf16", _to_bf16,
+        (("kept subnormals", partial(_to_bf16, flush=False)),
+         *((f"rounding {word}", partial(_to_bf16, rounding=word)) for word in ("nearest_away", "toward_zero", "odd"))),
+    )  # fmt: skip
+
+
+def _from_double(x: Array, through: bool = False) -> Array:
+    """Return FP16 codes of float64 patterns, rounded `through` float32 first or not."""
+    values = x.view(np.float64)
+    with np.errstate(all="ignore"):
+        return encode(values.astype(np.float32) if through else values, FP16)
+
+
+def _of_double_to_half() -> Emulation:
+    rivals = (("rounded through float32", partial(_from_double, through=True)),)
+    return Emulation("fp.encode(x, FP16) from float64", "fp16", _from_double, rivals)
+
+
+def _arithmetic(operation: str) -> Emulation:
+    """Return the emulation of an operation on FP16; other roundings and flushed subnormals are its rivals."""
+    options: tuple[dict[str, str], ...] = (
+        {"rounding": "nearest_away"}, {"rounding": "toward_zero"}, {"rounding": "up"}, {"subnormals": "flush"}
+    )  # fmt: skip
+    if operation == "sqrt":  # whose results are neither halfway between two values nor subnormal
+        options = options[1:3]
+    rivals: list[tuple[str, Compute]] = [
+        (" ".join(map(" ".join, each.items())), partial(_of_format, FP16, operation, **each)) for each in options
+    ]
+    if operation == "fma":
+        rivals.append(("a rounded product", partial(_two_roundings, FP16)))
+    return Emulation(f"fp.{operation} in FP16", "fp16", partial(_half, operation), tuple(rivals))
+
+
+def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
+    """Return the codes of an operation of fpsim on codes of a format."""
+    result: Array = getattr(functions, operation)(*codes, fmt=fmt, **options)
+    return result
+
+
+def _half(operation: str, *codes: Array) -> Array:
+    return _of_format(FP16, operation, *codes)
+
+
+def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
+    return _of_format(fmt, "add", _of_format(fmt, "multiply", a, b), c)
+
+
+def _of_fused() -> Emulation:
+    rivals = (("a rounded product", partial(_two_roundings, FP32)),
+              ("subnormals flush", partial(_of_format, FP32, "fma", subnormals="flush")))  # fmt: skip
+    return Emulation("fp.fma in FP32", "fp32", partial(_of_format, FP32, "fma"), rivals)
+
+
+def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
+    """Return c + a * b for complex FP16 numbers, (N, 2) codes, by two fused multiply-adds for each part.
+
+    swapped: add the products of the other order.
+    """
+    (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
+    minus = ai ^ np.uint16(0x8000)
+    if swapped:
+        real = _half("fma", ar, br, _half("fma", minus, bi, cr))
+        imaginary = _half("fma", ai, br, _half("fma", ar, bi, ci))
+    else:
+        real = _half("fma", minus, bi, _half("fma", ar, br, cr))
+        imaginary = _half("fma", ar, bi, _half("fma", ai, br, ci))
+    return np.stack([real, imaginary], axis=1)
+
+
+def _of_complex() -> Emulation:
+    words = "fp.fma(-ai, bi, fp.fma(ar, br, cr)) and fp.fma(ar, bi, fp.fma(ai, br, ci)) in FP16"
+    return Emulation(words, "fp16", _complex, (("the other order of products", partial(_complex, swapped=True)),))
+
+
+_EMULATIONS: dict[str, Callable[[], Emulation]] = {
+    "VCVTPH2PS": _of_half_to_float, "VCVTNEPS2BF16": _of_to_bf16, "VCVTPD2PH": _of_double_to_half,
+    "VFMADDCPH": _of_complex, "VFMADDPS": _of_fused,
+    **{mnemonic: partial(_arithmetic, operation) for mnemonic, operation in (
+        ("VADDPH", "add"), ("VSUBPH", "subtract"), ("VMULPH", "multiply"), ("VDIVPH", "divide"), ("VSQRTPH", "sqrt"),
+        ("VFMADDPH", "fma"),
+    )},
+}  # fmt: skip

@@ -1,0 +1,140 @@
+"""Runs an instruction of this processor on arrays of words: rows of lanes for vectors, tiles for AMX."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fpsim.arrays import Array, as_array
+from fpsim.cpu.availability import require
+from fpsim.cpu.instructions import AnyInstruction, Instruction, TileInstruction, named
+from fpsim.cpu.machine_code import compiled
+from fpsim.errors import shown
+from fpsim.runtime.processor import ieee_arithmetic
+
+SIDE = 16  # rows of a tile, and 32-bit words of a row
+SETTINGS_ROWS = 48  # where the numbers of rows begin in the settings of tiles (Intel SDM volume 1, 18.3)
+
+
+def run(instruction: str, *operands: Array) -> Array:
+    """Run an instruction of this processor on every row of its operands.
+
+    Args:
+      instruction: a name of `fp.cpu.available()`, such as "VCVTPS2PH up".
+      operands: bit patterns of its operands in the instruction's order (products before what is added), one row a
+        result: uint16 for 16-bit formats, uint32 for float32, uint64 for float64; (N,), or (N, 2) for the pairs of
+        VDPBF16PS and for complex numbers (real, imaginary), (N, terms) for the rows of AMX.
+
+    Returns:
+      (N,) bit patterns of the results, (N, 2) for complex numbers. A NaN has the payload that the processor gives it.
+
+    Raises:
+      CpuError: this processor does not have the instruction.
+      ValueError: there is no such instruction, or operands have another number, dtype or shape.
+
+    Source: docs/cpu.md.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> if "VCVTPS2PH up" in fp.cpu.available():
+      ...     codes = fp.cpu.run("VCVTPS2PH up", np.float32([1 + 2**-20]).view(np.uint32))
+      ...     assert codes == fp.encode(np.float32([1 + 2**-20]), fp.FP16, rounding="up")
+    """
+    row = named(instruction)
+    wanted = 3 if isinstance(row, TileInstruction) else len(row.operands)
+    if len(operands) != wanted:
+        raise ValueError(f"{row.name} takes {wanted} operands; got {len(operands)}.")
+    return execute(row, tuple(as_array(x, f"operand {i}") for i, x in enumerate(operands)))
+
+
+def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
+    """Return what an instruction gives for rows of operands, as `run` does."""
+    require(row)
+    if isinstance(row, TileInstruction):
+        return _on_tiles(row, operands)
+    count = operands[0].shape[0] if operands[0].ndim else -1
+    blocks = -(-count // row.lanes)
+    padded = []
+    for i, (x, register) in enumerate(zip(operands, row.operands, strict=True)):
+        shape = (count, register.words) if register.words > 1 else (count,)
+        if x.dtype != register.dtype or x.shape != shape or count < 0:
+            raise _refusal(row, i, f"{register.dtype} of shape {'(N, 2)' if register.words > 1 else '(N,)'}", x)
+        memory = np.zeros(blocks * row.lanes * register.words, register.dtype)
+        memory[: x.size] = x.reshape(-1)
+        padded.append(memory)
+    result = np.zeros(blocks * row.lanes * row.result.words, row.result.dtype)
+    with ieee_arithmetic():
+        compiled(row.name)(result.ctypes.data, *(x.ctypes.data for x in padded), blocks)
+    return _rows(result, count, row)
+
+
+def _rows(result: Array, count: int, row: Instruction) -> Array:
+    """Return the rows of a padded result."""
+    rows = result[: count * row.result.words]
+    return rows.reshape(count, row.result.words) if row.result.words > 1 else rows
+
+
+def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
+    """Return the error for an operand of another dtype or shape."""
+    return ValueError(f"operand {i} of {row.name} must be an array of {wanted}; got {shown(x)}: {x.dtype}, {x.shape}.")
+
+
+def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
+    """Return the diagonals of tiles in which row n of a meets column n of b, 16 rows at a time."""
+    a, b, c = operands
+    count, terms = a.shape if a.ndim == 2 else (-1, 0)
+    for i, x in enumerate((a, b)):
+        if x.dtype != row.dtype or x.shape != (count, terms) or not 0 < terms <= row.terms:
+            raise _refusal(row, i, f"{row.dtype} of shape (N, terms), with 1 to {row.terms} terms", x)
+    if c.dtype != np.uint32 or c.shape != (count,):
+        raise _refusal(row, 2, "uint32 of shape (N,)", c)
+    tiles, groups = -(-count // SIDE), -(-terms // row.group)
+    left, right = packed(a, tiles, groups, row), packed(b, tiles, groups, row)
+    right = np.ascontiguousarray(right.transpose(0, 2, 1, 3))  # a row of b holds one group of every column
+    places = np.arange(SIDE)
+    start = np.zeros((tiles, SIDE, SIDE), np.uint32)
+    start.reshape(tiles, -1)[:, places * (SIDE + 1)] = _padded(c, tiles)
+    result = multiply_tiles(row, left, right, start, groups)
+    return np.ascontiguousarray(result[:, places, places].reshape(-1)[:count])
+
+
+def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
+    """Return rows of terms as (tiles, 16, 16, group) elements, with zeros after the last row and the last term."""
+    memory = np.zeros((tiles * SIDE, SIDE * row.group), row.dtype)
+    memory[: len(x), : x.shape[1]] = x
+    assert x.shape[1] <= groups * row.group
+    return memory.reshape(tiles, SIDE, SIDE, row.group)
+
+
+def _padded(c: Array, tiles: int) -> Array:
+    """Return the accumulators of every tile, (tiles, 16)."""
+    memory = np.zeros(tiles * SIDE, np.uint32)
+    memory[: c.size] = c
+    return memory.reshape(tiles, SIDE)
+
+
+def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: int) -> Array:
+    """Return c + a b for every tile.
+
+    a: (tiles, 16 rows, 16, group) elements, b: (tiles, 16, 16 columns, group), c: (tiles, 16, 16) words; groups: those
+    of a row of a, and rows of b, that the instruction takes.
+    """
+    result = np.zeros_like(c)
+    settings = tile_settings(groups)
+    with ieee_arithmetic():
+        compiled(row.name)(*(x.ctypes.data for x in (result, a, b, c, settings)), len(c))
+    return result
+
+
+def tile_settings(groups: int) -> Array:
+    """Return the 64 bytes that configure tiles 0 (c), 1 (a) and 2 (b), for rows of a that hold `groups` words.
+
+    Example:
+      >>> from fpsim.cpu.execution import tile_settings
+      >>> tile_settings(5)[[0, 16, 18, 20, 48, 49, 50]]
+      array([ 1, 64, 20, 64, 16, 16,  5], dtype=uint8)
+    """
+    settings = np.zeros(64, np.uint8)
+    settings[0] = 1  # palette
+    settings[[16, 18, 20]] = 4 * SIDE, 4 * groups, 4 * SIDE  # bytes of a row, 16 bits each
+    settings[SETTINGS_ROWS : SETTINGS_ROWS + 3] = SIDE, SIDE, groups
+    return settings

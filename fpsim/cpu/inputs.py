@@ -1,0 +1,204 @@
+"""Inputs on which arithmetics that differ give different bits: each kind aims at one way to be wrong."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.cpu.instructions import INSTRUCTIONS, Instruction, TileInstruction
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import BF16, FP16, FP32, FP64
+from fpsim.matrix_units.catalogue import unit
+
+Operands = tuple[Array, ...]
+
+
+class OperandFormats(NamedTuple):
+    """The formats of an instruction's operands, and the shape of each for N rows after N."""
+
+    formats: tuple[Format, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    edge: Format  # the format whose smallest normal value and overflow matter
+
+    @property
+    def is_dot(self) -> bool:
+        """Return whether the operands are rows of terms and an accumulator."""
+        return len(self.shapes) == 3 and self.shapes[0] != self.shapes[2]
+
+
+def operand_formats(name: str) -> OperandFormats:
+    """Return the formats and shapes of the operands of an instruction."""
+    row = INSTRUCTIONS[name]
+    if row.unit:
+        of = unit(row.unit)
+        terms = row.terms if isinstance(row, TileInstruction) else row.operands[0].words
+        return OperandFormats((of.a.fmt, of.b.fmt, of.d.fmt), ((terms,), (terms,), ()), of.d.fmt)
+    assert isinstance(row, Instruction)
+    stored = {"uint16": FP16, "uint32": FP32, "uint64": FP64}
+    formats = tuple(stored[register.dtype] for register in row.operands)
+    shapes = tuple((register.words,) if register.words > 1 else () for register in row.operands)
+    edges = {"VCVTNEPS2BF16": BF16, "VFMADDPS": FP32}
+    return OperandFormats(formats, shapes, edges.get(name, FP16))
+
+
+def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
+    """Return kinds of inputs of an instruction by name, each with about count / (number of kinds) rows.
+
+    Source: docs/cpu.md describes the kinds.
+
+    Example:
+      >>> from fpsim.cpu.inputs import inputs_of
+      >>> {kind: x.shape for kind, (x,) in inputs_of("VCVTPH2PS", 1000).items()}
+      {'all codes': (65536,)}
+    """
+    of = operand_formats(name)
+    kinds = _kinds(name, of)
+    each = max(-(-count // len(kinds)), 1)
+    made = {}
+    for kind, make in kinds.items():
+        rng = np.random.default_rng([seed, zlib.crc32(f"{name} {kind}".encode())])
+        made[kind] = make(rng, of, each)
+    return made
+
+
+Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
+
+
+def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
+    """Return the kinds of inputs that tell arithmetics of an instruction apart."""
+    if name in ("VCVTPH2PS", "VSQRTPH"):
+        return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
+    if len(of.formats) == 1:
+        return {"any bits": any_bits, "ties": ties, "near the smallest normal value": source_near_smallest,
+                "near overflow": source_near_overflow, "specials": specials}  # fmt: skip
+    return {
+        "any bits": any_bits, "similar exponents": similar, "cancelling": cancelling,
+        "near the smallest normal value": near_smallest, "near overflow": near_overflow, "specials": specials,
+    }  # fmt: skip
+
+
+def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...]]]:
+    return [(fmt, (count, *shape)) for fmt, shape in zip(of.formats, of.shapes, strict=True)]
+
+
+def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return random bit patterns."""
+    return tuple(
+        rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.storage) for fmt, shape in _shaped(of, count)
+    )
+
+
+def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
+    """Return codes of random sign and mantissa with exponents from low to high, clipped to the format's."""
+    fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
+    codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)
+    codes |= fields.astype(np.uint64) << np.uint64(fmt.mantissa_bits)
+    return (codes | rng.integers(0, 2, shape, dtype=np.uint64) << np.uint64(fmt.bits - 1)).astype(fmt.storage)
+
+
+def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return numbers of either sign around 1, of which each rounding changes bits."""
+    spread = min(8, of.edge.bias // 3)
+    return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
+
+
+def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return operands whose result is a few ulps of the largest term: only the roundings on the way remain."""
+    operands = list(similar(rng, of, count))
+    last = of.formats[-1]
+    with np.errstate(all="ignore"):
+        values = [decode(x, fmt, np.float64) for x, fmt in zip(operands, of.formats, strict=True)]
+        if len(operands) == 2:
+            target = values[0]
+        elif of.is_dot:  # all terms but one of each half cancel too
+            half = of.shapes[0][0] // 2
+            flipped = operands[1][:, :half] ^ np.array(of.formats[1].sign_bit, operands[1].dtype)
+            operands[1][:, half:] = flipped ^ (rng.random(flipped.shape) < 0.5).astype(flipped.dtype)
+            operands[0][:, half:] = operands[0][:, :half]
+            products = decode(operands[0], of.formats[0], np.float64) * decode(operands[1], of.formats[1], np.float64)
+            target = products.sum(axis=1)
+        else:
+            target = values[0] * values[1]
+        codes = encode(-target, last).astype(np.int64)
+    near = codes + rng.integers(-2, 3, codes.shape)
+    operands[-1] = np.clip(near, 0, (1 << last.bits) - 1).astype(last.storage)
+    return tuple(operands)
+
+
+def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return operands whose products and sums lie around the smallest normal value of the result."""
+    lowest = of.edge.min_exponent
+    *factors, last = _shaped(of, count)
+    if len(factors) == 1:  # tiny numbers with tiny ones, with others, and with powers of two
+        fmt, shape = last
+        others = with_exponents(rng, fmt, shape, -8, 10)
+        powers = with_exponents(rng, fmt, shape, -3, 3) & np.array(fmt.infinity_code, fmt.storage)  # ties, when divided
+        small = with_exponents(rng, fmt, shape, lowest - 1, lowest + 4)
+        choice = np.minimum(rng.integers(0, 4, shape), 2)
+        return with_exponents(rng, *factors[0], lowest - 1, lowest + 6), np.choose(choice, [small, others, powers])
+    middle = lowest // 2
+    return (
+        *(with_exponents(rng, fmt, shape, middle - 7, middle + 2) for fmt, shape in factors),
+        with_exponents(rng, *last, lowest - 1, lowest + 4),
+    )
+
+
+def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return operands whose products and sums lie around the largest value of the result."""
+    highest = of.edge.bias
+    *factors, last = _shaped(of, count)
+    if len(factors) == 1:
+        return tuple(with_exponents(rng, fmt, shape, highest - 3, highest) for fmt, shape in (*factors, last))
+    middle = highest // 2
+    return (
+        *(with_exponents(rng, fmt, shape, middle - 2, middle + 1) for fmt, shape in factors),
+        with_exponents(rng, *last, highest - 2, highest),
+    )
+
+
+def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return zeros, infinities, NaNs, the ends of each range, and a half of ordinary numbers."""
+    operands = []
+    for fmt, shape in _shaped(of, count):
+        infinity = ((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits
+        one = fmt.bias << fmt.mantissa_bits
+        ends = [0, 1, (1 << fmt.mantissa_bits) - 1, 1 << fmt.mantissa_bits, one, infinity - 1, infinity, infinity,
+                infinity + 1, infinity | 1 << fmt.mantissa_bits - 1]  # fmt: skip
+        chosen = np.array(ends, np.uint64)[rng.integers(0, len(ends), shape)]
+        chosen |= rng.integers(0, 2, shape, dtype=np.uint64) << np.uint64(fmt.bits - 1)
+        ordinary = with_exponents(rng, fmt, shape, -4, 4).astype(np.uint64)
+        operands.append(np.where(rng.random(shape) < 0.5, chosen, ordinary).astype(fmt.storage))
+    return tuple(operands)
+
+
+# ---- of conversions, whose source has more bits than `edge`, the format of the result
+
+
+def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return numbers halfway between two values of the result, or a few ulps from there."""
+    (source,) = of.formats
+    with np.errstate(all="ignore"):
+        codes = rng.integers(0, of.edge.infinity_code or of.edge.top_magnitude, count).astype(of.edge.storage)
+        low, high = (decode(x, of.edge, np.float64) for x in (codes, codes + np.uint16(1)))
+        middle = encode(np.where(np.isfinite(high), (low + high) / 2, low), source).astype(np.uint64)
+    near = middle.astype(np.int64) + rng.integers(-1, 2, count)
+    signs = rng.integers(0, 2, count, dtype=np.uint64) << np.uint64(source.bits - 1)
+    return ((np.maximum(near, 0).astype(np.uint64) | signs).astype(source.storage),)
+
+
+def source_near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return numbers around the smallest normal and subnormal values of the result."""
+    (source,) = of.formats
+    lowest = of.edge.min_exponent
+    return (with_exponents(rng, source, (count,), lowest - of.edge.mantissa_bits - 3, lowest + 1),)
+
+
+def source_near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
+    """Return numbers around the largest value of the result."""
+    (source,) = of.formats
+    return (with_exponents(rng, source, (count,), of.edge.bias - 1, of.edge.bias + 1),)

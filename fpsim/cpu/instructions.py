@@ -1,0 +1,169 @@
+"""Instructions of x86 processors as data: operands, the LLVM code that runs one, the features that it needs.
+
+Sources: Intel SDM volume 2 for the instructions; LLVM's llvm/include/llvm/IR/IntrinsicsX86.td for the intrinsics.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fpsim.errors import shown, unknown
+
+ROUNDINGS = {"nearest_even": 0, "down": 1, "up": 2, "toward_zero": 3}  # VCVTPS2PH's immediate operand
+
+
+class Register(NamedTuple):
+    """An operand or a result of a vector instruction: its LLVM type, and its words in memory."""
+
+    llvm: str  # "<32 x bfloat>"
+    dtype: str  # dtype of the words, "uint16"
+    words: int = 1  # words of a lane of the result
+
+
+class Instruction(NamedTuple):
+    """A vector instruction: one result of each lane from the same lane of the operands."""
+
+    name: str  # the mnemonic, and the rounding where the instruction has a choice
+    mnemonic: str  # the beginning of its name in assembly text
+    features: tuple[str, ...]  # as LLVM spells them
+    lanes: int
+    operands: tuple[Register, ...]
+    result: Register
+    call: str  # LLVM code that sets %r from %x0, %x1, ...
+    declaration: str = ""  # of the intrinsic
+    unit: str = ""  # the matrix unit that it is, by name
+
+
+class TileInstruction(NamedTuple):
+    """An instruction of AMX on tiles: d (16 x 16 words) = c + a (16 rows of 64 bytes) times b (16 rows of 64 bytes)."""
+
+    name: str
+    intrinsic: str
+    features: tuple[str, ...]
+    dtype: str  # dtype of the elements of a and b
+    group: int  # elements of 32 bits: terms of k that lie side by side in a row of b
+    unit: str
+
+    @property
+    def mnemonic(self) -> str:
+        """Its name in assembly text."""
+        return self.name.lower()
+
+    @property
+    def terms(self) -> int:
+        """Number of terms that one instruction adds."""
+        return 16 * self.group
+
+
+AnyInstruction = Instruction | TileInstruction
+
+HALVES, PAIRS = Register("<32 x half>", "uint16"), Register("<16 x float>", "uint16", 2)
+BF16_PAIRS, FLOATS, EIGHT = Register("<32 x bfloat>", "uint16", 2), Register("<16 x float>", "uint32"), "<8 x float>"
+BF16_DOT, TO_BF16 = "llvm.x86.avx512bf16.dpbf16ps.512", "llvm.x86.avx512bf16.cvtneps2bf16.512"
+TO_HALF, COMPLEX = "llvm.x86.vcvtps2ph.256", "llvm.x86.avx512fp16.mask.vfmadd.cph.512"
+FROM_DOUBLE = "llvm.x86.avx512fp16.mask.vcvtpd2ph.512"
+
+
+def _called(result: str, name: str, operands: list[tuple[str, str]]) -> tuple[str, str]:
+    """Return the call of an intrinsic that sets %r, and its declaration; operands: types and values."""
+    values = ", ".join(f"{kind} {value}" for kind, value in operands)
+    return f"%r = call {result} @{name}({values})", f"declare {result} @{name}({', '.join(k for k, _ in operands)})"
+
+
+def _half_arithmetic() -> list[Instruction]:
+    """Return the arithmetic of AVX512-FP16, which LLVM's own operations on vectors of halves compile to."""
+    features, kind = ("avx512fp16",), HALVES.llvm
+    rows = [
+        Instruction(f"V{word.upper()}PH", f"v{word}ph", features, 32, (HALVES, HALVES), HALVES,
+                    f"%r = f{word} {kind} %x0, %x1")
+        for word in ("add", "sub", "mul", "div")
+    ]  # fmt: skip
+    root, root_declared = _called(kind, "llvm.sqrt.v32f16", [(kind, "%x0")])
+    fused, fused_declared = _called(kind, "llvm.fma.v32f16", [(kind, f"%x{i}") for i in range(3)])
+    operands = [(PAIRS.llvm, f"%x{i}") for i in range(3)] + [("i16", "-1"), ("i32", "4")]  # all lanes, MXCSR's rounding
+    product, product_declared = _called(PAIRS.llvm, COMPLEX, operands)
+    doubles, eight = Register("<8 x double>", "uint64"), Register("<8 x half>", "uint16")
+    operands = [(doubles.llvm, "%x0"), (eight.llvm, "zeroinitializer"), ("i8", "-1"), ("i32", "4")]
+    narrowed, narrowed_declared = _called(eight.llvm, FROM_DOUBLE, operands)
+    return [
+        *rows,
+        Instruction("VSQRTPH", "vsqrtph", features, 32, (HALVES,), HALVES, root, root_declared),
+        Instruction("VFMADDPH", "vfmadd213ph", features, 32, (HALVES,) * 3, HALVES, fused, fused_declared),
+        Instruction("VFMADDCPH", "vfmaddcph", features, 16, (PAIRS,) * 3, PAIRS, product, product_declared),
+        Instruction("VCVTPD2PH", "vcvtpd2ph", features, 8, (doubles,), eight, narrowed, narrowed_declared),
+    ]  # fmt: skip
+
+
+def _conversions() -> list[Instruction]:
+    """Return the conversions of F16C and AVX512-BF16."""
+    single, half, words = Register(EIGHT, "uint32"), Register("<8 x half>", "uint16"), Register("<8 x i16>", "uint16")
+    rows = []
+    for rounding, number in ROUNDINGS.items():
+        call, declared = _called(words.llvm, TO_HALF, [(EIGHT, "%x0"), ("i32", str(number))])
+        rows.append(Instruction(f"VCVTPS2PH {rounding}", "vcvtps2ph", ("f16c",), 8, (single,), words, call, declared))
+    call, declared = _called("<16 x bfloat>", TO_BF16, [(FLOATS.llvm, "%x0")])
+    return [
+        *rows,
+        Instruction("VCVTPH2PS", "vcvtph2ps", ("f16c",), 8, (half,), single, f"%r = fpext {half.llvm} %x0 to {EIGHT}"),
+        Instruction("VCVTNEPS2BF16", "vcvtneps2bf16", ("avx512bf16",), 16, (FLOATS,),
+                    Register("<16 x bfloat>", "uint16"), call, declared),
+    ]  # fmt: skip
+
+
+def _fused() -> Instruction:
+    """Return the fused multiply-add of float32, which products without matrix instructions are made of."""
+    single = Register(EIGHT, "uint32")
+    call, declared = _called(EIGHT, "llvm.fma.v8f32", [(EIGHT, f"%x{i}") for i in range(3)])
+    return Instruction("VFMADDPS", "vfmadd213ps", ("fma",), 8, (single,) * 3, single, call, declared)
+
+
+def _dots() -> list[Instruction]:
+    """Return the vector instructions that are matrix units."""
+    order = [(FLOATS.llvm, "%x2"), (BF16_PAIRS.llvm, "%x0"), (BF16_PAIRS.llvm, "%x1")]
+    call, declared = _called(FLOATS.llvm, BF16_DOT, order)
+    return [
+        Instruction("VDPBF16PS", "vdpbf16ps", ("avx512bf16",), 16, (BF16_PAIRS, BF16_PAIRS, FLOATS), FLOATS, call,
+                    declared, "x86_avx512_bf16_f32"),
+    ]  # fmt: skip
+
+
+TILES = (
+    TileInstruction("TDPBF16PS", "llvm.x86.tdpbf16ps", ("amx-tile", "amx-bf16"), "uint16", 2, "x86_amx_bf16_f32"),
+    TileInstruction("TDPFP16PS", "llvm.x86.tdpfp16ps", ("amx-tile", "amx-fp16"), "uint16", 2, "x86_amx_f16_f32"),
+)
+ROWS: tuple[AnyInstruction, ...] = (*_dots(), *TILES, *_conversions(), _fused(), *_half_arithmetic())
+INSTRUCTIONS = {row.name: row for row in ROWS}
+OF_UNIT = {row.unit: row for row in INSTRUCTIONS.values() if row.unit}
+
+
+def named(name: str) -> AnyInstruction:
+    """Return the instruction of a name, in capitals or not.
+
+    Raises:
+      ValueError: there is none of that name.
+
+    Example:
+      >>> from fpsim.cpu.instructions import named
+      >>> named("vcvtps2ph UP").features
+      ('f16c',)
+    """
+    key = name.lower() if isinstance(name, str) else ""
+    for row in INSTRUCTIONS.values():
+        if row.name.lower() == key:
+            return row
+    meant = [row for row in INSTRUCTIONS if key and row.lower().startswith(key)]
+    raise unknown("instruction", name, list(INSTRUCTIONS), meant=meant[:1])
+
+
+def of_unit(unit: str) -> AnyInstruction:
+    """Return the instruction that a matrix unit is.
+
+    Raises:
+      ValueError: the unit is no instruction that is run here.
+    """
+    if unit not in OF_UNIT:
+        raise ValueError(
+            f"unit must be one of {', '.join(OF_UNIT)}, which are instructions that fp.cpu can run; got {shown(unit)}. "
+            "fp.dot_add emulates every unit."
+        )
+    return OF_UNIT[unit]

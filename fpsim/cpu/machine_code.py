@@ -1,0 +1,135 @@
+"""Compiles the text of LLVM code into a function in memory, and checks that it holds the instruction meant."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from fpsim.cpu.availability import CpuError, require
+from fpsim.cpu.instructions import AnyInstruction, Instruction, TileInstruction, named
+
+Function = Callable[..., None]  # of the addresses of results and operands, and the number of blocks
+
+LOOP = """
+define void @run(ptr %d, {parameters}, i64 %blocks) {{
+entry:
+  {before}
+  %empty = icmp eq i64 %blocks, 0
+  br i1 %empty, label %exit, label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  {body}
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %blocks
+  br i1 %more, label %loop, label %exit
+exit:
+  {after}
+  ret void
+}}
+"""
+TILE = "[1024 x i8]"
+
+
+def text_of(instruction: AnyInstruction) -> str:
+    """Return LLVM code of a function `run` that applies an instruction to consecutive blocks of its operands.
+
+    A block is a register of each operand. For tiles the last operand is the configuration of the tiles.
+    """
+    return _tile_text(instruction) if isinstance(instruction, TileInstruction) else _vector_text(instruction)
+
+
+def _vector_text(row: Instruction) -> str:
+    """Return the code of a vector instruction."""
+    body = []
+    for i, register in enumerate(row.operands):
+        body += [f"%p{i} = getelementptr {register.llvm}, ptr %o{i}, i64 %i",
+                 f"%x{i} = load {register.llvm}, ptr %p{i}, align 1"]  # fmt: skip
+    body += [row.call, f"%pd = getelementptr {row.result.llvm}, ptr %d, i64 %i",
+             f"store {row.result.llvm} %r, ptr %pd, align 1"]  # fmt: skip
+    parameters = ", ".join(f"ptr %o{i}" for i in range(len(row.operands)))
+    return row.declaration + LOOP.format(parameters=parameters, before="", body="\n  ".join(body), after="")
+
+
+def _tile_text(row: TileInstruction) -> str:
+    """Return the code of an instruction on tiles: tile 0 is c and then d, 1 is a, 2 is b (64 bytes between rows)."""
+    declared = ["void @llvm.x86.ldtilecfg(ptr)", "void @llvm.x86.tileloadd64(i8, ptr, i64)",
+                f"void @{row.intrinsic}(i8, i8, i8)", "void @llvm.x86.tilestored64(i8, ptr, i64)",
+                "void @llvm.x86.tilerelease()"]  # fmt: skip
+    body = []
+    for i, number in enumerate((1, 2, 0)):  # a, b, c
+        body += [f"%p{i} = getelementptr {TILE}, ptr %o{i}, i64 %i",
+                 f"call void @llvm.x86.tileloadd64(i8 {number}, ptr %p{i}, i64 64)"]  # fmt: skip
+    body += [f"call void @{row.intrinsic}(i8 0, i8 1, i8 2)", f"%pd = getelementptr {TILE}, ptr %d, i64 %i",
+             "call void @llvm.x86.tilestored64(i8 0, ptr %pd, i64 64)"]  # fmt: skip
+    loop = LOOP.format(
+        parameters="ptr %o0, ptr %o1, ptr %o2, ptr %settings",
+        before="call void @llvm.x86.ldtilecfg(ptr %settings)",
+        body="\n  ".join(body),
+        after="call void @llvm.x86.tilerelease()",
+    )
+    return "".join(f"declare {each}\n" for each in declared) + loop
+
+
+def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
+    """Return the assembly text that LLVM makes of an instruction's function; nothing is run.
+
+    triple: the system to compile for, None for this one. On processors of another kind LLVM may lack it.
+
+    Raises:
+      CpuError: LLVM does not compile the code, or makes other instructions of it.
+    """
+    from llvmlite import binding
+
+    try:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        module = binding.parse_assembly(text_of(instruction))
+        module.verify()
+        text = str(_target(instruction, triple).emit_assembly(module))
+    except RuntimeError as reason:  # another LLVM may have changed an intrinsic
+        said = " ".join(str(reason).split())
+        raise CpuError(f"LLVM {_version()} does not compile {instruction.name}: {said}") from None
+    if f"\t{instruction.mnemonic}" not in text:
+        raise CpuError(f"LLVM {_version()} makes other instructions than {instruction.mnemonic} of {instruction.name}.")
+    return text
+
+
+@cache
+def compiled(name: str) -> Function:
+    """Return the function of an instruction, compiled for this processor.
+
+    Raises:
+      CpuError: the processor does not have it, or LLVM does not compile it.
+    """
+    instruction = named(name)
+    require(instruction)  # before anything is compiled or run
+    assembly_of(instruction)
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(text_of(instruction)), _target(instruction))
+    engine.finalize_object()
+    count = 4 if isinstance(instruction, TileInstruction) else len(instruction.operands)
+    kinds = [ctypes.c_void_p] * (1 + count) + [ctypes.c_int64]
+    function: Any = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("run"))
+    function.keeps = engine  # the code lives as long as its engine
+    return function  # type: ignore[no-any-return]
+
+
+def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
+    """Return LLVM's code generator for a plain x86-64 processor with the features that an instruction needs."""
+    from llvmlite import binding
+
+    features = ",".join(f"+{feature}" for feature in instruction.features)
+    target = binding.Target.from_triple(triple or binding.get_process_triple())
+    return target.create_target_machine(cpu="x86-64", features=features, opt=2, jit=triple is None)
+
+
+def _version() -> str:
+    """Return the version of LLVM."""
+    from llvmlite import binding
+
+    return ".".join(map(str, binding.llvm_version_info))

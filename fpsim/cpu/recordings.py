@@ -1,0 +1,155 @@
+"""Recordings: inputs and results of a processor's instructions in a small file, and their replay on any machine."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.cpu.availability import CpuError
+from fpsim.cpu.emulations import emulation_of
+from fpsim.cpu.execution import execute
+from fpsim.cpu.inputs import Operands, inputs_of
+from fpsim.cpu.instructions import INSTRUCTIONS
+from fpsim.cpu.report import CpuReport, InstructionRow
+from fpsim.cpu.validation import about_here, chosen
+from fpsim.errors import require_integer
+from fpsim.files import path_of, require_folder, whole_file
+from fpsim.gpu.lab.report import difference
+
+FORMAT = "fpsim.cpu 1"  # of the file
+VALUES = 500
+
+
+def record(
+    path: str | Path, instructions: Sequence[str] | None = None, *, values: int = VALUES, seed: int = 0
+) -> CpuReport:
+    """Run instructions of this processor, and store their operands and results in a file that `replay` reads.
+
+    Args:
+      path: name of the file, .npz.
+      instructions: names of `fp.cpu.available()`; None for all that this processor has.
+      values: number of results of each instruction, spread over kinds of inputs.
+      seed: seed of the inputs.
+
+    Returns:
+      CpuReport: the comparison of what was stored with the emulator. Results that differ are stored too.
+
+    Raises:
+      CpuError: a requested instruction cannot be run here, or the processor has none.
+      ValueError: there is no such instruction, or the folder of the path cannot be written to.
+
+    Example:
+      >>> import tempfile, fpsim as fp
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     if fp.cpu.available():
+      ...         assert fp.cpu.record(folder + "/mine.npz", values=50).ok
+    """
+    require_integer("values", values, 1)
+    require_integer("seed", seed, 0)
+    rows = chosen(instructions)
+    if not rows:
+        raise CpuError("this processor has no instruction to record; fp.cpu.available() says why.")
+    require_folder(path_of(path).parent)
+    entries = []
+    for row in rows:
+        kinds = inputs_of(row.name, values, seed)
+        few = {kind: _thinned(operands, -(-values // len(kinds)), seed) for kind, operands in kinds.items()}
+        operands = tuple(np.concatenate(parts) for parts in zip(*few.values(), strict=True))
+        counts = {kind: len(of[0]) for kind, of in few.items()}
+        entries.append(RecordedInstruction(row.name, counts, operands, execute(row, operands)))
+    store(path, entries, about_here())
+    return replay(path)
+
+
+class RecordedInstruction(NamedTuple):
+    """The operands and results of an instruction: rows of every kind of inputs, one kind after the other."""
+
+    name: str
+    counts: dict[str, int]  # kind -> its number of rows
+    operands: Operands
+    result: Array
+
+
+def _thinned(operands: Operands, count: int, seed: int) -> Operands:
+    """Return at most `count` rows, drawn at random where there are more."""
+    size = len(operands[0])
+    if size <= count:
+        return operands
+    kept = np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
+    return tuple(x[kept] for x in operands)
+
+
+def store(path: str | Path, entries: Sequence[RecordedInstruction], about: dict[str, str]) -> None:
+    """Write the results of instructions to a file."""
+    data: dict[str, Any] = {}
+    for i, entry in enumerate(entries):
+        data |= {f"{i}.{j}": x for j, x in enumerate(entry.operands)} | {f"{i}.d": entry.result}
+    meta = {"format": FORMAT, "about": about, "entries": [[entry.name, entry.counts] for entry in entries]}
+    with whole_file(path) as file:
+        np.savez_compressed(file, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8), **data)
+
+
+def replay(path: str | Path) -> CpuReport:
+    """Compute the results of a recording by the emulator, on any machine, and compare them bit by bit.
+
+    Args:
+      path: a file that `record` wrote.
+
+    Returns:
+      CpuReport whose `about` is the recorded processor, with a row for each instruction and kind of inputs.
+
+    Raises:
+      ValueError: the file is not a recording, damaged, or of another version.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from pathlib import Path
+      >>> [path.name for path in Path("tests/cpu/recordings").glob("*.npz") if not fp.cpu.replay(path).ok]
+      []
+    """
+    rows = []
+    with _opened(path) as data:
+        meta = _meta(data, path)
+        for i, (name, counts) in enumerate(meta["entries"]):
+            if name not in INSTRUCTIONS:
+                raise ValueError(f"{path} has the instruction {name!r}, which this version does not know.")
+            emulation = emulation_of(name)
+            operands = [data[f"{i}.{j}"] for j in range(3) if f"{i}.{j}" in data]
+            result, want = data[f"{i}.d"], emulation.compute(*operands)
+            start = 0
+            for kind, count in counts.items():
+                part = slice(start, start := start + count)
+                rows.append(
+                    InstructionRow(name, emulation.words, kind, *difference(result[part], want[part], emulation.fmt))
+                )
+    return CpuReport(tuple(rows), about=meta["about"])
+
+
+def _opened(path: str | Path) -> Any:
+    """Return the arrays of a file as np.load opens them, or raise a ValueError that says what is wrong with it."""
+    try:
+        data = np.load(path_of(path))
+    except FileNotFoundError:
+        raise
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as reason:  # NumPy's words are about pickles
+        raise ValueError(
+            f"{path} must be a recording of fpsim.cpu.record; it is damaged, or no .npz file. Record it again."
+        ) from reason
+    if not isinstance(data, np.lib.npyio.NpzFile):
+        raise ValueError(f"{path} must be a recording of fpsim.cpu.record; it holds a single NumPy array.")
+    return data
+
+
+def _meta(data: Any, path: str | Path) -> dict[str, Any]:
+    """Return the metadata of a recording."""
+    meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
+    if meta.get("format") != FORMAT:
+        got = f"its format is {meta['format']!r}" if "format" in meta else "it has no metadata"
+        raise ValueError(f"{path} must be a recording of fpsim.cpu.record in the format {FORMAT!r}; {got}.")
+    return meta

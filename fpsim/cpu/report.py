@@ -1,0 +1,131 @@
+"""Reports of fp.cpu.validate: a row for each instruction and kind of inputs, as sentences, a table and JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fpsim.cpu.availability import missing_lines
+from fpsim.display.optional import frame
+from fpsim.display.tables import html_table
+from fpsim.display.wording import listed, plural
+from fpsim.files import path_of, write_whole
+
+COLUMNS = ("instruction", "emulation", "inputs", "compared", "differing", "other_nans", "first", "error")
+
+
+@dataclass(frozen=True)
+class InstructionRow:
+    """The comparison of an instruction with the emulator for one kind of inputs.
+
+    Attributes:
+      instruction, emulation: the instruction, and what fpsim computes for it.
+      inputs: kind of the inputs.
+      compared, differing: numbers of results (a NaN equals any NaN).
+      other_nans: number of NaNs with another payload than the emulator's.
+      first: the first difference in words.
+      rivals: names of other arithmetics, such as other roundings and units, that give the emulator's results here.
+      others: number of other arithmetics that were tried.
+      error: why nothing was compared, or "".
+    """
+
+    instruction: str
+    emulation: str
+    inputs: str
+    compared: int = 0
+    differing: int = 0
+    other_nans: int = 0
+    first: str = ""
+    rivals: tuple[str, ...] = ()
+    others: int = 0
+    error: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Return whether results were compared and all bits are equal."""
+        return not self.error and self.compared > 0 and not self.differing
+
+
+@dataclass(frozen=True)
+class CpuReport:
+    """The comparison of a processor's instructions with the emulator.
+
+    Attributes:
+      rows: one for each instruction and kind of inputs.
+      missing: instructions that were not run, each as a pair (name, reason).
+      about: the processor, its microcode, versions, and the date.
+      seconds: duration.
+    """
+
+    rows: tuple[InstructionRow, ...]
+    missing: tuple[tuple[str, str], ...] = ()
+    about: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether at least one instruction was compared, and every bit of all results is equal."""
+        return bool(self.rows) and all(row.equal for row in self.rows)
+
+    def undecided(self, instruction: str) -> list[str]:
+        """List the other arithmetics that give the same results as an instruction on all inputs."""
+        sets = [set(row.rivals) for row in self.rows if row.instruction == instruction and not row.error]
+        return sorted(set.intersection(*sets)) if sets else []
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each instruction that was compared, then one for each reason that others were not."""
+        names = dict.fromkeys(row.instruction for row in self.rows)
+        return [*map(self._sentence, names), *missing_lines(self.missing)]
+
+    def _sentence(self, name: str) -> str:
+        """Return the sentence about an instruction."""
+        rows = [row for row in self.rows if row.instruction == name]
+        differing, compared = sum(row.differing for row in rows), sum(row.compared for row in rows)
+        text = f"{name}: {differing:,} of {compared:,} results differ from {rows[0].emulation}"
+        worst = next((row for row in rows if row.differing), None)
+        errors = dict.fromkeys(row.error for row in rows if row.error)
+        if worst is not None:
+            text += f"; the first on {worst.inputs}: {worst.first}"
+        elif compared and (others := max(row.others for row in rows)):
+            same = self.undecided(name)
+            text += f"; those of {others - len(same)} of {plural(others, 'rival')} do"
+            text += f" (not those of {listed(same)})" if same else ""
+        return ". ".join([text, *errors]) + "."
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{name} {value}" for name, value in self.about.items())
+        count = len({row.instruction for row in self.rows})
+        good = count - len({row.instruction for row in self.rows if not row.equal})
+        end = f"{good} of {plural(count, 'instruction')} equal in every bit, in {self.seconds:.1f} s."
+        return "\n".join([f"fpsim compared with this processor: {head}", "", *self.sentences(), "", end])
+
+    def _repr_html_(self) -> str:
+        rows = ([str(asdict(row)[column]) for column in COLUMNS] for row in self.rows)
+        return html_table(COLUMNS, rows)
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for each instruction and kind of inputs."""
+        return frame([asdict(row) | {"equal": row.equal} for row in self.rows])
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON.
+
+        Example:
+          >>> import tempfile
+          >>> from fpsim.cpu.report import CpuReport, InstructionRow
+          >>> file = tempfile.mkdtemp() + "/report.json"
+          >>> CpuReport((InstructionRow("VADDPH", "fp.add in FP16", "any bits", compared=4),)).save(file)
+          >>> CpuReport.load(file).ok
+          True
+        """
+        write_whole(path, json.dumps(asdict(self) | {"ok": self.ok, "sentences": self.sentences()}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> CpuReport:
+        """Read what `save` wrote."""
+        read = json.loads(path_of(path).read_text())
+        rows = tuple(InstructionRow(**row | {"rivals": tuple(row["rivals"])}) for row in read["rows"])
+        missing = tuple((name, reason) for name, reason in read["missing"])
+        return cls(rows, missing, read["about"], read["seconds"])

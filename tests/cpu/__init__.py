@@ -1,0 +1,1 @@
+"""Instructions of the processor: run where they are, replayed from recordings everywhere."""
