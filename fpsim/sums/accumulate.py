@@ -11,7 +11,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.casts.pipelines import decoding, encoding
 from fpsim.core.layouts import unpack_layout
-from fpsim.core.sums.sum_order import Rows, Targets
+from fpsim.core.sums.sum_order import Randomness, Rows, Targets
 from fpsim.errors import shown
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.runtime.general_loops import replaces
@@ -33,6 +33,7 @@ from fpsim.sums.kernels.loops import pairwise_kernel, sequence_kernel
 from fpsim.sums.kernels.steps import TILE_COLUMNS
 from fpsim.sums.plan import (
     NO_LAYOUT,
+    ExactPlan,
     exact_plan,
     lowest_place,
     options_of,
@@ -267,7 +268,6 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
     c = np.ascontiguousarray(problem.c, u64) if problem.c.size else NOTHING
     out, rows = np.empty(problem.shape, u64), Rows(a, b, problem.step, c)
     random = randomness(accumulator, problem.terms, problem.first)
-    arguments = plan.digits, plan.lowest, *plan.layouts, u64(plan.rules), random
     run, count, cost = exact_kernel(), out.size, problem.terms * STEP_COST
     if _fits_bins(problem):
         strips = -(-out.shape[0] // exact_bins.STRIP) * -(-out.shape[1] // exact_bins.COLUMNS)
@@ -275,7 +275,7 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
     def work(first: int, stop: int) -> None:
         with ieee_arithmetic(), wrapping():
-            run(rows, out, first, stop, *arguments)
+            run(rows, out, first, stop, plan, random)
 
     over_units(count, cost, work)
     return _as_codes(out, accumulator.fmt, False)
@@ -293,12 +293,9 @@ def _in_bins(problem: SumProblem) -> Callable[..., None]:
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None
     a, b = as_float64(problem.a, a_format).view(np.float64), as_float64(problem.b, b_format).view(np.float64)
-    places, precisions = (
-        np.array([function(fmt) for fmt in (a_format, b_format)])
-        for function in (lowest_place, lambda fmt: fmt.precision)
-    )
+    spans = np.array([[lowest_place(a_format), lowest_place(b_format)], [a_format.precision, b_format.precision]])
 
-    def run(rows: Rows, out: Array, first: int, stop: int, *arguments: object) -> None:
-        kernel(rows, a, b, out, first, stop, places, precisions, *arguments)
+    def run(rows: Rows, out: Array, first: int, stop: int, plan: ExactPlan, random: Randomness) -> None:
+        kernel(rows, a, b, out, first, stop, spans, plan, random)
 
     return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fpsim.core.sums.sum_order import Randomness
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.reload import reloadable
 from fpsim.sums.accumulators import Accumulator, Chunked
 from fpsim.sums.kernels.settle import SETTLING, Settling
 from fpsim.sums.kernels.steps import FIXED_MODES
@@ -110,13 +111,14 @@ def _settling(options: CastOptions) -> Array:
     return np.array([least, fmt.mantissa_bits << FP64.mantissa_bits, top, random_mask], u64)
 
 
+@reloadable
 class ExactPlan(NamedTuple):
-    """The digits of an exact sum, and how it is rounded."""
+    """The digits of an exact sum, and how it is rounded, as its loops take them."""
 
     digits: int
     lowest: int  # the exponent of the first digit
     layouts: tuple[Array, Array, Array, Array]  # of a, b, c, and as a result
-    rules: int
+    rules: Any  # a 64-bit word
 
 
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
@@ -133,7 +135,7 @@ def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format],
     pack = pack_plan(fmt, *options_of(accumulator, fmt)[1:4], accumulator.random_bits, "after")
     of_operands = [NO_LAYOUT if of_a is None else unpack_layout(of_a, "keep"), unpack_layout(formats[1], "keep")]
     layouts = (of_operands[0], of_operands[1], unpack_layout(fmt, "keep"), pack.layout)
-    return ExactPlan(digits_for(lowest, highest), lowest, layouts, pack.rules)
+    return ExactPlan(digits_for(lowest, highest), lowest, layouts, u64(pack.rules))
 
 
 def lowest_place(fmt: Format) -> int:

@@ -130,17 +130,25 @@ def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> An
 
 
 @lru_cache(maxsize=1024)
-def _uploaded(data: bytes, dtype: str, device: int) -> Any:
+def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> Any:
     """Return bytes as an array of a dtype on the GPU."""
     with one_sentence("a layout"):
-        sent = cuda.to_device(np.frombuffer(data, dtype).copy())
+        sent = cuda.to_device(np.frombuffer(data, dtype).reshape(shape).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy
         return sent
 
 
 def uploaded(layout: Words) -> Any:
     """Return a layout on the GPU; equal layouts are copied once."""
-    return _uploaded(layout.tobytes(), layout.dtype.str, device_number())
+    return _uploaded(layout.tobytes(), layout.dtype.str, layout.shape, device_number())
+
+
+def uploaded_rows(*layouts: Words) -> Any:
+    """Return layouts of one dtype on the GPU as rows of a matrix; shorter ones end in zeros."""
+    rows = np.zeros((len(layouts), max(layout.size for layout in layouts)), layouts[0].dtype)
+    for row, layout in zip(rows, layouts, strict=True):
+        row[: layout.size] = layout
+    return uploaded(rows)
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from fpsim.core.encode import encode_fields
 from fpsim.core.layouts import unpack_layout
-from fpsim.core.number import unpack_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
+from fpsim.core.sums.exact_sum import exact_sum, sum_layouts
 from fpsim.core.sums.running_sum import code_lanes
 from fpsim.core.sums.sum_order import (
+    ChainOrder,
     Function,
     LaneSteps,
     Randomness,
     Rows,
+    SumTile,
     Targets,
     Words,
     fill_words,
@@ -29,7 +29,7 @@ from fpsim.core.sums.sum_order import (
     tile_in_order,
 )
 from fpsim.formats.named import FP64, Format
-from fpsim.gpu.device.launch import gpu_kernel, launch, uploaded
+from fpsim.gpu.device.launch import gpu_kernel, launch, uploaded_rows
 from fpsim.runtime.compile import scalar
 from fpsim.sums.accumulate import refuse_wide_operands
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
@@ -73,27 +73,25 @@ def _lanes(wide: bool) -> LaneSteps:
 def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
     """Return the kernel of sums in order.
 
-    Arguments: `(a, b, b's rows per row of a, c, out, chunk, layouts of a, b, inner, outer, stride, k0, k1)`.
+    Arguments: `(a, b, b's rows per row of a, c, out, chunk, layouts, r)`; layouts: the rows of Targets.
 
-    stride: random words per output. wide: products are of numbers with more than 31 bits.
+    wide: products are of numbers with more than 31 bits.
     """
     steps = _lanes(wide)
     one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
 
-    def sequence(
-        a: Any, b: Any, rows: Any, c: Any, out: Any, chunk: Any, la: Any, lb: Any, inner: Any, outer: Any, stride: Any,
-        k0: Any, k1: Any,
-    ) -> None:  # fmt: skip
+    def sequence(a: Any, b: Any, rows: Any, c: Any, out: Any, chunk: Any, layouts: Any, r: Randomness) -> None:
         t = cuda.local.array((3, 1), np.uint64)
         for_products = cuda.local.array((4, 1), np.uint32)
         for_sums = cuda.local.array((4, 1), np.uint32)
         for_joins = cuda.local.array((4, 1), np.uint32)
         words = Words(for_products, for_sums, for_joins)
-        x, f, r = Rows(a, b, rows, c), Targets(la, lb, inner, outer), Randomness(mode, stride, k0, k1, u64(0))
+        x, f = Rows(a, b, rows, c), Targets(layouts[0], layouts[1], layouts[2], layouts[3])
+        fixed, chain = Randomness(mode, r.stride, r.k0, r.k1, r.first), ChainOrder(chunk, chained, fused)
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
-            one_sum(x, out, i, j, 1, chunk, chained, fused, f, r, t, words)
+            one_sum(x, out, SumTile(i, j, 1, u64(output)), chain, f, fixed, t, words)
 
     return gpu_kernel(sequence)
 
@@ -102,24 +100,23 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """Return the kernel of sums by pairs; depth: that of a tree.
 
-    Arguments: `(a, b, b's rows per row of a, c, out, layouts of a, b, target, stride, k0, k1)`.
+    Arguments: `(a, b, b's rows per row of a, c, out, layouts of a, b and the sum as rows, r)`.
     """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
-    def pairwise(
-        a: Any, b: Any, rows: Any, c: Any, out: Any, la: Any, lb: Any, target: Any, stride: Any, k0: Any, k1: Any
-    ) -> None:
+    def pairwise(a: Any, b: Any, rows: Any, c: Any, out: Any, layouts: Any, r: Randomness) -> None:
         stack = cuda.local.array((depth, 1), np.uint64)
         numbers = cuda.local.array(depth, np.int64)
         for_products = cuda.local.array((4, 1), np.uint32)
         for_sums = cuda.local.array((4, 1), np.uint32)
         words = Words(for_products, for_sums, for_sums)
-        x, f, r = Rows(a, b, rows, c), Targets(la, lb, target, target), Randomness(mode, stride, k0, k1, u64(0))
+        x, f = Rows(a, b, rows, c), Targets(layouts[0], layouts[1], layouts[2], layouts[2])
+        fixed = Randomness(mode, r.stride, r.k0, r.k1, r.first)
         number_levels(numbers, a.shape[1])
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
-            one_sum(x, out, i, j, 1, f, r, stack, numbers, words)
+            one_sum(x, out, SumTile(i, j, 1, u64(output)), f, fixed, stack, numbers, words)
 
     return gpu_kernel(pairwise)
 
@@ -128,22 +125,21 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
     """Return the kernel of exact sums.
 
-    Arguments: `(a, b, b's rows per row of a, c, out, origin, layouts of a, b, c, of the result, rules, k0, k1)`.
+    Arguments: `(a, b, b's rows per row of a, c, out, origin, layouts of a, b, c and the result as rows, rules, r)`.
 
     room: digits of a sum; products: there is an a.
     """
 
     def exact(
-        a: Any, b: Any, rows: Any, c: Any, out: Any, origin: Any, la: Any, lb: Any, lc: Any, to: Any, rules: Any,
-        k0: Any, k1: Any,
-    ) -> None:  # fmt: skip
-        f = SumLayouts(unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(to))
+        a: Any, b: Any, rows: Any, c: Any, out: Any, origin: Any, layouts: Any, rules: Any, r: Randomness
+    ) -> None:
+        f = sum_layouts((layouts[0], layouts[1], layouts[2], layouts[3]), mode, rules)
         digits = cuda.local.array(room, np.int64)
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
-            word = u64(random_word(u64(output), k0, k1)) if mode == STOCHASTIC else u64(0)
-            out[i, j] = exact_sum(Rows(a, b, rows, c), i, j, products, digits, origin, f, word, mode, rules)
+            word = u64(random_word(u64(output), r.k0, r.k1)) if mode == STOCHASTIC else u64(0)
+            out[i, j] = exact_sum(Rows(a, b, rows, c), i, j, products, digits, origin, f, word)
 
     return gpu_kernel(exact)
 
@@ -202,7 +198,7 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
     r = randomness(accumulator, terms)
     launch(
         kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, chunk,
-        *_layouts(problem), *map(uploaded, targets), r.stride, r.k0, r.k1,
+        uploaded_rows(*_layouts(problem), *targets), r,
     )  # fmt: skip
 
 
@@ -213,8 +209,8 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
     depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM
     launch(
         pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem)), like, math.prod(out.shape), problem.a,
-        problem.b, _rows(problem), problem.c, out, *_layouts(problem),
-        uploaded(target(options_of(accumulator, accumulator.fmt), False)), r.stride, r.k0, r.k1,
+        problem.b, _rows(problem), problem.c, out,
+        uploaded_rows(*_layouts(problem), target(options_of(accumulator, accumulator.fmt), False)), r,
     )  # fmt: skip
 
 
@@ -226,7 +222,7 @@ def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> N
     r = randomness(accumulator, problem.terms)
     launch(
         kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, i64(plan.lowest),
-        *map(uploaded, plan.layouts), u64(plan.rules), r.k0, r.k1,
+        uploaded_rows(*plan.layouts), plan.rules, r,
     )  # fmt: skip
 
 
@@ -242,4 +238,4 @@ def _is_wide(problem: GpuSumProblem) -> bool:
 
 def _layouts(problem: GpuSumProblem) -> list[Any]:
     """Return the layouts by which codes of a and b are read."""
-    return [uploaded(NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep")) for fmt in problem.formats]
+    return [NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep") for fmt in problem.formats]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.core.sums.sum_order import Rows, Targets, number_levels
+from fpsim.core.sums.sum_order import ChainOrder, Rows, SumTile, Targets, number_levels
 from fpsim.runtime.compile import kernel
 from fpsim.runtime.processor import has_control, has_fma
 from fpsim.sums import accumulate
@@ -173,7 +173,8 @@ def ahead() -> Any:
     def run(a: Any, b: Any, out: Any, fused: Any, f: Targets, r: Any, t: Any, words: WordsAhead) -> Any:
         x = Rows(a, b, 0, b)
         largest_of_tiles(b, words.largest)
-        return blocks_ahead(x, out, 0, 0, out.shape[1], 0, a.shape[1], fused, f, r, t, words)
+        tile, chain = SumTile(0, 0, out.shape[1], u64(0)), ChainOrder(a.shape[1], True, fused)
+        return blocks_ahead(x, tile, chain, 0, a.shape[1], f, r, t, words)
 
     return kernel(run)
 
@@ -202,7 +203,7 @@ def subtree() -> Any:
         x, numbers = Rows(a, b, 0, b), np.zeros(8, np.int64)
         number_levels(numbers, a.shape[1])
         largest_of_tiles(b, words.largest)
-        return subtree_ahead(x, out, 0, 0, out.shape[1], 0, f, r, stack, 1, numbers, words)
+        return subtree_ahead(x, SumTile(0, 0, out.shape[1], u64(0)), 0, f, r, stack, 1, numbers, words)
 
     return kernel(run)
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.encode import EncodeLayout
+from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.exact_arithmetic import nan
-from fpsim.core.number import UnpackLayout, infinite
+from fpsim.core.number import UnpackLayout, infinite, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import DOWN
 from fpsim.core.sums.long_sum import add_product, add_term, clear, total
@@ -38,16 +38,23 @@ class SumLayouts(NamedTuple):
     b: UnpackLayout
     c: UnpackLayout
     result: EncodeLayout
+    mode: Any
+    rules: Any  # those of `pack`
 
 
 @scalar
-def exact_sum(
-    rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any, mode: int, rules: Any
-) -> Any:
+def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
+    """Return the layouts of a, b, c and of the result, from arrays of their words."""
+    a, b, c, result = words
+    return SumLayouts(unpack_fields(a), unpack_fields(b), unpack_fields(c), encode_fields(result), mode, rules)
+
+
+@scalar
+def exact_sum(rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any) -> Any:
     """Return the code of c[i, j] plus the products of row i of a and column j of its rows of b.
 
     rows: of codes; products: there is an a, otherwise the terms are those of b; digits: what the sum is held in, of
-    which the first counts units of 2**origin; word: a random one; rules: those of `pack`.
+    which the first counts units of 2**origin; word: a random one.
     """
     a, b, c, row = rows.a, rows.b, rows.c, i * rows.step
     a_bits, b_bits = i64(f.a.mantissa_bits), i64(f.b.mantissa_bits)
@@ -73,7 +80,7 @@ def exact_sum(
         add_term(digits, origin, z, i64(f.c.mantissa_bits))
         zero = MINUS_ZERO if z.negative != i64(0) else PLUS_ZERO
         zeros = i64(zeros | (zero if z.significand == i64(0) else NO_ZERO))
-    down = u64(mode == DOWN)
+    down = u64(f.mode == DOWN)
     sign = u64(zeros == MINUS_ZERO) if (zeros == MINUS_ZERO) | (zeros == PLUS_ZERO) else down
     value = total(digits, origin, sign)
     if met != NO_SPECIAL:
@@ -81,5 +88,5 @@ def exact_sum(
         value = infinite(u64(minus))
         if ((met & HAS_NAN) != i64(0)) | (plus & minus):
             value = nan()
-    code, _ = pack(value, NO_FLAG, word, f.result, mode, rules)
+    code, _ = pack(value, NO_FLAG, word, f.result, f.mode, f.rules)
     return code

@@ -10,7 +10,7 @@ from fpsim.core import exact_arithmetic, wide_products
 from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.number import NAN, Number, UnpackLayout, unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
-from fpsim.core.sums.sum_order import LaneSteps
+from fpsim.core.sums.sum_order import AdditionTargets, LaneSteps, Rows, SumTile, Targets
 from fpsim.runtime.compile import scalar
 
 u64 = np.uint64
@@ -62,32 +62,31 @@ def code_lanes(wide: bool = False) -> LaneSteps:
     times, times_plus = (_wide_times, _wide_times_plus) if wide else (_times, _times_plus)
 
     def multiply(
-        a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
+        x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
     ) -> None:  # fmt: skip
-        fa, fb, f = unpack_fields(la), unpack_fields(lb), encode_fields(target)
-        absent = la[0] == u64(0)
-        x = unpack(u64(a), fa)
-        for j in range(n):
-            product = times(x, unpack(u64(b[row, first + j]), fb), absent)
-            out[o, j], _ = pack(product, NO_FLAG, u64(words[w, j]), f, mode, target[RULES])
+        b, row, target, absent = x.b, tile.i * x.step + k, f.inner, f.a[0] == u64(0)
+        of_b, to = unpack_fields(f.b), encode_fields(target)
+        factor = unpack(u64(x.a[tile.i, k]), unpack_fields(f.a))
+        for j in range(tile.n):
+            product = times(factor, unpack(u64(b[row, tile.j + j]), of_b), absent)
+            t[i, j], _ = pack(product, NO_FLAG, u64(words[w, j]), to, mode, target[RULES])
 
-    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
-        fx, ft, f = unpack_fields(tx[DECODING:]), unpack_fields(target[DECODING:]), encode_fields(target)
+    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, targets: AdditionTargets, mode: int) -> None:
+        source, target = targets
+        of_k, of_i = unpack_fields(source[DECODING:]), unpack_fields(target[DECODING:])
+        to = encode_fields(target)
         for j in range(n):
-            total, _ = exact_arithmetic.add(unpack(t[i, j], ft), unpack(x[k, j], fx), mode)
-            t[i, j], _ = pack(total, NO_FLAG, u64(words[w, j]), f, mode, target[RULES])
+            total, _ = exact_arithmetic.add(unpack(t[i, j], of_i), unpack(x[k, j], of_k), mode)
+            t[i, j], _ = pack(total, NO_FLAG, u64(words[w, j]), to, mode, target[RULES])
 
     def fused(
-        t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
+        x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
     ) -> None:  # fmt: skip
-        fa, fb = unpack_fields(la), unpack_fields(lb)
-        ft, f = unpack_fields(target[DECODING:]), encode_fields(target)
-        absent = la[0] == u64(0)
-        x = unpack(u64(a), fa)
-        for j in range(n):
-            total = times_plus(x, unpack(u64(b[row, first + j]), fb), unpack(t[i, j], ft), absent, mode)
-            t[i, j], _ = pack(total, NO_FLAG, u64(words[w, j]), f, mode, target[RULES])
+        b, row, target, absent = x.b, tile.i * x.step + k, f.inner, f.a[0] == u64(0)
+        of_b, of_sum, to = unpack_fields(f.b), unpack_fields(target[DECODING:]), encode_fields(target)
+        factor = unpack(u64(x.a[tile.i, k]), unpack_fields(f.a))
+        for j in range(tile.n):
+            total = times_plus(factor, unpack(u64(b[row, tile.j + j]), of_b), unpack(t[i, j], of_sum), absent, mode)
+            t[i, j], _ = pack(total, NO_FLAG, u64(words[w, j]), to, mode, target[RULES])
 
     return LaneSteps(multiply, add, fused)

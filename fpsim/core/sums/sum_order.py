@@ -56,6 +56,33 @@ class Randomness(NamedTuple):
 
 
 @reloadable
+class SumTile(NamedTuple):
+    """A row of the results and some of its columns, whose sums take the same steps at the same time."""
+
+    i: Any  # the row
+    j: Any  # the first column
+    n: Any  # columns
+    output: Any  # the number of the first result, in C order
+
+
+@reloadable
+class ChainOrder(NamedTuple):
+    """The order of sums that add one term after the other."""
+
+    chunk: Any  # terms of a run
+    single: Any  # the one run starts from c, and its total is the result
+    fused: Any  # products are not rounded
+
+
+@reloadable
+class AdditionTargets(NamedTuple):
+    """The targets of an addition, of those of sums: of the term, which is a sum too, and of the sum."""
+
+    term: Any
+    total: Any
+
+
+@reloadable
 class Words(NamedTuple):
     """Room for the random words of a tile: four steps of n outputs for each list."""
 
@@ -68,9 +95,9 @@ class Words(NamedTuple):
 class LaneSteps(NamedTuple):
     """The steps of one representation of sums, over n lanes. words: random words; row `w` is for this step.
 
-    multiply `(a, b, row, first, out, o, n, words, w, layouts of a, b, target, mode)`: out[o] = R(a * b[row, first:]).
-    add `(t, i, x, j, n, words, w, target of x, of t, mode)`: t[i] = R(t[i] + x[j]).
-    fused `(t, i, a, b, row, first, n, words, w, layouts of a, b, target, mode)`: t[i] = R(t[i] + a * b[row, first:]).
+    multiply `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(term k of a * term k of b), for the sums of a tile.
+    add `(t, i, x, k, n, words, w, targets, mode)`: t[i] = R(t[i] + x[k]).
+    fused `(x, k, tile, t, i, words, w, f, mode)`: t[i] = R(t[i] + term k of a * term k of b).
     """
 
     multiply: Any
@@ -98,8 +125,7 @@ def first_of_sums(terms: int) -> Any:
 
 @scalar
 def one_by_one(
-    x: Rows, out: Any, i: int, j: int, n: int, k: int, stop: int, fused: Any, f: Targets, r: Randomness, t: Any,
-    words: Any,
+    x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
     """Return 0: no term is added ahead of the others."""
     return 0
@@ -110,32 +136,31 @@ def tile_in_order(
 ) -> Function:  # fmt: skip
     """Return the tile of Sequential, FusedMultiplyAdd and Chunked.
 
-    `(x, out, i, j, n, chunk, chained, fused, f, r, t, words)`: x holds the operands, out is (M, N). chained: the
-    one chunk starts from c, and its total is the result. t: three rows to work in.
+    `(x, out, tile, chain, f, r, t, words)`: x holds the operands, out is (M, N). t: three rows to work in.
 
-    ahead `(x, out, i, j, n, k, stop, fused, f, r, t, words)`: adds some of the terms k .. stop to t[RUN] in a way of
-    its own, and returns how many.
+    ahead `(x, tile, chain, k, stop, f, r, t, words)`: adds some of the terms k .. stop to t[RUN] in a way of its own,
+    and returns how many.
     """
     multiply, add, fuse = lanes
 
     def in_order(
-        x: Rows, out: Any, i: int, j: int, n: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness,
-        t: Any, words: Words,
-    ) -> None:  # fmt: skip
-        a, b, c, row, mode = x.a, x.b, x.c, i * x.step, r.mode
-        terms = a.shape[1]
+        x: Rows, out: Any, tile: SumTile, chain: ChainOrder, f: Targets, r: Randomness, t: Any, words: Words
+    ) -> None:
+        i, j, n, output = tile
+        chunk, single, fused = chain
+        inner, outer = AdditionTargets(f.inner, f.inner), AdditionTargets(f.inner, f.outer)
+        c, mode, terms = x.c, r.mode, x.a.shape[1]
         sums = first_of_sums(terms)
-        output = u64(i * out.shape[1] + j)
-        start_row = RUN if chained else OUTER
+        start_row = RUN if single else OUTER
         for lane in range(n):
             t[start_row, lane] = u64(c[i, j + lane]) if c.size > 0 else u64(0)
         for start in range(0, terms, chunk):
-            if not chained:
+            if not single:
                 for lane in range(n):
                     t[RUN, lane] = u64(0)
             k, stop = start, min(start + chunk, terms)
             while k < stop:
-                done = ahead(x, out, i, j, n, k, stop, fused, f, r, t, words)
+                done = ahead(x, tile, chain, k, stop, f, r, t, words)
                 if done:
                     k += done
                     continue
@@ -144,16 +169,16 @@ def tile_in_order(
                     if not fused:
                         fill_words(words.products, n, output, u64(k), r)
                 if fused:
-                    fuse(t, i64(RUN), a[i, k], b, row + k, j, n, words.sums, k % 4, f.a, f.b, f.inner, mode)
+                    fuse(x, k, tile, t, i64(RUN), words.sums, k % 4, f, mode)
                 else:
-                    multiply(a[i, k], b, row + k, j, t, i64(PRODUCT), n, words.products, k % 4, f.a, f.b, f.inner, mode)
-                    add(t, i64(RUN), t, i64(PRODUCT), n, words.sums, k % 4, f.inner, f.inner, mode)
+                    multiply(x, k, tile, t, i64(PRODUCT), words.products, k % 4, f, mode)
+                    add(t, i64(RUN), t, i64(PRODUCT), n, words.sums, k % 4, inner, mode)
                 k += 1
-            if not chained:
+            if not single:
                 run = start // chunk
                 if mode == STOCHASTIC and (run % 4 == 0):
                     fill_words(words.joins, n, output, u64(u64(sums + sums) + u64(run)), r)
-                join(t, i64(OUTER), t, i64(RUN), n, words.joins, run % 4, f.inner, f.outer, mode)
+                join(t, i64(OUTER), t, i64(RUN), n, words.joins, run % 4, outer, mode)
         for lane in range(n):
             out[i, j + lane] = t[start_row, lane]
 
@@ -172,8 +197,7 @@ def number_levels(numbers: Any, terms: int) -> None:
 
 @scalar
 def no_subtree(
-    x: Rows, out: Any, i: int, j: int, n: int, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any,
-    words: Any,
+    x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
     """Return False: no terms are added ahead of the others."""
     return False
@@ -184,34 +208,33 @@ def tile_by_pairs(
 ) -> Function:  # fmt: skip
     """Return the tile of Pairwise.
 
-    `(x, out, i, j, n, f, r, stack, first sums of levels, words)`: as for `tile_in_order`.
+    `(x, out, tile, f, r, stack, first sums of levels, words)`: as for `tile_in_order`.
 
     The stack holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k
     arrives. Term k closes the subtrees of its trailing ones, and the last term all, with those of levels where it has
     no left neighbour carried up.
 
-    ahead `(x, out, i, j, n, k, f, r, stack, height, first sums of levels, words)`: puts the total of the 2**levels
-    terms from k on into stack[height] in a way of its own, or returns False.
+    ahead `(x, tile, k, f, r, stack, height, first sums of levels, words)`: puts the total of the 2**levels terms from
+    k on into stack[height] in a way of its own, or returns False.
     """
     multiply, add, _ = lanes
 
     def by_pairs(
-        x: Rows, out: Any, i: int, j: int, n: int, f: Targets, r: Randomness, stack: Any, numbers: Any, words: Words
+        x: Rows, out: Any, tile: SumTile, f: Targets, r: Randomness, stack: Any, numbers: Any, words: Words
     ) -> None:
-        a, b, c, row, mode, target = x.a, x.b, x.c, i * x.step, r.mode, f.inner
-        terms = a.shape[1]
+        i, j, n, output = tile
+        c, mode, inner, terms = x.c, r.mode, AdditionTargets(f.inner, f.inner), x.a.shape[1]
         sums = first_of_sums(terms)
-        output = u64(i * out.shape[1] + j)
         height, k = 0, 0
         while k < terms:
             level = 0
-            if ahead(x, out, i, j, n, k, f, r, stack, height, numbers, words):
+            if ahead(x, tile, k, f, r, stack, height, numbers, words):
                 level = levels
                 k += (1 << levels) - 1
             else:
                 if mode == STOCHASTIC and (k % 4 == 0):
                     fill_words(words.products, n, output, u64(k), r)
-                multiply(a[i, k], b, row + k, j, stack, height, n, words.products, k % 4, f.a, f.b, target, mode)
+                multiply(x, k, tile, stack, height, words.products, k % 4, f, mode)
             height += 1
             # the sums that term k closes, and c behind the last of them
             while height > 1 and (k >> level & 1 or k + 1 == terms):
@@ -219,7 +242,7 @@ def tile_by_pairs(
                     number = numbers[level] + (k >> (level + 1))
                     if mode == STOCHASTIC:
                         fill_words(words.sums, n, output, u64(sums + u64(number // 4 * 4)), r)
-                    add(stack, height - 2, stack, height - 1, n, words.sums, number % 4, target, target, mode)
+                    add(stack, height - 2, stack, height - 1, n, words.sums, number % 4, inner, mode)
                     height -= 1
                 level += 1
             k += 1
@@ -229,7 +252,7 @@ def tile_by_pairs(
             number = terms - 1
             if mode == STOCHASTIC:
                 fill_words(words.sums, n, output, u64(sums + u64(number // 4 * 4)), r)
-            add(stack, i64(0), stack, i64(1), n, words.sums, number % 4, target, target, mode)
+            add(stack, i64(0), stack, i64(1), n, words.sums, number % 4, inner, mode)
         for lane in range(n):
             out[i, j + lane] = stack[0, lane]
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.encode import encode_fields
-from fpsim.core.number import FINITE, unpack_fields
+from fpsim.core.number import FINITE
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.core.sums.exact_sum import SumLayouts, exact_sum
+from fpsim.core.sums.exact_sum import exact_sum, sum_layouts
 from fpsim.core.sums.long_sum import add_term, add_word, clear, total
 from fpsim.core.sums.sum_order import Randomness, Rows
 from fpsim.core.sums.term import term_of
@@ -118,22 +117,19 @@ def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
 def strips_kernel() -> Any:
     """Return the loop over strips `first .. stop`, all panels of a strip of rows and then the next.
 
-    `(x, a, b, out, first, stop, lowest places of a and b, their precisions, digits, origin, layouts of a, b, c, target,
-    rules, r)`: a (M, K) and b (K, N) float64 of the codes in x; the rest as in `exact_kernel`.
+    `(x, a, b, out, first, stop, spans, plan, r)`: a (M, K) and b (K, N) float64 of the codes in x; spans: the lowest
+    place of a and of b, and their precisions, (2, 2); the rest as in `exact_kernel`.
     """
 
-    def strips(
-        x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, places: Any, precisions: Any, length: int,
-        lowest: int, la: Any, lb: Any, lc: Any, target: Any, rules: Any, r: Randomness,
-    ) -> None:  # fmt: skip
-        f = SumLayouts(unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(target))
-        terms, columns, origin = a.shape[1], out.shape[1], i64(lowest)
+    def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:
+        f = sum_layouts(plan.layouts, r.mode, plan.rules)
+        terms, columns, origin = a.shape[1], out.shape[1], i64(plan.lowest)
         panels = (columns + COLUMNS - 1) // COLUMNS
         doublings = i64(0)
         while (1 << doublings) < terms:
             doublings += i64(1)
         a_bits, b_bits = a.view(u64), b.view(u64)
-        digits = np.zeros(length, np.int64)
+        digits = np.zeros(plan.digits, np.int64)
         left, right = np.empty((STRIP, TERMS), f64), np.empty((TERMS, COLUMNS), f64)
         upper, lower = np.empty((STRIP, COLUMNS), f64), np.empty((STRIP, COLUMNS), f64)
         for strip in range(first, stop):
@@ -143,8 +139,8 @@ def strips_kernel() -> Any:
             b_most, b_least = range_of(b_bits, 0, terms, j, width)
             highest = i64(i64(_exponent(a_most) + _exponent(b_most)) + i64(2))
             unit = i64(
-                max(i64(i64(_exponent(u64(a_least + ONE)) + i64(1)) - precisions[0]), places[0])
-                + max(i64(i64(_exponent(u64(b_least + ONE)) + i64(1)) - precisions[1]), places[1])
+                max(i64(i64(_exponent(u64(a_least + ONE)) + i64(1)) - spans[1, 0]), spans[0, 0])
+                + max(i64(i64(_exponent(u64(b_least + ONE)) + i64(1)) - spans[1, 1]), spans[0, 1])
             )
             last = i64(highest + doublings) - i64(50)  # the exponent of the first sum's last place
             bins = DIGITS_ALONE
@@ -172,9 +168,7 @@ def strips_kernel() -> Any:
                     word = u64(random_word(u64(u64(output) + r.first), r.k0, r.k1)) if r.mode == STOCHASTIC else ZERO
                     high = f64(upper[row, lane] - start)
                     if bins == DIGITS_ALONE or (high == f64(0) and lower[row, lane] == f64(0)):
-                        out[i + row, j + lane] = exact_sum(
-                            x, i + row, j + lane, True, digits, origin, f, word, r.mode, rules
-                        )
+                        out[i + row, j + lane] = exact_sum(x, i + row, j + lane, True, digits, origin, f, word)
                         continue
                     clear(digits)
                     _add_float(digits, origin, high, max(unit, last) if bins == i64(2) else unit)
@@ -186,10 +180,8 @@ def strips_kernel() -> Any:
                         add_term(digits, origin, z, i64(f.c.mantissa_bits))
                     value = total(digits, origin, ZERO)
                     if ends or value.significand == ZERO:
-                        out[i + row, j + lane] = exact_sum(
-                            x, i + row, j + lane, True, digits, origin, f, word, r.mode, rules
-                        )
+                        out[i + row, j + lane] = exact_sum(x, i + row, j + lane, True, digits, origin, f, word)
                     else:
-                        out[i + row, j + lane], _ = pack(value, NO_FLAG, word, f.result, r.mode, rules)
+                        out[i + row, j + lane], _ = pack(value, NO_FLAG, word, f.result, f.mode, f.rules)
 
     return kernel(strips)

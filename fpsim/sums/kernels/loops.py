@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.sums.sum_order import (
+    ChainOrder,
     Randomness,
     Rows,
+    SumTile,
     Targets,
     Words,
     fill_words,
@@ -35,31 +37,43 @@ DEPTH = 64  # levels of a pairwise sum
 _fill_words = inner_loop(fill_words)
 
 
+@scalar
+def _tiles(columns: int) -> Any:
+    """Return the number of tiles of a row."""
+    return (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
+
+
+@scalar
+def _tile(number: int, columns: int) -> SumTile:
+    """Return a tile of a matrix of results."""
+    tiles = _tiles(columns)
+    i, j = number // tiles, number % tiles * TILE_COLUMNS
+    return SumTile(i, j, min(TILE_COLUMNS, columns - j), np.uint64(i * columns + j))
+
+
 @cache
 def sequence_kernel(way: str, outer_way: str) -> Any:
     """Return the loop over tiles `first .. stop` of Sequential, FusedMultiplyAdd and Chunked.
 
-    `(x, out, first, stop, chunk, chained, fused, f, r)`: x and out (M, N) hold 64-bit words. chained: the one chunk
-    starts from c, and its total is the result.
+    `(x, out, first, stop, chunk, single, fused, f, r)`: x and out (M, N) hold 64-bit words; chunk, single and fused
+    make a ChainOrder.
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)
     one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, _fill_words))
 
     def sequence(
-        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+        x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
-        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
-        t = np.zeros((3, TILE_COLUMNS), np.uint64)
+        t, chain = np.zeros((3, TILE_COLUMNS), np.uint64), ChainOrder(chunk, single, fused)
         words = Words(
             np.zeros((4, TILE_COLUMNS), np.uint32),
             np.zeros((4, TILE_COLUMNS), np.uint32),
             np.zeros((4, TILE_COLUMNS), np.uint32),
         )
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
-            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), chunk, chained, fused, f, r, t, words)
+            one_tile(x, out, _tile(tile, columns), chain, f, r, t, words)
 
     return kernel(sequence)
 
@@ -70,11 +84,10 @@ def _stochastic_kernel(outer_way: str) -> Any:
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
     def sequence(
-        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+        x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
-        columns = out.shape[1]
-        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
-        t, largest = np.zeros((3, TILE_COLUMNS), np.uint64), np.zeros(tiles, np.uint64)
+        columns, chain = out.shape[1], ChainOrder(chunk, single, fused)
+        t, largest = np.zeros((3, TILE_COLUMNS), np.uint64), np.zeros(_tiles(columns), np.uint64)
         products, sums, joins = (
             np.zeros((4, TILE_COLUMNS), np.uint32),
             np.zeros((4, TILE_COLUMNS), np.uint32),
@@ -83,8 +96,7 @@ def _stochastic_kernel(outer_way: str) -> Any:
         words = WordsAhead(products, sums, joins, np.zeros((8, TILE_COLUMNS), np.uint64), largest)
         largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
-            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), chunk, chained, fused, f, r, t, words)
+            one_tile(x, out, _tile(tile, columns), chain, f, r, t, words)
 
     return kernel(sequence)
 
@@ -97,18 +109,16 @@ def pairwise_kernel(way: str) -> Any:
     one_tile = scalar(tile_by_pairs(lanes(way), _fill_words))
 
     def pairwise(
-        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+        x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
-        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
         numbers = np.zeros(DEPTH, np.int64)
         number_levels(numbers, x.a.shape[1])
         stack = np.zeros((DEPTH, TILE_COLUMNS), np.uint64)
         for_sums = np.zeros((4, TILE_COLUMNS), np.uint32)
         words = Words(np.zeros((4, TILE_COLUMNS), np.uint32), for_sums, for_sums)
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
-            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), f, r, stack, numbers, words)
+            one_tile(x, out, _tile(tile, columns), f, r, stack, numbers, words)
 
     return kernel(pairwise)
 
@@ -119,14 +129,13 @@ def _stochastic_pairs() -> Any:
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(
-        x: Rows, out: Any, first: int, stop: int, chunk: int, chained: Any, fused: Any, f: Targets, r: Randomness
+        x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
-        tiles = (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
         numbers, stack = np.zeros(DEPTH, np.int64), np.zeros((DEPTH, TILE_COLUMNS), np.uint64)
         number_levels(numbers, x.a.shape[1])
         largest, products, sums = (
-            np.zeros(tiles, np.uint64),
+            np.zeros(_tiles(columns), np.uint64),
             np.zeros((4, TILE_COLUMNS), np.uint32),
             np.zeros((4, TILE_COLUMNS), np.uint32),
         )
@@ -134,7 +143,6 @@ def _stochastic_pairs() -> Any:
         words = PairsAhead(products, sums, sums, fours, totals, largest)
         largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
-            i, j = tile // tiles, tile % tiles * TILE_COLUMNS
-            one_tile(x, out, i, j, min(TILE_COLUMNS, columns - j), f, r, stack, numbers, words)
+            one_tile(x, out, _tile(tile, columns), f, r, stack, numbers, words)
 
     return kernel(pairwise)

@@ -23,7 +23,7 @@ from fpsim.core.decode import decode_bits_64, decode_fields
 from fpsim.core.encode import FULL, encode_bits_64, encode_fields
 from fpsim.core.rounding import DOWN, NEAREST_EVEN, STOCHASTIC, UP
 from fpsim.core.sums.running_sum import DECODING, code_lanes
-from fpsim.core.sums.sum_order import LaneSteps
+from fpsim.core.sums.sum_order import AdditionTargets, LaneSteps, Rows, SumTile, Targets
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.compile import inner_loop, kernel, scalar
 from fpsim.sums.kernels.settle import ONE_LEFT, SETTLING, Settling, settled, settling_fields
@@ -70,38 +70,39 @@ def _float_lanes(way: str) -> LaneSteps:
         return settled(bits, u64(word), f, fixed_mode) if settles else (bits, ONE_LEFT)
 
     def multiply(
-        a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
+        x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
     ) -> None:  # fmt: skip
-        f, x, left = settling_fields(target[SETTLING:]), f64(u64(a).view(f64)), u64(0)
-        for j in range(n):
-            product = u64(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
-            out[o, j], stays = rounded(product, words[w, j], f)
+        b, row, factor = x.b, tile.i * x.step + k, f64(u64(x.a[tile.i, k]).view(f64))
+        settling, left = settling_fields(f.inner[SETTLING:]), u64(0)
+        for j in range(tile.n):
+            product = u64(f64(factor * u64(b[row, tile.j + j]).view(f64)).view(u64))
+            t[i, j], stays = rounded(product, words[w, j], settling)
             left = u64(left | stays)
         if left != u64(0):
-            encode_row(out, o, n, words, w, target, mode)
+            encode_row(t, i, tile.n, words, w, f.inner, mode)
 
-    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
-        f, left = settling_fields(target[SETTLING:]), u64(0)
+    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, targets: AdditionTargets, mode: int) -> None:
+        target = targets.total
+        settling, left = settling_fields(target[SETTLING:]), u64(0)
         how = fixed_mode if settles else mode
         for j in range(n):
-            t[i, j], stays = rounded(_add_odd(t[i, j], x[k, j], how), words[w, j], f)
+            t[i, j], stays = rounded(_add_odd(t[i, j], x[k, j], how), words[w, j], settling)
             left = u64(left | stays)
         if left != u64(0):
             encode_row(t, i, n, words, w, target, mode)
 
     def fused(
-        t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
+        x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
     ) -> None:  # fmt: skip
-        f, x, left = settling_fields(target[SETTLING:]), f64(u64(a).view(f64)), u64(0)
+        b, row, factor = x.b, tile.i * x.step + k, f64(u64(x.a[tile.i, k]).view(f64))
+        settling, left = settling_fields(f.inner[SETTLING:]), u64(0)
         how = fixed_mode if settles else mode
-        for j in range(n):
-            product = u64(f64(x * u64(b[row, first + j]).view(f64)).view(u64))
-            t[i, j], stays = rounded(_add_odd(product, t[i, j], how), words[w, j], f)
+        for j in range(tile.n):
+            product = u64(f64(factor * u64(b[row, tile.j + j]).view(f64)).view(u64))
+            t[i, j], stays = rounded(_add_odd(product, t[i, j], how), words[w, j], settling)
             left = u64(left | stays)
         if left != u64(0):
-            encode_row(t, i, n, words, w, target, mode)
+            encode_row(t, i, tile.n, words, w, f.inner, mode)
 
     return LaneSteps(kernel(multiply), kernel(add), kernel(fused))
 
@@ -138,23 +139,21 @@ fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
 
 def _double_lanes() -> LaneSteps:
     def multiply(
-        a: Any, b: Any, row: int, first: int, out: Any, o: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
+        x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
     ) -> None:  # fmt: skip
-        x = f64(u64(a).view(f64))
-        for j in range(n):
-            out[o, j] = f64(x * u64(b[row, first + j]).view(f64)).view(u64)
+        b, row, factor = x.b, tile.i * x.step + k, f64(u64(x.a[tile.i, k]).view(f64))
+        for j in range(tile.n):
+            t[i, j] = f64(factor * u64(b[row, tile.j + j]).view(f64)).view(u64)
 
-    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, tx: Any, target: Any, mode: int) -> None:
+    def add(t: Any, i: int, x: Any, k: int, n: int, words: Any, w: int, targets: AdditionTargets, mode: int) -> None:
         for j in range(n):
             t[i, j] = f64(u64(t[i, j]).view(f64) + u64(x[k, j]).view(f64)).view(u64)
 
     def fused(
-        t: Any, i: int, a: Any, b: Any, row: int, first: int, n: int, words: Any, w: int,
-        la: Any, lb: Any, target: Any, mode: int,
+        x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
     ) -> None:  # fmt: skip
-        x = f64(u64(a).view(f64))
-        for j in range(n):
-            t[i, j] = f64(fma(x, u64(b[row, first + j]).view(f64), u64(t[i, j]).view(f64))).view(u64)
+        b, row, factor = x.b, tile.i * x.step + k, f64(u64(x.a[tile.i, k]).view(f64))
+        for j in range(tile.n):
+            t[i, j] = f64(fma(factor, u64(b[row, tile.j + j]).view(f64), u64(t[i, j]).view(f64))).view(u64)
 
     return LaneSteps(kernel(multiply), kernel(add), kernel(fused))

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 
 from fpsim.core.philox import LOW, philox_abreast
-from fpsim.core.sums.sum_order import RUN, Randomness, Rows, Targets, first_of_sums
+from fpsim.core.sums.sum_order import RUN, ChainOrder, Randomness, Rows, SumTile, Targets, first_of_sums
 from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, scalar
 from fpsim.runtime.processor import exchange_control, has_control, has_fma, rounding_control
@@ -58,6 +58,15 @@ class DrawPlace(NamedTuple):
     place: Any  # what a draw is multiplied by
     k0: Any
     k1: Any
+
+
+@reloadable
+class Counters(NamedTuple):
+    """The counters of random words of a tile's products and sums, four words each."""
+
+    first: Any  # that of the first output's products
+    step: Any  # from one output to the next
+    of_sums: Any  # from those of products to those of sums
 
 
 @scalar
@@ -100,15 +109,15 @@ def _four_terms(a: Any, k: int, scale: Any) -> Any:
 
 @inner_loop
 def _steps(
-    t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
+    t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
     """Add to t[j] the products of a, times `scale`, and column `first + j` of b, for whole groups of terms."""
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
-        of_group = u64(counter + u64(k // GROUP))
-        _fill_fours(fours[:4], t.size, of_group, step, u.k0, u.k1)
-        _fill_fours(fours[4:], t.size, u64(of_group + of_sums), step, u.k0, u.k1)
+        of_group = u64(counters.first + u64(k // GROUP))
+        _fill_fours(fours[:4], t.size, of_group, counters.step, u.k0, u.k1)
+        _fill_fours(fours[4:], t.size, u64(of_group + counters.of_sums), counters.step, u.k0, u.k1)
         p0, p1, p2, p3, s0, s1, s2, s3 = fours[0], fours[1], fours[2], fours[3], fours[4], fours[5], fours[6], fours[7]
         for j in range(t.size):
             y = _step(u64(t[j]).view(f64), x0, b0[j], p0[j], s0[j], u)
@@ -119,14 +128,14 @@ def _steps(
 
 @inner_loop
 def _fused_steps(
-    t: Any, a: Any, scale: Any, b: Any, first: int, counter: Any, step: Any, of_sums: Any, fours: Any, u: DrawPlace
+    t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
     """Add products that are not rounded, four terms of every sum at a time."""
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
         b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
-        of_group = u64(u64(counter + of_sums) + u64(k // GROUP))
-        _fill_fours(fours[4:], t.size, of_group, step, u.k0, u.k1)
+        of_group = u64(u64(counters.first + counters.of_sums) + u64(k // GROUP))
+        _fill_fours(fours[4:], t.size, of_group, counters.step, u.k0, u.k1)
         s0, s1, s2, s3 = fours[4], fours[5], fours[6], fours[7]
         for j in range(t.size):
             y = _fused_step(u64(t[j]).view(f64), x0, b0[j], s0[j], u)
@@ -194,12 +203,12 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
 
 @scalar
 def blocks_ahead(
-    x: Rows, out: Any, i: int, j: int, n: int, k: int, stop: int, fused: Any, f: Targets, r: Randomness, t: Any,
-    words: WordsAhead,
+    x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: WordsAhead
 ) -> Any:  # fmt: skip
     """Add a block of terms to t[RUN] as sum_order.tile_in_order does, and return their number, or 0."""
+    i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
-    if count <= 0 or k % GROUP != 0 or (fused and not FUSES):
+    if count <= 0 or k % GROUP != 0 or (chain.fused and not FUSES):
         return 0
     terms, row = x.a[i, k : k + count], t[RUN, :n]
     fits, scale, inverse, u = _place(
@@ -207,15 +216,16 @@ def blocks_ahead(
     )
     if not fits:
         return 0
-    output = u64(u64(i * out.shape[1] + j) + r.first)
-    counter, step = u64(u64(u64(output * r.stride) + u64(k)) // u64(GROUP)), u64(r.stride // u64(GROUP))
-    of_sums, b_row = u64(first_of_sums(x.a.shape[1]) // u64(GROUP)), i * x.step + k
+    output = u64(first_output + r.first)
+    counter, b_row = u64(u64(u64(output * r.stride) + u64(k)) // u64(GROUP)), i * x.step + k
+    of_sums, step = u64(first_of_sums(x.a.shape[1]) // u64(GROUP)), u64(r.stride // u64(GROUP))
     _times(row, scale)
     before = exchange_control(TOWARD_ZERO)
-    if fused:
-        _fused_steps(row, terms, scale, x.b[b_row : b_row + count], j, counter, step, of_sums, words.fours, u)
+    counters = Counters(counter, step, of_sums)
+    if chain.fused:
+        _fused_steps(row, terms, scale, x.b[b_row : b_row + count], j, counters, words.fours, u)
     else:
-        _steps(row, terms, scale, x.b[b_row : b_row + count], j, counter, step, of_sums, words.fours, u)
+        _steps(row, terms, scale, x.b[b_row : b_row + count], j, counters, words.fours, u)
     exchange_control(before)
     _times(row, inverse)
     return count
@@ -243,10 +253,10 @@ def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
 
 @inner_loop
 def _four_by_pairs(
-    t: Any, a: Any, k: int, scale: Any, b: Any, first: int, fours: Any, pair: int, join: int, u: DrawPlace
-) -> None:  # fmt: skip
-    """Set t[j] to the sum of four products from term k on; pair, join: rows of words of its first and last sum."""
-    x0, x1, x2, x3 = _four_terms(a, k, scale)
+    t: Any, terms: Any, b: Any, k: int, first: int, fours: Any, pair: int, join: int, u: DrawPlace
+) -> None:
+    """Set t[j] to the sum of four products, with rows k .. of b; pair, join: rows of words of its sums."""
+    x0, x1, x2, x3 = terms
     b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
     p0, p1, p2, p3, s0, s1, s2 = fours[0], fours[1], fours[2], fours[3], fours[pair], fours[pair + 1], fours[join]
     for j in range(t.size):
@@ -264,10 +274,10 @@ def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
 
 @scalar
 def subtree_ahead(
-    x: Rows, out: Any, i: int, j: int, n: int, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any,
-    words: PairsAhead,
+    x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: PairsAhead
 ) -> Any:  # fmt: skip
     """Add BLOCK terms into stack[height] as sum_order.tile_by_pairs does, and return whether that was done."""
+    i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:
         return False
     terms, total, fours, totals = x.a[i, k : k + BLOCK], stack[height, :n], words.fours, words.totals
@@ -275,7 +285,7 @@ def subtree_ahead(
     fits, scale, inverse, u = _place(terms, words.largest[j // TILE_COLUMNS], total[:0], s, r)
     if not fits:
         return False
-    output = u64(u64(i * out.shape[1] + j) + r.first)
+    output = u64(first_output + r.first)
     counter, step = u64(u64(output * r.stride) // u64(GROUP)), u64(r.stride // u64(GROUP))
     of_sums = u64(counter + u64(first_of_sums(x.a.shape[1]) // u64(GROUP)))
     b = x.b[i * x.step + k : i * x.step + k + BLOCK]
@@ -288,9 +298,8 @@ def subtree_ahead(
         number = numbers[1] + k // GROUP + group
         if group == 0 or number % 4 == 0:
             _fill_fours(fours[8:], n, u64(of_sums + u64(number // 4)), step, r.k0, r.k1)
-        _four_by_pairs(
-            totals[group, :n], terms, GROUP * group, scale, b, j, fours, 4 + 2 * (group % 2), 8 + number % 4, u
-        )
+        four = _four_terms(terms, GROUP * group, scale)
+        _four_by_pairs(totals[group, :n], four, b, GROUP * group, j, fours, 4 + 2 * (group % 2), 8 + number % 4, u)
     for level in range(2, LEVELS):
         left //= 2
         for pair in range(left):

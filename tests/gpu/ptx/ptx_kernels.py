@@ -218,19 +218,20 @@ def lane_product() -> Iterator[Kernel]:
 def accumulate() -> Iterator[Kernel]:
     """gpu/sums/accumulate.py: every order of summation, with and without random words, and products of FP64."""
     from fpsim.core.rounding import NEAREST_EVEN, STOCHASTIC
+    from fpsim.core.sums.sum_order import Randomness
     from fpsim.gpu.sums import accumulate as module
 
-    layouts, stream = arrays(u64, u64, u64, u64), (u64, u64, u64)
+    layouts, random = u64[:, ::1], types.NamedTuple((i64, u64, u64, u64, u64), Randomness)
     for mode, wide, kind in ((NEAREST_EVEN, False, u8), (STOCHASTIC, False, u8), (NEAREST_EVEN, True, u64)):
         matrices = (kind[:, ::1], kind[:, ::1], i64, kind[:, ::1], kind[:, ::1])
         for name, chained, fused in (("sequential", True, False), ("fused", True, True), ("chunked", False, False)):
             kernel = module.sequence_kernel(mode, chained, fused, wide)
-            yield Kernel(f"{name} {mode} {wide}", kernel, (*matrices, i64, *layouts, *stream))
+            yield Kernel(f"{name} {mode} {wide}", kernel, (*matrices, i64, layouts, random))
         kernel = module.pairwise_kernel(mode, 16, wide)
-        yield Kernel(f"pairwise {mode} {wide}", kernel, (*matrices, *layouts[:3], *stream))
+        yield Kernel(f"pairwise {mode} {wide}", kernel, (*matrices, layouts, random))
         kernel = module.exact_kernel(mode, 24, not wide)
-        yield Kernel(f"exact {mode} {wide}", kernel, (*matrices, i64, *layouts, *stream))
-    yield Kernel("nothing", module._nothing_kernel(), (*arrays(u8, u8), *stream, u64))
+        yield Kernel(f"exact {mode} {wide}", kernel, (*matrices, i64, layouts, u64, random))
+    yield Kernel("nothing", module._nothing_kernel(), (*arrays(u8, u8), u64, u64, u64, u64))
 
 
 MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
