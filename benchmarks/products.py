@@ -22,7 +22,7 @@ GROWTH = (256, 512, 1024, 2048)  # 4096 is the row of the memory that a product 
 THIN = {"one row": (1, 4096, 4096), "one column": (4096, 1, 4096)}
 TWO_UNITS = ("hopper_e4m3_f32", "hopper_f16_f32")
 THIN_RATE = 2e9
-GEMM, FLAT = "float32 GEMM", "flat"
+GEMM, FLAT, ONE = "float32 GEMM", "flat", "one product"
 PROMOTED = {GEMM: 0.33, FLAT: 0.95}  # of what they reach
 
 # Unit -> multiply-adds per second that are wanted, and the share of NumPy's float32 product.
@@ -94,10 +94,31 @@ def rows() -> Iterator[RaceRow]:
     for title, shape in THIN.items():
         for name in TWO_UNITS:
             yield RaceRow(f"{name}, {title}", {"fpsim": _by_unit(name, shape)}, {}, THIN_RATE, _size(shape), "MAC")
+    yield from stack_rows()
     yield from peer_rows()
     for n in GROWTH:
         cube = (n, n, n)
         yield RaceRow(f"hopper_e4m3_f32, {n}^3", {"fpsim": _by_unit("hopper_e4m3_f32", cube)}, {}, None, n**3, "MAC")
+
+
+def stack_rows() -> Iterator[RaceRow]:
+    """Stacks of short products beside one product with as many multiply-adds, and those of a head of attention."""
+    for name in (*TWO_UNITS, "hopper_bf16_f32"):
+        contestants = {"fpsim": _stack(name, (64, 64, 64), 64), ONE: _by_unit(name, (256, 256, 256))}
+        yield RaceRow(f"{name}, 64 x 64^3", contestants, {ONE: 0.6}, None, 256**3, "MAC")
+        head = (64, 64, 32)
+        yield RaceRow(f"{name}, 384 x {head}", {"fpsim": _stack(name, head, 384)}, {}, None, 384 * _size(head), "MAC")
+
+
+def _stack(name: str, shape: tuple[int, int, int], count: int) -> Work:
+    """Return the work of a stack of products of one shape."""
+    unit, (m, n, k) = fp.unit(name), shape
+    rng = np.random.default_rng(0)
+    a, b = (
+        fp.encode(rng.standard_normal((count, *size), np.float32), fmt)
+        for size, fmt in (((m, k), unit.a.carrier), ((k, n), unit.b.carrier))
+    )
+    return partial(fp.matmul, a, b, accumulate=name)
 
 
 def _shape(name: str) -> tuple[int, int, int]:

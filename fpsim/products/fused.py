@@ -132,7 +132,14 @@ def _run(
     loop: Any, operands: tuple[Array, Array], rest: tuple[Any, ...], patterns: Array, m0: int, m1: int, n0: int, n1: int
 ) -> None:  # fmt: skip
     """Call `loop` with its arguments in order; a `partial` of this function fixes those known early."""
-    loop(*operands, patterns, *rest, m0, m1, n0, n1)
+    a, b = operands
+    loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(m0, m1), *rest, n0, n1)
+
+
+@lru_cache(maxsize=256)
+def one_part(m0: int, m1: int) -> Array:
+    """Return the parts of `fused_product` for one product, rows m0 .. m1 of the result."""
+    return np.array([[0, 0, 0, m0, m1]], np.int64)
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:

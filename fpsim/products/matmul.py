@@ -18,6 +18,7 @@ from fpsim.sums.accumulators import Accumulator
 # Modules that multiply, which import numba.
 short_way, long_way = deferred("fpsim.products.plain"), deferred("fpsim.products.pipeline")
 requests, backends = deferred("fpsim.products.request"), deferred("fpsim.products.cpu")
+stacks = deferred("fpsim.products.stacks.batched")
 
 
 def matmul(
@@ -46,17 +47,19 @@ def matmul(
     schedule it has those of a library's kernel, such as cuBLAS's, which chains the unit in its own way.
 
     Args:
-      a, b: (M, K) and (K, N): codes of the unit's elements or arrays of their dtypes, as in `fp.dot_add`, or
-        `fp.Scaled` arrays. For an accumulator: arrays of float dtypes, or codes with `fmt`.
-      c: (M, N), what the accumulator starts at: codes of its format or floats of its dtype; None for +0. With beta,
-        and for schedules of libraries that have no other C, beta * c is added in the epilogue.
+      a, b: (M, K) and (K, N), or stacks of such matrices (..., M, K) and (..., K, N), whose leading axes broadcast as
+        in `numpy.matmul`: codes of the unit's elements or arrays of their dtypes, as in `fp.dot_add`, or `fp.Scaled`
+        arrays. For an accumulator: arrays of float dtypes, or codes with `fmt`.
+      c: (..., M, N), what the accumulator starts at: codes of its format or floats of its dtype; None for +0. With
+        beta, and for schedules of libraries that have no other C, beta * c is added in the epilogue.
       accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule: how a library chains the unit over K and puts the parts together, of `fp.schedules`; None for one chain.
       promote: terms of K after which the unit's partial sum is added to a float32 total (one nearest-even addition) and
         starts again at +0, as in CUTLASS's 2xAcc; a multiple of the unit's step. None adds up all of K in the unit.
       scale_a, scale_b: (M, K / block) and (K / block, N) scale codes for block-scaled units, unless the operands are
         Scaled. For other units float32 decode scales: a number; (M, 1) and (1, N); per 1x128 (M, ceil(K / 128)) and
-        (ceil(K / 128), N); per 128x128 (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)).
+        (ceil(K / 128), N); per 128x128 (ceil(M / 128), ceil(K / 128)) and (ceil(K / 128), ceil(N / 128)). Scales of
+        more than two axes have a matrix of them for each product of a stack; others are shared.
       scale_order: how a partial sum is multiplied by the scales of Scaled operands before it joins the total, for units
         that take no scales: "product": fma(scale_a * scale_b, partial, total), as DeepGEMM; "a_first":
         fma(partial * scale_a, scale_b, total), as CUTLASS and cuBLAS; "b_first" likewise. None is "product", or the
@@ -71,16 +74,17 @@ def matmul(
       out_format: the old name of `out_fmt`, for one release.
 
     Returns:
-      (M, N) array of the accumulator's dtype: float32, float16 or float64 for units; float32 where sums are promoted,
-      scaled, merged or finished in float32; the dtype of `out_fmt`, or its codes, where that is given.
+      (..., M, N) array of the accumulator's dtype: float32, float16 or float64 for units; float32 where sums are
+      promoted, scaled, merged or finished in float32; the dtype of `out_fmt`, or its codes, where that is given.
 
     Scaled operands: a block-scaled unit takes their scale codes, and a tensor scale (NVFP4) multiplies the result. A
     unit without scales takes scales per tile of K by promotion: `promote` is then their block along K unless it is
     given, and must divide it. Scales of whole rows, columns or tensors multiply the result.
 
     Raises:
-      ValueError: shapes that do not match, formats that the unit does not take, `promote` that is no multiple of the
-        unit's step, K that is no multiple of the scale block, codes out of range, what the library refuses.
+      ValueError: shapes that do not match or broadcast, formats that the unit does not take, `promote` that is no
+        multiple of the unit's step, K that is no multiple of the scale block, codes out of range, what the library
+        refuses.
       TypeError: operands that are neither codes nor floats.
 
     Source: docs/matrix-units.md, docs/schedules.md, docs/accumulators.md.
@@ -109,8 +113,19 @@ def matmul(
     request = requests().Request(
         schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt, strict
     )  # fmt: skip
+    if _is_stack(a) or _is_stack(b):
+        stack: npt.NDArray[Any] = stacks().stacked(a, b, c, accumulate, request, fmt, out)
+        return stack
     result: npt.NDArray[Any] = long_way().multiplied(a, b, c, accumulate, request, fmt, out, backends().Cpu())
     return result
+
+
+def _is_stack(x: Any) -> bool:
+    """Return whether an operand has more than two axes."""
+    depth = 0
+    while isinstance(x, (list, tuple)) and x and depth < 2:
+        x, depth = x[0], depth + 1
+    return depth + len(getattr(x, "shape", ())) > 2 or (depth == 2 and isinstance(x, (list, tuple)))
 
 
 def renamed_out_fmt(out_fmt: FormatLike | None, out_format: FormatLike) -> FormatLike:

@@ -66,7 +66,7 @@ def _by_accumulator(
     a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
     """Return the product by a generic accumulator."""
-    (left, right), formats = _codes(a, b, fmt, backend)
+    (left, right), formats = accumulator_codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")
     refuse_shapes(left.shape, right.shape)
@@ -80,8 +80,12 @@ def _by_accumulator(
     return result
 
 
-def _codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
-    """Return the operands of an accumulator as codes, and their formats."""
+def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
+    """Return the operands of an accumulator as codes, and their formats.
+
+    Raises:
+      ValueError, TypeError: Scaled operands, codes without a format, or formats that are not those of the operands.
+    """
     if backend.scaled(a, "a") is not None or backend.scaled(b, "b") is not None:
         raise TypeError(
             "an accumulator takes no Scaled operands, whose scales belong to sums of a matrix unit; got one. Pass "
@@ -97,7 +101,7 @@ def _codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, A
 
 def _fused_chain(a: Any, b: Any, fmt: Formats, backend: Backend) -> MatrixUnit:
     """Return fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the formats of these operands."""
-    _, (of_a, of_b) = _codes(a, b, fmt, backend)
+    _, (of_a, of_b) = accumulator_codes(a, b, fmt, backend)
     if max(of_a.precision, of_b.precision) > FP32.precision:
         raise ValueError("a schedule adds float32 products; got FP64 operands. Encode them first.")
     left, right = Element(str(of_a), of_a, of_a), Element(str(of_b), of_b, of_b)

@@ -22,7 +22,7 @@ from fpsim.matrix_units.catalogue import ROWS
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.add_product import add_product
 from fpsim.products.fast_units import rows_of
-from fpsim.products.fused import NO_FACTORS, Facts, FusedPlan, fused_plan
+from fpsim.products.fused import NO_FACTORS, Facts, FusedPlan, fused_plan, one_part
 from fpsim.products.kernels.fused_product import NAN_PATTERN
 from fpsim.products.kernels.panel import PANEL_COLUMNS, canonical_nan
 from fpsim.products.kernels.row_vectors import VECTOR_COLUMNS
@@ -81,13 +81,14 @@ class PlainUnit(NamedTuple):
     readers: dict[np.dtype[Any], Reader]  # of short b
     columns: int  # of the result from which on vectors along its rows are as good as any
     promotion: int  # steps from one promotion to the next, 0 for none
+    storage: np.dtype[Any]  # of the codes of b
 
 
 def _by_unit(
     a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Array | None, is_short: bool
 ) -> Array | None:
     """Return the product by a matrix unit; None for a unit, a dtype or an `out` that is not plain."""
-    plan = _plain_unit(unit, promote)
+    plan = plain_unit(unit, promote)
     if plan is None or (out is not None and out.dtype != FLOAT):
         return None
     decode, read = plan.decoders.get(a.dtype), plan.readers.get(b.dtype)
@@ -104,8 +105,8 @@ def _by_unit(
         left, (right, turned) = decode(a).view(INT), read(b)
         facts = plan.facts[turned] if plan.facts else plan.fused.facts_of((left, right), turned)
         plan.loop(
-            left, right, result.view(INT), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, promotion, 0, ADD,
-            0, m, 0, n,
+            left[None], right[None], result.view(INT)[None], one_part(0, m), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING,
+            *facts, promotion, 0, ADD, 0, n,
         )  # fmt: skip
         return result
     codes = a.view(unit.a.carrier.storage), b.view(unit.b.carrier.storage)
@@ -115,7 +116,7 @@ def _by_unit(
 
 
 @lru_cache(maxsize=4096)
-def _plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
+def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
     """Return the plan of plain products by a unit; None if no single loop computes its products in float32.
 
     promote: terms of K after which partial sums join the total; None for none.
@@ -134,7 +135,7 @@ def _plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
     else:
         readers = {dtype: _reader(decoder) for dtype, decoder in of_b.items()}
     promotion = 0 if promote is None else promote // unit.terms
-    return PlainUnit(fused.loop, fused.facts, fused, decoders, readers, columns, promotion)
+    return PlainUnit(fused.loop, fused.facts, fused, decoders, readers, columns, promotion, storage)
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:

@@ -27,6 +27,7 @@ def accumulator_product(
     *,
     formats: tuple[Format, Format],
     out: Array | None = None,
+    first: int = 0,
 ) -> Array:
     """Return a @ b + c, every output as the accumulator adds it.
 
@@ -36,6 +37,7 @@ def accumulator_product(
       accumulator: `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
       formats: of a and b.
       out: (M, N) array of the result's dtype to fill; it may be c.
+      first: the number of the first sum, by which stochastic sums draw their random words.
 
     Returns:
       (M, N) codes of the result format, in its storage dtype.
@@ -65,7 +67,7 @@ def accumulator_product(
         )
     start = _no_codes(fmt.storage) if c is None else c
     if max(a.size, b.size) <= BLOCK:
-        codes: Array = sums.accumulated(accumulator, sums.SumProblem(a, b, start, formats))
+        codes: Array = sums.accumulated(accumulator, sums.SumProblem(a, b, start, formats, first=first))
         if out is None:
             return codes
         np.copyto(out, codes)
@@ -75,7 +77,7 @@ def accumulator_product(
         start = c.copy()  # a block may write what a later one reads
     for rows, columns in _blocks(accumulator, shape, a.shape[1]):
         part = start if c is None else start[rows, columns]
-        problem = sums.SumProblem(a[rows], b[:, columns], part, formats, first=rows.start * shape[1])
+        problem = sums.SumProblem(a[rows], b[:, columns], part, formats, first=first + rows.start * shape[1])
         target[rows, columns] = sums.accumulated(accumulator, problem)
     return target
 

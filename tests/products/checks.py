@@ -49,7 +49,7 @@ def take_other_loops(patch: pytest.MonkeyPatch, **answers: Any) -> None:
         patch.setattr(fused, name, lambda *_, answer=answer: answer)
     # plans keep the loops that a unit takes
     patch.setattr(add_product, "fused_plan", fused.fused_plan.__wrapped__)
-    patch.setattr(plain, "_plain_unit", lambda *_: None)
+    patch.setattr(plain, "plain_unit", lambda *_: None)
 
 
 class Product(NamedTuple):

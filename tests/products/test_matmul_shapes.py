@@ -298,7 +298,7 @@ def product(a: Any = A, b: Any = B, c: Any = None, unit: Any = E4M3, **words: An
     "call, words",
     [
         (lambda: product(A[0]), r"a must have two axes, \(M, K\); got shape \(64,\)"),
-        (lambda: product(b=B[None]), r"b must have two axes, \(K, N\); got shape \(1, 64, 3\)"),
+        (lambda: product(b=B[:, 0]), r"b must have two axes, \(K, N\); got shape \(64,\)"),
         (lambda: product(b=B.T), r"a \(M, K\) and b \(K, N\) must agree in K; got \(2, 64\) and \(3, 64\)\. Transpose"),
         (lambda: product(A.view(ml_dtypes.float8_e5m2)),
          r"hopper_e4m3_f32 takes a and b of e4m3 \(float8_e4m3fn or its codes\).*got a as float8_e5m2.*hopper_e5m2_"),

@@ -180,17 +180,19 @@ def _joining_rows(vectors: bool) -> Any:
 def fused_product(
     terms: int, joined: bool, half: bool, scaled: bool, kind: str = "plain", source: str = "floats"
 ) -> Any:  # fmt: skip
-    """Return the loop that adds the products of a fast unit to a matrix, with scales, promotion and slices.
+    """Return the loop that adds the products of a fast unit to matrices, with scales, promotion and slices.
 
-    `(a, b, c, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, m0, m1, n0, n1)` adds
-    a @ b to c in rows m0 .. m1 and columns n0 .. n1. kind: of the innermost loops, as in fast_units.rows_of;
-    source: what b holds, "floats", or "bytes" or "halves" as code_panel says, with their facts in the place of of_b.
+    `(a, b, c, parts, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, n0, n1)` does so for
+    each row (i, j, l, m0, m1) of parts: it adds a[i] @ b[j] to c[l] in rows m0 .. m1 and columns n0 .. n1. kind: of
+    the innermost loops, as in fast_units.rows_of; source: what b holds, "floats", or "bytes" or "halves" as code_panel
+    says, with their facts in the place of of_b.
 
-    a: (M, K), b: (K, N), c: (M, N) float32 patterns as int32; scale_a: (M, steps), scale_b: (steps, N) exponents of
-    block scales; left: (M, blocks), right: (blocks, N) float32 factors of partial sums; u: RowFacts; of_a, of_b: the
-    bits that the unit reads, the smallest exponent and the base of the relative exponents; wide: the facts of
-    wide_row; promotion: steps from one promotion to the next, 0 for none; cut: steps of a slice whose promoted total is
-    added to c, and begins anew as its first partial sum is, 0 for none.
+    a: (A, M, K), b: (B, K, N), c: (C, M, N) float32 patterns as int32; parts: (P, 5) int64. All parts share what
+    follows. scale_a: (M, steps), scale_b: (steps, N) exponents of block scales; left: (M, blocks), right: (blocks, N)
+    float32 factors of partial sums; u: RowFacts; of_a, of_b: the bits that the unit reads, the smallest exponent and
+    the base of the relative exponents; wide: the facts of wide_row; promotion: steps from one promotion to the next, 0
+    for none; cut: steps of a slice whose promoted total is added to c, and begins anew as its first partial sum is, 0
+    for none.
     """
     if kind == "chained":
         loops = chained_row(terms, half)
@@ -208,16 +210,19 @@ def fused_product(
     has_scales = np.bool_(scaled)
 
     def product(
-        a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, left: Any, right: Any, facts: Any, of_a: Any, of_b: Any,
-        wide: Any, promotion: Any, cut: Any, mode: Any, m0: Any, m1: Any, n0: Any, n1: Any,
+        stack_a: Any, stack_b: Any, stack_c: Any, parts: Any, scale_a: Any, scale_b: Any, left: Any, right: Any,
+        facts: Any, of_a: Any, of_b: Any, wide: Any, promotion: Any, cut: Any, mode: Any, n0: Any, n1: Any,
     ) -> None:  # fmt: skip
-        steps = (a.shape[1] + terms - 1) // terms
-        block = max(min(DECODED_BYTES // (5 * terms * steps), ROW_BLOCK, m1 - m0), 1)
+        steps = (stack_a.shape[2] + terms - 1) // terms
+        most = i64(1)
+        for i in range(parts.shape[0]):
+            most = max(most, i64(parts[i, 4] - parts[i, 3]))
+        block = max(min(DECODED_BYTES // (5 * terms * steps), ROW_BLOCK, most), 1)
         u = row_facts(facts)
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
         a_flags = np.empty((steps, block), i32)
         b_values, b_exponents, b_floats, b_bytes = panel_of()
-        b_codes = np.empty((terms, columns), b.dtype)
+        b_codes = np.empty((terms, columns), stack_b.dtype)
         a_classes, b_classes = np.empty(terms, i32), np.empty((terms, columns), i32)
         tile, totals = np.empty((block, columns), i32), np.zeros((block if promotion else 0, columns), f32)
         merged = np.zeros((block if cut else 0, columns), f32)
@@ -230,59 +235,62 @@ def fused_product(
         wide_e, wide_total = np.empty(columns, i32), np.empty(columns, f64)
         a_floats = a_values.view(f32)
 
-        for m in range(m0, m1, block):
-            rows = min(block, m1 - m)
-            for s in range(steps):
-                decode(a, m, rows, s * terms, of_a, a_values, a_exponents, s, a_flags)
-                for r in range(rows if scaled else 0):
-                    a_flags[s, r] = i32(a_flags[s, r] | _scale_flags(scale_a[m + r, s]))
-            for n in range(n0, n1, columns):
-                width = min(columns, n1 - n)
-                _begin_tile(c, (m, n, rows, width), promotion, cut, tile, totals, merged)
+        for i in range(parts.shape[0]):
+            a, b, c = stack_a[parts[i, 0]], stack_b[parts[i, 1]], stack_c[parts[i, 2]]
+            m0, m1 = parts[i, 3], parts[i, 4]
+            for m in range(m0, m1, block):
+                rows = min(block, m1 - m)
                 for s in range(steps):
-                    k = s * terms
-                    b_flags = fill(b, (k, n, width), of_b, b_values, b_exponents, b_floats, b_bytes, b_codes)
-                    if scaled:
-                        for j in range(width):
-                            column_scales[j] = scale_b[s, n + j]
-                            b_flags = i32(b_flags | _scale_flags(column_scales[j]))
-                    have_classes, begun = False, False
-                    ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
-                    ends_sum = promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion)
-                    part = s // promotion if ends_sum else 0
-                    for j in range(width if ends_sum and left.size else 0):
-                        column_factors[j] = right[part, n + j]
-                    a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
-                    for r in range(0, rows, at_once):
-                        stop = min(r + at_once, rows)
-                        flags = i32(b_flags | i32(a_flags[s, r] | a_flags[s, stop - 1]))  # a row, or two
-                        if flags & i32(SPECIAL):
-                            if not have_classes:
-                                left_over = min(count, a.shape[1] - k)
-                                panel_classes(b, k, n, width, left_over, of_b, column_scales, has_scales, b_classes)
-                                have_classes = True
-                            _meet_specials(
-                                a, (m, r, stop, s, k), of_a[0], scale_a, has_scales, a_classes, b_classes, tile,
-                                room.specials,
-                            )  # fmt: skip
-                        if flags & i32(DEEP):
-                            _wide_rows(
-                                a_values, (m, r, stop, s, has_scales), b_values, tile, scale_a, column_scales, wide,
-                                wide_e, wide_total,
-                            )  # fmt: skip
-                            begun = False
-                        else:
-                            if not begun:
-                                begin(a_bytes, r, rows, b_bytes, e)
-                                begun = True
-                            scale = scale_a[m + r, s] if scaled else i32(0)
-                            place = RowPlace(r, rows, width, scale)
-                            step(a_step, a_bytes, b_floats, b_bytes, tile, column_scales, place, u, step_room)
-                        if flags & i32(SPECIAL):
-                            _override_rows(tile, r, stop, room.specials)
-                        if ends_sum:
-                            merges = cut != 0 and ends_slice
-                            join_rows(merged, totals, tile, (m, r, stop, part), left, column_factors, mode, merges)
-                _end_tile(tile, totals, merged, (m, n, rows, width), promotion, cut, c)
+                    decode(a, m, rows, s * terms, of_a, a_values, a_exponents, s, a_flags)
+                    for r in range(rows if scaled else 0):
+                        a_flags[s, r] = i32(a_flags[s, r] | _scale_flags(scale_a[m + r, s]))
+                for n in range(n0, n1, columns):
+                    width = min(columns, n1 - n)
+                    _begin_tile(c, (m, n, rows, width), promotion, cut, tile, totals, merged)
+                    for s in range(steps):
+                        k = s * terms
+                        b_flags = fill(b, (k, n, width), of_b, b_values, b_exponents, b_floats, b_bytes, b_codes)
+                        if scaled:
+                            for j in range(width):
+                                column_scales[j] = scale_b[s, n + j]
+                                b_flags = i32(b_flags | _scale_flags(column_scales[j]))
+                        have_classes, begun = False, False
+                        ends_slice = s + 1 == steps or (cut and (s + 1) % cut == 0)
+                        ends_sum = promotion and (ends_slice or (s % cut if cut else s) % promotion + 1 == promotion)
+                        part = s // promotion if ends_sum else 0
+                        for j in range(width if ends_sum and left.size else 0):
+                            column_factors[j] = right[part, n + j]
+                        a_step, a_bytes = a_floats[s], a_exponents[s]  # views take time to make and to give back
+                        for r in range(0, rows, at_once):
+                            stop = min(r + at_once, rows)
+                            flags = i32(b_flags | i32(a_flags[s, r] | a_flags[s, stop - 1]))  # a row, or two
+                            if flags & i32(SPECIAL):
+                                if not have_classes:
+                                    left_over = min(count, a.shape[1] - k)
+                                    panel_classes(b, k, n, width, left_over, of_b, column_scales, has_scales, b_classes)
+                                    have_classes = True
+                                _meet_specials(
+                                    a, (m, r, stop, s, k), of_a[0], scale_a, has_scales, a_classes, b_classes, tile,
+                                    room.specials,
+                                )  # fmt: skip
+                            if flags & i32(DEEP):
+                                _wide_rows(
+                                    a_values, (m, r, stop, s, has_scales), b_values, tile, scale_a, column_scales, wide,
+                                    wide_e, wide_total,
+                                )  # fmt: skip
+                                begun = False
+                            else:
+                                if not begun:
+                                    begin(a_bytes, r, rows, b_bytes, e)
+                                    begun = True
+                                scale = scale_a[m + r, s] if scaled else i32(0)
+                                place = RowPlace(r, rows, width, scale)
+                                step(a_step, a_bytes, b_floats, b_bytes, tile, column_scales, place, u, step_room)
+                            if flags & i32(SPECIAL):
+                                _override_rows(tile, r, stop, room.specials)
+                            if ends_sum:
+                                merges = cut != 0 and ends_slice
+                                join_rows(merged, totals, tile, (m, r, stop, part), left, column_factors, mode, merges)
+                    _end_tile(tile, totals, merged, (m, n, rows, width), promotion, cut, c)
 
     return kernel(product)

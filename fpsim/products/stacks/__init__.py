@@ -1,0 +1,1 @@
+"""Many products at once: stacks of matrices, groups of rows, and convolutions."""

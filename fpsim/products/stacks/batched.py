@@ -1,0 +1,188 @@
+"""Stacks of matrix products, which broadcast as `numpy.matmul` does: short ones by one call of a loop. Loads numba."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fpsim.arithmetic.operands import Formats
+from fpsim.arrays import Array, as_array, words
+from fpsim.errors import require_kind
+from fpsim.formats.named import DTYPES
+from fpsim.lazy import deferred
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.cpu import Cpu
+from fpsim.products.pipeline import accumulator_codes, multiplied
+from fpsim.products.plain import plain_product
+from fpsim.products.request import Request, no_accumulate, refuse_unit_options
+from fpsim.scaling.scaled import Scaled
+from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.product import accumulator_product
+
+short_stacks = deferred("fpsim.products.stacks.short")
+
+CPU = Cpu()
+MATRICES = {"a": "(..., M, K)", "b": "(..., K, N)"}
+
+
+def stacked(
+    a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any
+) -> Array:  # fmt: skip
+    """Return the products of two stacks of matrices, (..., M, N), as `fpsim.matmul` computes each of them.
+
+    Raises:
+      ValueError, TypeError: as of `fpsim.matmul`, or leading axes that do not broadcast.
+    """
+    require_kind("strict", request.strict, (bool, np.bool_), "True or False")
+    if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
+        raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
+    a, b = (x if isinstance(x, Scaled) else as_array(x, name) for x, name in ((a, "a"), (b, "b")))
+    shape = stack_shape(a, b)
+    if c is None and _is_plain(request):
+        result: Array | None = short_stacks().short_stack(a, b, accumulate, fmt, request.promote)
+        if result is not None and out is None:
+            return result
+        if result is not None:
+            target: Array = CPU.result(out, result.shape, result.dtype, a, b)[0]
+            target[...] = result
+            return target
+    if isinstance(accumulate, Accumulator) and request.schedule is None:
+        refuse_unit_options(request)
+        return _by_accumulator((a, b, c), shape, accumulate, fmt, out)
+    if 0 in shape:  # a product of zeros tells the dtype, and refuses what every product would
+        single = multiplied(
+            _zeros(a), _zeros(b), None, accumulate, request._replace(scale_a=None, scale_b=None), fmt, None, CPU
+        )
+        return CPU.result(out, (*shape, *single.shape), single.dtype, _codes(a), _codes(b))[0]
+    return _one_by_one((a, b, c), shape, accumulate, request, fmt, out)
+
+
+def stack_shape(a: Any, b: Any) -> tuple[int, ...]:
+    """Return the shape of a stack of products, without the axes of the matrices.
+
+    Raises:
+      ValueError: operands that are no matrices or stacks of them, or that do not match.
+    """
+    for x, name in ((a, "a"), (b, "b")):
+        if len(x.shape) < 2:
+            raise ValueError(f"{name} must have two axes or more, {MATRICES[name]}; got shape {tuple(x.shape)}.")
+    of_a, of_b = tuple(a.shape), tuple(b.shape)
+    if of_a[-1] != of_b[-2]:
+        raise ValueError(
+            f"a (..., M, K) and b (..., K, N) must agree in K; got {of_a} and {of_b}. Transpose the last axes of b if "
+            "its rows are columns."
+        )
+    try:
+        return np.broadcast_shapes(of_a[:-2], of_b[:-2])
+    except ValueError:
+        raise ValueError(
+            f"the axes of a and b before their last two must broadcast, as in numpy.matmul; got {of_a} and {of_b}."
+        ) from None
+
+
+def _by_accumulator(
+    operands: tuple[Any, Any, Any], shape: tuple[int, ...], accumulator: Accumulator, fmt: Formats, out: Any
+) -> Array:
+    """Return the products by a generic accumulator; stochastic sums are numbered through the whole stack."""
+    a, b, c = operands
+    (left, right), formats = accumulator_codes(a, b, fmt, CPU)
+    kept = accumulator.result_format
+    whole = (*shape, left.shape[-2], right.shape[-1])
+    start = None if c is None else _fitting(CPU.codes(c, kept, "c")[0], whole)
+    result, target = CPU.result(out, whole, np.dtype(DTYPES.get(kept, kept.storage)), left, right)
+    codes, (m, n) = words(target), whole[-2:]
+    for number, at in enumerate(np.ndindex(shape)):
+        x, y = _matrix(left, shape, at), _matrix(right, shape, at)
+        z = None if start is None else _matrix(start, shape, at)
+        codes[at] = accumulator_product(x, y, z, accumulator, formats=formats, first=number * m * n)
+    return result
+
+
+def _one_by_one(
+    operands: tuple[Any, Any, Any], shape: tuple[int, ...], accumulate: Any, request: Request, fmt: Formats, out: Any
+) -> Array:  # fmt: skip
+    """Return the products of a stack that has at least one, each with the arguments of the call."""
+    a, b, c = operands
+    c = c if c is None or isinstance(c, Scaled) else _fitting(as_array(c, "c"), (*shape, a.shape[-2], b.shape[-1]))
+    result: Array | None = None
+    is_plain = _is_plain(request)
+    for at in np.ndindex(shape):
+        x, y = _matrix(a, shape, at), _matrix(b, shape, at)
+        z = None if c is None else _matrix(c, shape, at)
+        target = None if result is None else result[at]
+        product = None
+        if z is None and is_plain:
+            product = plain_product(x, y, accumulate, fmt, request.promote, target)
+        if product is None:
+            product = multiplied(x, y, z, accumulate, _request_of(request, shape, at), fmt, target, CPU)
+        if result is None:
+            whole = (*shape, *product.shape)
+            others = [*_scales(a), *_scales(b)]
+            result = CPU.result(out, whole, product.dtype, _codes(a), _codes(b), *others)[0]
+            result[at] = product
+    assert result is not None
+    return result
+
+
+def _is_plain(request: Request) -> bool:
+    """Return whether a request has no other argument than a promotion."""
+    others = request._replace(promote=None)
+    return request.strict is True and all(value is None for value in others[:-1])
+
+
+def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -> Request:
+    """Return the arguments of one product of a stack: scales may have a matrix for each, all else is shared."""
+    scales = (
+        _matrix(x, shape, at) if x is not None and len(np.shape(x)) > 2 else x
+        for x in (request.scale_a, request.scale_b)
+    )
+    return request._replace(**dict(zip(("scale_a", "scale_b"), scales, strict=True)))
+
+
+def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
+    """Return one matrix of a stack, by its index in the stack's broadcast shape, without a copy."""
+    if not isinstance(x, Scaled):
+        x = as_array(x, "scales")
+        return np.broadcast_to(x, (*shape, *x.shape[-2:]))[at]
+    parts = {name: _matrix(array, shape, at) for name, array in _arrays(x)}
+    return dataclasses.replace(x, **parts)
+
+
+def _arrays(x: Scaled) -> Iterator[tuple[str, Array]]:
+    """Yield the arrays of a Scaled stack with their names."""
+    for name in ("codes", "scales", "scale_codes", "zero_points"):
+        array = getattr(x, name)
+        if array is not None:
+            yield name, array
+
+
+def _scales(x: Any) -> list[Array]:
+    """List the arrays of a Scaled operand besides its codes."""
+    return [array for name, array in _arrays(x) if name != "codes"] if isinstance(x, Scaled) else []
+
+
+def _codes(x: Any) -> Array:
+    """Return the array of an operand."""
+    codes: Array = x.codes if isinstance(x, Scaled) else x
+    return codes
+
+
+def _zeros(x: Any) -> Any:
+    """Return a matrix of zeros of an operand's dtype, where the stack has no matrix."""
+    if isinstance(x, Scaled):
+        x = x.codes
+    return np.zeros(x.shape[-2:], x.dtype)
+
+
+def _fitting(c: Array, shape: tuple[int, ...]) -> Array:
+    """Return c if it has the result's shape.
+
+    Raises:
+      ValueError: another shape.
+    """
+    if c.shape != shape:
+        raise ValueError(f"c must have the result's shape {shape}; got {c.shape}.")
+    return c

@@ -1,0 +1,122 @@
+"""Stacks of short products by one loop of a matrix unit, and rows in groups, each with a matrix of its own.
+
+The loop goes through all products of a part of the stack, whose operands are decoded together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arithmetic.operands import Formats
+from fpsim.arrays import Array
+from fpsim.casts.pipelines import SHORT
+from fpsim.matrix_units.catalogue import ROWS
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.fused import NO_FACTORS
+from fpsim.products.plain import FLOAT, INT, PlainUnit, plain_product, plain_unit
+from fpsim.products.result_parts import MACS
+from fpsim.products.unit_product import ADD, NOTHING
+from fpsim.runtime.general_loops import allows_general_loops
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic, keeps_ieee
+from fpsim.runtime.threads import over_units
+
+FLOATS = 1 << 18  # of an operand that are decoded at a time
+
+
+class ProductParts(NamedTuple):
+    """Products that share a loop: stacks of operands, and the rows (a, b, c, first row, last row) of each product."""
+
+    a: Array  # (A, M, K)
+    b: Array  # (B, K, N)
+    rows: Array  # (P, 5) int64
+
+
+def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> Array | None:
+    """Return the products of two stacks of short matrices, or None if the arguments need the general path."""
+    plan = _plan(a, b, accumulate, fmt, promote)
+    if plan is None:
+        return None
+    unit, of_unit = plan
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if math.prod(b.shape[:-2]) == 1:  # the rows of all products are those of one
+        rows = a.reshape(-1, k)
+        product = plain_product(rows, b.reshape(k, n), unit, None, promote)
+        return None if product is None else product.reshape(*shape, m, n)
+    if max(m * k, k * n, m * n) > SHORT:
+        return None
+    if n < of_unit.columns and m > n:  # vectors lie along the rows of the result
+        exchanged = replace(unit, a=unit.b, b=unit.a)
+        result = short_stack(b.swapaxes(-1, -2), a.swapaxes(-1, -2), exchanged, fmt, promote)
+        return None if result is None else np.ascontiguousarray(result.swapaxes(-1, -2))
+    numbers = [np.arange(math.prod(x.shape[:-2])).reshape(x.shape[:-2]) for x in (a, b)]
+    places = [np.broadcast_to(x, shape).reshape(-1) for x in numbers]
+    rows = np.zeros((math.prod(shape), 5), np.int64)
+    rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 4] = *places, np.arange(len(rows)), m
+    parts = ProductParts(a.reshape(-1, m, k), b.reshape(-1, k, n), rows)
+    result = np.zeros((len(rows), m, n), FLOAT)
+    run_parts(parts, of_unit, min(of_unit.promotion, k), result)
+    return result.reshape(*shape, m, n)
+
+
+def _plan(
+    a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
+) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
+    """Return the unit and the plan of its loop for two stacks of arrays; None if a call needs the general path."""
+    if type(a) is not np.ndarray or type(b) is not np.ndarray or not (a.size and b.size):
+        return None
+    unit = ROWS.get(accumulate) if type(accumulate) is str else accumulate
+    usual = fmt is None and (promote is None or type(promote) is int) and a.flags.aligned and b.flags.aligned
+    if not isinstance(unit, MatrixUnit) or not usual or not keeps_ieee() or allows_general_loops():
+        return None
+    plan = plain_unit(unit, promote)
+    is_known = plan is not None and a.dtype in plan.decoders and b.dtype in plan.readers
+    return (unit, plan) if plan is not None and is_known else None
+
+
+def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
+    """Add products to `result`, (C, M, N) float32, on several threads where that pays.
+
+    The operands' dtypes are those of the plan; `parts` with one number of a, b or c are neighbours.
+    """
+    k, n = parts.b.shape[1:]
+    tallest = int((parts.rows[:, 4] - parts.rows[:, 3]).max(initial=1))
+    step = max(FLOATS // max(tallest * k, k * n), 1)
+
+    def work(first: int, stop: int) -> None:
+        with ieee_arithmetic(), wrapping():
+            for start in range(first, stop, step):
+                _run_some(parts._replace(rows=parts.rows[start : min(start + step, stop)]), plan, promotion, result)
+
+    over_units(len(parts.rows), max(tallest * k * n // MACS, 1), work)
+
+
+def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
+    """Add a few products to their part of the result."""
+    rows = parts.rows.copy()
+    lowest, highest = rows[:, :2].min(axis=0), rows[:, :2].max(axis=0)
+    rows[:, :2] -= lowest
+    a, b = (x[i : j + 1] for x, i, j in zip((parts.a, parts.b), lowest.tolist(), highest.tolist(), strict=True))
+    left = plan.decoders[a.dtype](a).view(INT)
+    right, turned = _as_it_lies(b.view(plan.storage)) if plan.fused.by_codes else plan.readers[b.dtype](b)
+    if plan.facts:
+        facts = plan.facts[turned]
+    else:
+        facts = plan.fused.facts_of((left.reshape(-1, left.shape[2]), right.reshape(-1, right.shape[2])), turned)
+    plan.loop(
+        left, right, result.view(INT), rows, NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, promotion, 0, ADD,
+        0, result.shape[2],
+    )  # fmt: skip
+
+
+def _as_it_lies(codes: Array) -> tuple[Array, bool]:
+    """Return a stack of codes in C order, or of their transposes if these are, and whether it has the transposes."""
+    turned = codes.strides[1] == codes.itemsize != codes.strides[2]
+    codes = codes.swapaxes(1, 2) if turned else codes
+    # kernels would be compiled once more for arrays that cannot be written
+    return (codes if codes.flags.c_contiguous and codes.flags.writeable else codes.copy("C")), turned

@@ -1,0 +1,183 @@
+"""Stacks of matrices are multiplied as numpy.matmul pairs them, each product with the bits of a call of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from fpsim.products.stacks.short import short_stack
+from fpsim.testing import assert_bits_equal
+from tests.kit.layouts import read_only
+from tests.kit.sweeps import in_turn
+
+Array = npt.NDArray[Any]
+f32 = np.float32
+BF16, E4M3 = "hopper_bf16_f32", "hopper_e4m3_f32"
+
+
+def codes(shape: tuple[int, ...], fmt: fp.Format, seed: int = 0) -> Array:
+    """Return codes of ordinary values, and of any values in one of twenty places."""
+    generator = np.random.default_rng(seed)
+    usual = fp.encode(generator.standard_normal(shape).astype(f32), fmt)
+    some = generator.integers(0, 1 << fmt.bits, shape).astype(fmt.storage)
+    return np.where(generator.random(shape) < 0.05, some, usual)
+
+
+def one_by_one(a: Array, b: Array, **words: Any) -> Array:
+    """Return the products of a stack, one call for each."""
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left, right = (np.broadcast_to(x, (*shape, *x.shape[-2:])) for x in (a, b))
+    results = [fp.matmul(left[at], right[at], **words) for at in np.ndindex(shape)]
+    return np.reshape(np.array(results), (*shape, *results[0].shape))
+
+
+SHAPES = [
+    ((3, 5, 40), (3, 40, 33)), ((2, 3, 16, 32), (2, 3, 32, 64)), ((2, 1, 9, 20), (3, 20, 70)), ((4, 7), (5, 7, 3)),
+    ((3, 70, 16), (3, 16, 5)), ((6, 3, 4), (4, 9)), ((1, 1, 1), (2, 1, 1)), ((2, 130, 130), (2, 130, 3)),
+]  # fmt: skip
+
+
+@in_turn("unit", [BF16, E4M3, "hopper_f16_f32", "ampere_bf16_f32", "ada_e5m2_f32", "hopper_tf32_f32"])
+def test_stacks_have_the_bits_of_single_products(unit: str) -> None:
+    how = fp.unit(unit)
+    for of_a, of_b in SHAPES:
+        a, b = codes(of_a, how.a.carrier), codes(of_b, how.b.carrier, 1)
+        for promote in (None, 2 * how.terms):
+            want = one_by_one(a, b, accumulate=unit, promote=promote)
+            assert_bits_equal(fp.matmul(a, b, accumulate=unit, promote=promote), want)
+
+
+def test_short_stacks_take_one_loop() -> None:
+    a, b = codes((3, 5, 40), fp.BF16), codes((3, 40, 33), fp.BF16)
+    got = short_stack(a, b, BF16, None, None)
+    assert got is not None
+    assert_bits_equal(got, one_by_one(a, b, accumulate=BF16))
+    assert short_stack(a, b, fp.Sequential(fp.FP32), None, None) is None
+    assert short_stack(a.astype(np.int64), b, BF16, None, None) is None
+
+
+VIEWS: dict[str, Callable[[Array], Array]] = {
+    "transposed": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "heads between rows": lambda x: np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1),
+    "with gaps": lambda x: np.repeat(np.repeat(x, 2, 0), 3, 2)[::2, :, ::3],
+    "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "read-only": read_only,
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+}
+
+
+@in_turn("view", VIEWS)
+@pytest.mark.parametrize("unit", [BF16, E4M3])
+def test_views_are_read_as_they_are(view: str, unit: str) -> None:
+    fmt = fp.unit(unit).a.fmt
+    a, b = VIEWS[view](codes((4, 20, 48), fmt)), VIEWS[view](codes((4, 48, 64), fmt, 1))
+    want = one_by_one(a.copy(), b.copy(), accumulate=unit)
+    assert_bits_equal(fp.matmul(a, b, accumulate=unit), want)
+    out = np.empty((4, 20, 128), f32)[..., ::2]
+    assert fp.matmul(a, b, accumulate=unit, out=out) is out
+    assert_bits_equal(out, want)
+
+
+@in_turn("accumulate", [fp.Sequential(fp.BF16), fp.Pairwise(fp.FP32), fp.Exact(fp.FP16), fp.FusedMultiplyAdd(fp.FP32),
+                        "cdna3_bf16_f32", "x86_amx_bf16_f32", "hopper_f16_f16"])  # fmt: skip
+def test_every_accumulator_and_unit_takes_stacks(accumulate: Any) -> None:
+    fmt = fp.BF16 if not isinstance(accumulate, str) or "bf16" in accumulate else fp.FP16
+    dtype = ml_dtypes.bfloat16 if fmt == fp.BF16 else np.float16
+    a, b = codes((2, 1, 5, 37), fmt).view(dtype), codes((3, 37, 4), fmt, 1).view(dtype)
+    assert_bits_equal(fp.matmul(a, b, accumulate=accumulate), one_by_one(a, b, accumulate=accumulate))
+
+
+def test_every_matrix_of_a_stack_starts_at_its_c() -> None:
+    a, b = codes((3, 4, 32), fp.BF16), codes((32, 5), fp.BF16, 1)
+    c = np.random.default_rng(2).standard_normal((3, 4, 5)).astype(f32)
+    for accumulate, fmt in ((BF16, None), (fp.FusedMultiplyAdd(fp.FP32), fp.BF16)):
+        words: dict[str, Any] = {"accumulate": accumulate, "fmt": fmt}
+        want = [fp.matmul(x, b, y, **words) for x, y in zip(a, c, strict=True)]
+        assert_bits_equal(fp.matmul(a, b, c, **words), np.stack(want))
+
+
+def test_epilogues_and_schedules_hold_for_every_product() -> None:
+    a, b, bias = codes((2, 3, 256), fp.E4M3), codes((2, 256, 16), fp.E4M3, 1), np.arange(16, dtype=f32)
+    words: dict[str, Any] = {"bias": bias, "alpha": 0.5, "out_fmt": "bf16", "schedule": fp.schedules.cutlass_2xacc(128)}
+    assert_bits_equal(fp.matmul(a, b, accumulate=E4M3, **words), one_by_one(a, b, accumulate=E4M3, **words))
+    scales = np.array([[[0.5]], [[3]]], f32)  # one for each matrix of a
+    got = fp.matmul(a, b, accumulate=E4M3, scale_a=scales)
+    want = [fp.matmul(x, y, accumulate=E4M3, scale_a=s) for x, y, s in zip(a, b, scales, strict=True)]
+    assert_bits_equal(got, np.stack(want))
+
+
+def test_scaled_stacks_bring_the_scales_of_every_matrix() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 256)).astype(f32)
+    y = np.random.default_rng(1).standard_normal((256, 4)).astype(f32)
+    a, b = fp.encode_scaled(x, fp.E4M3, fp.scalings.TILE_1X128), fp.encode_scaled(y, fp.E4M3, fp.scalings.BLOCK_128X128)
+    alone = [fp.matmul(fp.encode_scaled(part, fp.E4M3, fp.scalings.TILE_1X128), b, accumulate=E4M3) for part in x]
+    assert_bits_equal(fp.matmul(a, b, accumulate=E4M3), np.stack(alone))
+    whole = fp.encode_scaled(x, fp.E4M3, fp.scalings.TENSOR)  # one scale for all matrices
+    got = fp.matmul(whole, b, accumulate=E4M3)
+    assert_bits_equal(
+        got[1], fp.matmul(whole.codes[1], b.codes, accumulate=E4M3, scale_a=whole.scales[0], scale_b=b.scales)
+    )
+
+
+def test_stochastic_sums_are_numbered_through_the_stack() -> None:
+    a, b = codes((3, 4, 32), fp.BF16), codes((32, 5), fp.BF16, 1)
+    how = fp.Sequential(fp.FP16, rounding="stochastic", seed=7)
+    got = fp.matmul(a, b, accumulate=how, fmt=fp.BF16)
+    assert_bits_equal(got.reshape(12, 5), fp.matmul(a.reshape(12, 32), b, accumulate=how, fmt=fp.BF16))
+
+
+def test_empty_stacks_have_the_shape_and_dtype_of_their_products() -> None:
+    for accumulate, dtype in (
+        (BF16, f32),
+        (fp.Sequential(fp.BF16), ml_dtypes.bfloat16),
+        ("hopper_f16_f16", np.float16),
+    ):
+        x = np.float16 if accumulate == "hopper_f16_f16" else ml_dtypes.bfloat16
+        for of_a, of_b, shape in (((0, 2, 8), (8, 3), (0, 2, 3)), ((2, 0, 8), (2, 8, 3), (2, 0, 3)),
+                                  ((2, 4, 0), (0, 3), (2, 4, 3))):  # fmt: skip
+            got = fp.matmul(np.ones(of_a, x), np.ones(of_b, x), accumulate=accumulate)
+            assert got.shape == shape
+            assert got.dtype == dtype
+            assert not got.any()
+
+
+def test_lists_may_be_stacks() -> None:
+    a = [[[1.0, 2.0]], [[3.0, 4.0]]]
+    got = fp.matmul(a, [[1.0], [1.0]], accumulate=fp.Sequential(fp.FP64))
+    assert got.tolist() == [[[3.0]], [[7.0]]]
+
+
+A, B = np.zeros((2, 4, 8), ml_dtypes.bfloat16), np.zeros((2, 8, 3), ml_dtypes.bfloat16)
+C = np.zeros((4, 3), f32)
+
+
+def product(a: Any = A, b: Any = B, c: Any = None, unit: Any = BF16, **words: Any) -> Array:
+    """Return a product that is right but for what a case changes."""
+    return fp.matmul(a, b, c, accumulate=unit, **words)
+
+
+@in_turn(
+    "call, words",
+    [
+        (lambda: product(b=B[:, :4]), r"agree in K; got \(2, 4, 8\) and \(2, 4, 3\)\. Transpose"),
+        (lambda: product(b=np.zeros((3, 8, 3))), r"before their last two must broadcast.*\(3, 8, 3\)"),
+        (lambda: product(b=B[0, :, 0]), r"b must have two axes or more, \(\.\.\., K, N\); got shape \(8,\)"),
+        (lambda: product(c=C), r"c must have the result's shape \(2, 4, 3\); got \(4, 3\)"),
+        (lambda: product(c=C, unit=fp.Sequential("fp32")), r"c must have the result's shape \(2, 4, 3\); got \(4, 3\)"),
+        (lambda: product(out=np.zeros((2, 4, 4), f32)), r"out must have the result's shape"),
+        (lambda: product(out=np.zeros((2, 4, 3))), r"out must have dtype float32"),
+        (lambda: product(unit=fp.Sequential("fp32"), alpha=2), r"alpha is for matrix units"),
+        (lambda: product(unit=3), r"accumulate must be a matrix unit"),
+        (lambda: product(b=B.astype(f32)), r"takes a and b of bf16.*got b as float32"),
+        (lambda: product(A[:0], B[:0].astype(f32)), r"takes a and b of bf16.*got b as float32"),
+    ],
+)  # fmt: skip
+def test_bad_stacks_get_one_sentence(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        call()
