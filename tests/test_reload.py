@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tests.kit.processes import python
+from tests.kit.sweeps import sweep
 
-ORDERS = 4
-
-RELOADED = f"""
+RELOADED = """
     import dataclasses, importlib, os, pkgutil, random
     import numpy as np
     import fpsim as fp
@@ -35,7 +34,7 @@ RELOADED = f"""
             raise AssertionError("a scaling was changed")
 
     check()
-    for seed in range({ORDERS}):
+    for seed in range(int(os.environ["ORDERS"])):
         if (child := os.fork()) == 0:
             random.Random(seed).shuffle(modules)
             for module in modules[seed:]:
@@ -47,9 +46,10 @@ RELOADED = f"""
 """
 
 
-def test_reloads_in_any_order_leave_a_package_that_works() -> None:
+@sweep("orders", 2, 8)
+def test_reloads_in_any_order_leave_a_package_that_works(orders: int) -> None:
     """Found by a user: units and scalings were refused, as their formats were of the class before the reload."""
-    assert python(RELOADED).split() == ["whole"] * ORDERS
+    assert python(RELOADED, ORDERS=str(orders)).split() == ["whole"] * orders
 
 
 PARTS = """

@@ -127,6 +127,9 @@ def test_the_probe_names_a_unit_and_says_how_it_adds(unit: MatrixUnit) -> None:
     assert f"A step takes {unit.terms} terms; {rounds}{flush}." in str(model)
 
 
+SHAPES = [(1, 1, 33), (5, 3, 64), (17, 9, 200)]
+
+
 @pytest.mark.parametrize("unit", fp.units("x86"), ids=lambda unit: unit.name)  # Arm's go by the specification
 def test_check_kernel_holds_a_kernel_to_a_unit(unit: MatrixUnit) -> None:
     fmt = unit.a.fmt
@@ -137,7 +140,8 @@ def test_check_kernel_holds_a_kernel_to_a_unit(unit: MatrixUnit) -> None:
     def wrong(a: Any, b: Any) -> Any:
         return fp.matmul(a, b, accumulate=other)
 
-    assert fp.testing.check_kernel(right, a=fmt, b=fmt, accumulate=unit, raises=False).ok
+    promise: dict[str, Any] = {"a": fmt, "b": fmt, "accumulate": unit, "shapes": SHAPES, "raises": False}
+    assert fp.testing.check_kernel(right, **promise).ok
     other = "cdna2_f16_f32" if unit.a.fmt == fp.FP16 else "cdna2_bf16_f32"
-    report = fp.testing.check_kernel(wrong, a=fmt, b=fmt, accumulate=unit, raises=False)
+    report = fp.testing.check_kernel(wrong, **promise)
     assert f"it adds as {other} in one chain" in str(report.explanation)

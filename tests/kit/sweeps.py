@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -35,28 +35,36 @@ def case(*values: object) -> Iterator[None]:
         raise
 
 
-def in_turn(names: str, values: Iterable[Any]) -> Callable[[Test], Test]:
+def in_turn(names: str, values: Iterable[Any], some: Iterable[Any] | None = None) -> Callable[[Test], Test]:
     """Run a test with every value in turn, like pytest.mark.parametrize but as one test; a failure names the value.
 
     For short tests with many values: pytest takes longer to find, send and report a test than these take to run.
+    Where `some` is given, `make test` runs these alone, and `make test-slow` all values.
     """
     listed, single = list(values), "," not in names
     parameters = [name.strip() for name in names.split(",")]
 
     def decorate(test: Test) -> Test:
-        @wraps(test)
-        def every(**others: Any) -> None:
-            for value in listed:
+        def run(chosen: list[Any], **others: Any) -> None:
+            for value in chosen:
                 with case(*((value,) if single else value)):
                     try:
                         test(**dict(zip(parameters, (value,) if single else value, strict=True)), **others)
                     except pytest.skip.Exception as reason:
-                        if value is listed[0]:  # which lacks what all of them need
+                        if value is chosen[0]:  # which lacks what all of them need
                             raise
                         raise AssertionError(f"a case that skips would skip those after it; return: {reason}") from None
 
-        of_test = inspect.signature(test).parameters.values()
-        every.__signature__ = inspect.Signature([each for each in of_test if each.name not in parameters])  # type: ignore[attr-defined]
-        return every
+        @wraps(test)
+        def every(**others: Any) -> None:
+            run(listed if some is None else others.pop("cases"), **others)
+
+        left = [of_test for name, of_test in inspect.signature(test).parameters.items() if name not in parameters]
+        if some is None:
+            every.__signature__ = inspect.Signature(left)  # type: ignore[attr-defined]
+            return every
+        left.append(inspect.Parameter("cases", inspect.Parameter.KEYWORD_ONLY))
+        every.__signature__ = inspect.Signature(left)  # type: ignore[attr-defined]
+        return cast("Test", sweep("cases", list(some), listed)(every))
 
     return decorate

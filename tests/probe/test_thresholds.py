@@ -34,7 +34,7 @@ def two_kernels(small: Callable[[int, int, int], bool], out: Any = np.float32) -
     ("M x N x K", 4096, lambda m, n, k: m * n * k <= 4096), ("M x N", 100, lambda m, n, k: m * n <= 100),
     ("N", 8, lambda m, n, k: n <= 8), ("M", 32, lambda m, n, k: m <= 32), ("N x K", 256, lambda m, n, k: n * k <= 256),
     ("M x K", 512, lambda m, n, k: m * k <= 512),
-])  # fmt: skip
+], some=[("M x N x K", 4096, lambda m, n, k: m * n * k <= 4096), ("N", 8, lambda m, n, k: n <= 8)])  # fmt: skip
 def test_what_a_threshold_is_of_is_found(measure: str, most: int, small: Callable[[int, int, int], bool]) -> None:
     found = fp.probe.thresholds(two_kernels(small), [8, 128])
     assert found.measure == measure, str(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.processes import python
+from tests.kit.sweeps import in_turn
 
 FORKED = """
     import faulthandler, os, threading, time, warnings
@@ -35,7 +36,7 @@ FORKED = """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("delay", ["0", "0.1", "0.8"])
+@in_turn("delay", ["0", "0.1", "0.8"], some=["0.1"])
 def test_a_child_that_was_forked_during_a_first_call_makes_its_own(delay: str, tmp_path: Path) -> None:
     """Found by a user: the child waited for ever for numba's lock, which a thread had that it did not have."""
     lines = python(FORKED, DELAY=delay, FPSIM_CACHE_DIR=str(tmp_path)).splitlines()

@@ -128,10 +128,10 @@ def test_a_kernel_for_one_row_alone_is_told_with_its_condition() -> None:
 @pytest.mark.parametrize(
     ("wrong", "where"),
     [
-        (np.s_[256:257], "only in row 256"),
+        pytest.param(np.s_[256:257], "only in row 256", marks=pytest.mark.slow),
         (np.s_[:, 256:257], "only in column 256"),
-        (np.s_[256:], "only in rows from 256 on"),
-        (np.s_[:, 1024:], "only in columns from 1024 on"),
+        pytest.param(np.s_[256:], "only in rows from 256 on", marks=pytest.mark.slow),
+        pytest.param(np.s_[:, 1024:], "only in columns from 1024 on", marks=pytest.mark.slow),
         (np.s_[256:, 256:], "only in rows from 256 on; only in columns from 256 on"),
     ],
 )

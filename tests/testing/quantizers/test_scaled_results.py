@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fpsim as fp
+from tests.kit.sweeps import in_turn
 
 Array = Any
 AFFINE = fp.Scaling(block=(1, 32), symmetric=False)
@@ -123,20 +124,17 @@ def affine(fmt: str, of_points: int, of_codes: int) -> Callable[[Array], Any]:
     return fn
 
 
-@pytest.mark.parametrize(
-    "fmt", ["uint8", *(pytest.param(fmt, marks=pytest.mark.slow) for fmt in ("int4", "int8", "uint4"))]
-)
-def test_zero_points_that_are_off_are_named(fmt: str) -> None:
+@in_turn("fmt, by", [(fmt, by) for fmt in ("uint8", "int4", "int8", "uint4") for by in (1, -1)], some=[("uint8", -1)])
+def test_zero_points_that_are_off_are_named(fmt: str, by: int) -> None:
     assert report(affine(fmt, 0, 0), fmt, AFFINE).ok
-    for by in (1, -1):
-        causes = {
-            (by, by): f"has zero points that are off by {by:+d}",
-            (by, 0): f"returns zero points that are off by {by:+d}, and codes of the right ones",
-            (0, by): f"adds zero points that are off by {by:+d}, and returns the right ones",
-        }
-        for moves, cause in causes.items():
-            found = report(affine(fmt, *moves), fmt, AFFINE)
-            assert (found.causes, found.unexplained) == ((cause,), 0), found
+    causes = {
+        (by, by): f"has zero points that are off by {by:+d}",
+        (by, 0): f"returns zero points that are off by {by:+d}, and codes of the right ones",
+        (0, by): f"adds zero points that are off by {by:+d}, and returns the right ones",
+    }
+    for moves, cause in causes.items():
+        shifted = report(affine(fmt, *moves), fmt, AFFINE)
+        assert (shifted.causes, shifted.unexplained) == ((cause,), 0), shifted
 
 
 def test_zero_points_that_do_not_come_back_are_said() -> None:

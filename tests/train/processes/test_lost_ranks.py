@@ -61,6 +61,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return weights(folder / "out")
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("killed", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_all_with_one_sentence_and_the_same_call_goes_on(
     killed: int, unbroken: dict[str, Any], tmp_path: Path
