@@ -74,6 +74,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.instructions.dot_add import dot_add
 from fpsim.lazy import no_attribute
 from fpsim.matrix_units.catalogue import unit, units
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
@@ -95,8 +96,9 @@ __all__ = [
     "BF16", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2", "E5M2FNUZ",
     "E8M0", "FP16", "FP32", "FP64", "INT4", "INT8", "TF32", "UINT4", "UINT8",
     "Chunked", "DelayedScaling", "Difference", "EncodedArray", "Exact", "Explanation", "Flags", "FloatClass",
-    "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "LogFMT", "MatrixUnit", "OnlineScaling", "Pairwise",
-    "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling", "Sequential",
+    "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LogFMT", "MatrixUnit",
+    "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",
+    "Sequential",
     "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "cpu", "decode", "divide", "dot",
     "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
     "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number",

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.formats.rounding import rounding_mode
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.testing import assert_bits_equal
 from tests.kit.samples import exactly
 from tests.kit.sweeps import in_turn
@@ -262,7 +263,7 @@ def test_seeds_of_one_plan_draw_their_own_words() -> None:
         assert_bits_equal(draw(2), other)
 
 
-ONE_TERM = next(unit for unit in fp.units() if unit.terms == 1 and unit.a.fmt == unit.d.fmt == fp.FP32)
+ONE_TERM = next(unit for unit in float_units() if unit.terms == 1 and unit.a.fmt == unit.d.fmt == fp.FP32)
 SEQUENTIAL = fp.Sequential("bf16")
 REFUSED: list[tuple[Callable[[Any], Any], Any, Any, str]] = [
     (lambda seed: fp.encode(X, "e4m3", rounding="stochastic", seed=seed), 1, True, "seed must be an integer"),

@@ -13,12 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 import fpsim
-from fpsim.matrix_units.matrix_unit import Rule
+from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 
+Unit = MatrixUnit | IntegerUnit
 WIDE = 100  # columns of a terminal from which on instructions are shown
 UNIT_WORDS = (
     "terms: products that a step adds. bits: fraction bits kept where they are aligned. result: RZ rounds toward zero "
-    "(RZ13: to 13 mantissa bits), RNE to nearest even; RZ+RNE: steps toward zero, their sum to nearest even. hardware: "
+    "(RZ13: to 13 mantissa bits), RNE to nearest even; RZ+RNE: steps toward zero, their sum to nearest even; sums "
+    "of integers wrap or (sat) saturate. hardware: "
     "compared with real chips; simulated: from a simulator; inferred: neither. Rules: docs/matrix-units.md."
 )
 
@@ -28,12 +31,13 @@ def units(
         str | None,
         typer.Argument(
             help="A chip such as H100, 'RTX 4090' or MI300X, its architecture (volta, turing, ampere, ada, hopper, "
-            "blackwell, cdna1, cdna2, cdna3), target (sm_90) or compute capability (9.0); leave out to list all units."
+            "blackwell, cdna1, cdna2, cdna3, x86, arm), target (sm_90) or compute capability (9.0); leave out to list "
+            "all units."
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Print a row for every pair of operands.")] = False,
 ) -> None:
-    """List the matrix units: how the matrix instructions of GPUs multiply, align, add and round."""
+    """List the matrix units: how matrix instructions of GPUs and CPUs multiply, align, add and round."""
     listed = fpsim.units(chip or None)
     sources = list(dict.fromkeys(unit.source for unit in listed))
     rows = [[unit] for unit in listed] if every else _alike(listed)
@@ -52,10 +56,12 @@ def units(
         if before is not None and before[0].arch != unit.arch:
             table.add_section()
         name = _names(row, [] if wide else [unit.instruction])
-        scale = f"{unit.scale}/{unit.block}" if unit.scale else ""
+        scale = bits = ""
+        if isinstance(unit, MatrixUnit):
+            scale, bits = f"{unit.scale}/{unit.block}" if unit.scale else "", str(unit.fraction_bits or "")
         evidence = Text(unit.evidence, style={"hardware": "green", "inferred": "yellow"}.get(unit.evidence, ""))
         evidence.append(f" [{1 + sources.index(unit.source)}]", style="dim default")
-        cells = str(unit.terms), str(unit.fraction_bits or ""), _rounding(unit), scale, evidence
+        cells = str(unit.terms), bits, _rounding(unit), scale, evidence
         table.add_row(name, *cells, *([unit.instruction] if wide else []))
     console.print(table)
     for i, source in enumerate(sources):
@@ -70,36 +76,43 @@ def units(
         )
 
 
-def _alike(units: tuple[fpsim.MatrixUnit, ...]) -> list[list[fpsim.MatrixUnit]]:
-    """Group units that differ in their operands alone, with equal and mixed operands in separate groups."""
-    classes: dict[tuple[object, ...], list[fpsim.MatrixUnit]] = {}
+def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
+    """Group units that differ in their operands alone; of floats, equal and mixed operands are separate groups."""
+    classes: dict[tuple[object, ...], list[Unit]] = {}
     arches = list(dict.fromkeys(unit.arch for unit in units))
     for unit in sorted(units, key=lambda unit: arches.index(unit.arch)):
-        key = (_named(unit, ""), unit.rule, unit.terms, unit.instruction, unit.evidence, unit.a == unit.b)
+        adds = (unit.rule, unit.a == unit.b) if isinstance(unit, MatrixUnit) else unit.saturates
+        key = (_named(unit, ""), adds, unit.terms, unit.instruction, unit.evidence)
         classes.setdefault(key, []).append(unit)
     return list(classes.values())
 
 
-def _named(unit: fpsim.MatrixUnit, operands: str) -> str:
+def _named(unit: Unit, operands: str) -> str:
     """Return a unit's name with `operands` in place of its operands, if these have 8 bits or fewer."""
-    mixed = f"_{unit.a.name}x{unit.b.name}_{unit.d.name}"
-    same = f"_{unit.a.name}_{unit.d.name}"
-    if unit.a.fmt.bits > 8 or not unit.name.endswith((mixed, same)):
+    end = f"_{unit.d.name}_sat" if unit.name.endswith("_sat") else f"_{unit.d.name}"
+    mixed, same = f"_{unit.a.name}x{unit.b.name}{end}", f"_{unit.a.name}{end}"
+    bits = unit.a.bits if isinstance(unit, IntegerUnit) else unit.a.fmt.bits
+    if bits > 8 or not unit.name.endswith((mixed, same)):
         return unit.name
-    return f"{unit.name.removesuffix(mixed).removesuffix(same)}_{operands}_{unit.d.name}"
+    return f"{unit.name.removesuffix(mixed).removesuffix(same)}_{operands}{end}"
 
 
-def _names(row: list[fpsim.MatrixUnit], below: list[str]) -> Group:
+def _names(row: list[Unit], below: list[str]) -> Group:
     """Return a table cell: the name of a group of units, followed by lines with its elements and remarks."""
     first, name = row[0], row[0].name
     if len(row) > 1:
         name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")
-        below = [" ".join(dict.fromkeys(x.name for unit in row for x in (unit.a, unit.b))), *below]
+        elements = [x.name for unit in row for x in (unit.a, unit.b)]
+        if isinstance(first, IntegerUnit):  # mixed operands are among them
+            elements = [x.a.name if x.a == x.b else f"{x.a.name}x{x.b.name}" for x in row]
+        below = [" ".join(dict.fromkeys(elements)), *below]
     return Group(Text(name), *(Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in below))
 
 
-def _rounding(unit: fpsim.MatrixUnit) -> str:
-    """Return the rounding of a unit's result as an abbreviation."""
+def _rounding(unit: Unit) -> str:
+    """Return the rounding of a unit's result as an abbreviation; whether sums of integers wrap or saturate."""
+    if isinstance(unit, IntegerUnit):
+        return "sat" if unit.saturates else "wrap"
     if unit.rounding == "nearest_even":
         return "RNE"
     if unit.rule is Rule.TWO_PASSES:

@@ -10,19 +10,21 @@ import numpy.typing as npt
 from fpsim.arrays import Array
 from fpsim.instructions.operands import block_count, block_scales, operand, widened
 from fpsim.lazy import deferred
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import any_unit
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.runtime.pipeline import wrapping
 
 u64 = np.uint64
 loops, plans = deferred("fpsim.instructions.loops"), deferred("fpsim.instructions.plan")  # both import numba
+integers = deferred("fpsim.instructions.integers")
 
 
 def dot_add(
     a: npt.ArrayLike,
     b: npt.ArrayLike,
     c: npt.ArrayLike | None,
-    unit: str | MatrixUnit,
+    unit: str | MatrixUnit | IntegerUnit,
     *,
     scale_a: npt.ArrayLike | None = None,
     scale_b: npt.ArrayLike | None = None,
@@ -34,22 +36,23 @@ def dot_add(
 
     Args:
       a, b: (N, K) codes of the unit's elements, one element per byte for FP8, FP6 and FP4, or arrays of their dtypes
-        (float8_e4m3fn, float16, ...). tf32 and xf32 operands are float32 arrays or bit patterns. K is any number of
-        terms: a step takes up to `unit.terms` of them, and steps chain over ascending k.
-      c: (N,) codes of the accumulator (uint32 for f32, uint16 for f16, uint64 for f64) or floats of its dtype;
-        None for +0.
+        (float8_e4m3fn, float16, ...). tf32 and xf32 operands are float32 arrays or bit patterns. Units of integers take
+        arrays of int8 or uint8, one element per byte for s4 and u4, too. K is any number of terms: a step takes up to
+        `unit.terms` of them, and steps chain over ascending k.
+      c: (N,) codes of the accumulator (uint32 for f32, uint16 for f16, uint64 for f64) or floats of its dtype, int32
+        for s32; None for +0.
       unit: a unit or its name; see `fp.units()`.
       scale_a, scale_b: (N, K / block) scale codes for block-scaled units.
 
     Returns:
-      (N,) codes of the result, in the accumulator's unsigned dtype.
+      (N,) codes of the result, in the accumulator's unsigned dtype; int32 for s32.
 
     Raises:
       ValueError: shapes that do not match, formats that the unit does not take, codes out of range, or K that is not
         a multiple of the scale block.
-      TypeError: operands that are neither codes nor floats.
+      TypeError: operands that are neither codes nor floats, or no integers where the unit multiplies integers.
 
-    Source: docs/matrix-units.md.
+    Source: docs/matrix-units.md, docs/integer-products.md.
 
     Example:
       >>> import numpy as np, fpsim as fp
@@ -57,8 +60,13 @@ def dot_add(
       >>> b = fp.cast(np.ones((1, 4), np.float32), fp.E4M3)
       >>> fp.dot_add(a, b, None, "hopper_e4m3_f32").view(np.float32)
       array([1.0195312], dtype=float32)
+      >>> fp.dot_add(np.int8([[100, -3]]), np.int8([[100, 5]]), None, "hopper_s8_s32")
+      array([9985], dtype=int32)
     """
-    unit = find_unit(unit)
+    unit = any_unit("unit", unit)
+    if isinstance(unit, IntegerUnit):
+        sums: npt.NDArray[Any] = integers().integer_dot_add(a, b, c, unit, scale_a, scale_b)
+        return sums
     left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     if left.ndim == 0 or left.shape != right.shape:
         raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")

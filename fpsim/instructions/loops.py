@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.core.units.integers import integer_step
 from fpsim.core.units.nvidia import layouts_in, unit_fields
 from fpsim.core.units.step_by_rule import steps_by_rule
 from fpsim.matrix_units.matrix_unit import Rule
@@ -36,3 +37,17 @@ def dot_add_kernel(rule: Rule) -> Any:
             out[row] = total
 
     return kernel(dot_add)
+
+
+@cache
+def integer_rows() -> Any:
+    """Return the loop `(a, b, totals, facts)` of integer units, which adds rows of products to int64 totals."""
+
+    def integer_rows(a: Any, b: Any, totals: Any, u: Any) -> None:
+        for row in range(a.shape[0]):
+            total = i64(totals[row])
+            for start in range(0, a.shape[1], u.terms):
+                total = integer_step(a[row], b[row], i64(start), total, u)
+            totals[row] = total
+
+    return kernel(integer_rows)

@@ -1,26 +1,39 @@
-"""Every matrix unit, found by name: the rows of the tables of NVIDIA, AMD, x86 and Arm."""
+"""Every matrix unit, found by name: the rows of the tables of NVIDIA, AMD, x86 and Arm, of floats and of integers."""
 
 from __future__ import annotations
 
 import re
+from typing import Any, overload
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import unknown
 from fpsim.formats.named import AMBIGUOUS, find_by_name
-from fpsim.matrix_units import amd, arm, nvidia, x86
+from fpsim.matrix_units import amd, arm, integers, nvidia, x86
 from fpsim.matrix_units.chips import BETWEEN, CHIPS, find, names_of, resolve
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
+Unit = MatrixUnit | IntegerUnit
+
 USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are named for a chip alone
+# How others spell integers: "i8", "int8" and "uint8" are s8 and u8.
+SPELLED = re.compile(r"(?<![a-wyz0-9])(u?)i(?:nt)?(4|8|32)(?![0-9])")
 ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNITS, *x86.UNITS, *arm.UNITS)}
+INTEGER_ROWS: dict[str, IntegerUnit] = {row.name: row for row in integers.UNITS}
 
 
-def unit(name: str | MatrixUnit) -> MatrixUnit:
-    """Return the matrix unit of a name.
+@overload
+def unit(name: MatrixUnit) -> MatrixUnit: ...
+@overload
+def unit(name: IntegerUnit) -> IntegerUnit: ...
+@overload
+def unit(name: str) -> MatrixUnit | Any: ...  # type checkers cannot know which of the two a text names
+def unit(name: str | Unit) -> Unit:
+    """Return the matrix unit of a name: a MatrixUnit, or an IntegerUnit where it multiplies integers.
 
     Args:
-      name: `<arch>_<a>[x<b>]_<d>`, such as "hopper_e4m3_f32"; `fp.units()` lists them all. Any name of a chip may stand
-        for the architecture: "H100_e4m3_f32", "sm_90_e4m3_f32". A unit is returned as it is.
+      name: `<arch>_<a>[x<b>]_<d>`, such as "hopper_e4m3_f32" or "hopper_s8_s32"; `fp.units()` lists them all. Any name
+        of a chip may stand for the architecture: "H100_e4m3_f32", "sm_90_e4m3_f32". A unit is returned as it is.
 
     Raises:
       ValueError: no unit has that name; the message gives the nearest ones.
@@ -29,36 +42,67 @@ def unit(name: str | MatrixUnit) -> MatrixUnit:
       >>> import fpsim as fp
       >>> fp.unit("ampere_bf16_f32")
       MatrixUnit('ampere_bf16_f32': 8 products per step, cut at 24 fraction bits, rounded toward zero; hardware)
+      >>> fp.unit("cdna3_i8_i32")
+      IntegerUnit('cdna3_s8_s32': 32 products per step, exact, then wrapped modulo 2^32; inferred)
+    """
+    return any_unit("unit", name)
+
+
+def float_unit(name: str | MatrixUnit) -> MatrixUnit:
+    """Return the matrix unit of floats of a name, as `unit` does.
+
+    Raises:
+      ValueError: no unit has that name, or it multiplies integers.
     """
     return named_unit("unit", name)
 
 
-def named_unit(argument: str, name: str | MatrixUnit) -> MatrixUnit:
-    """Return the matrix unit of a name, as `unit` does, for an argument that error messages name.
+def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
+    """Return the matrix unit of floats of a name, as `unit` does, for an argument that error messages name.
+
+    Raises:
+      ValueError: no unit has that name, or it multiplies integers.
 
     Example:
       >>> from fpsim.matrix_units.catalogue import named_unit
       >>> named_unit("accumulate", "hopper_bf16_f31")  # doctest: +ELLIPSIS
       Traceback (most recent call last):
-      ValueError: accumulate must be one of the 155 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, ...
+      ValueError: accumulate must be one of the 238 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, ...
     """
-    if isinstance(name, MatrixUnit):
+    named = any_unit(argument, name)
+    if isinstance(named, IntegerUnit):
+        raise ValueError(
+            f"{argument} must be a matrix unit of floats here; got {named.name}, which multiplies integers. Integer "
+            "products are those of fp.matmul and fp.dot_add."
+        )
+    return named
+
+
+def any_unit(argument: str, name: str | Unit) -> Unit:
+    """Return the matrix unit of a name, of floats or of integers, for an argument that error messages name."""
+    if isinstance(name, (MatrixUnit, IntegerUnit)):
         return name
     key = name.lower().strip() if isinstance(name, str) else None
-    if key in ROWS:
-        return ROWS[key]
-    arch, operands = _arch_and_operands(key or "")
-    if f"{arch}_{operands}" in ROWS:
-        return ROWS[f"{arch}_{operands}"]
+    row = _row(key or "")
+    arch, operands = ("", "") if row else _arch_and_operands(key or "")
+    operands = SPELLED.sub(lambda match: f"{match[1] or 's'}{match[2]}", operands)
+    row = row or _row(f"{arch}_{operands}")
+    if row is not None:
+        return row
     meant = _meant(arch, operands) if arch else []
     chips = {} if not key or re.search(BETWEEN, key) else {
         spelling: units[0] for chip in CHIPS.values() for spelling in names_of(chip) if (units := _meant(chip.arch, ""))
     }  # fmt: skip
-    refusal = unknown(argument, name, list(ROWS), chips, listing="fp.units() or `fpsim units`", meant=meant)
+    refusal = unknown(argument, name, [*ROWS, *INTEGER_ROWS], chips, listing="fp.units() or `fpsim units`", meant=meant)
     fmt = find_by_name(key or "")
     if fmt is None:
         raise refusal
     raise ValueError(f"{refusal} Sums in a format are an accumulator's: pass fp.Sequential(fp.{fmt.name}).")
+
+
+def _row(name: str) -> Unit | None:
+    """Return the unit of exactly this name, or None."""
+    return ROWS.get(name) or INTEGER_ROWS.get(name)
 
 
 def _arch_and_operands(name: str) -> tuple[str, str]:
@@ -74,18 +118,21 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 def _meant(arch: str, operand: str) -> list[str]:
     """List the units to suggest for an architecture and the name of an operand, which may be empty or ambiguous."""
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
-    names = [f"{arch}_{element}_f32" for element in elements]
-    return [name for name in names if name in ROWS]
+    names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]
+    return [name for name in names if _row(name)]
 
 
 @renamed_arguments(arch="chip")
-def units(chip: str | None = None) -> tuple[MatrixUnit, ...]:
+def units(chip: str | None = None) -> tuple[MatrixUnit | Any, ...]:
     """List every matrix unit, or those of one chip, each with its source and evidence.
 
     Args:
       chip: a chip as it is sold, such as "H100", its architecture (volta, turing, ampere, ada, hopper, blackwell,
-        cdna1, cdna2 or cdna3), a compiler's target such as "sm_90", or a compute capability such as "9.0"; None for
-        all chips.
+        cdna1, cdna2, cdna3, x86 or arm), a compiler's target such as "sm_90", or a compute capability such as "9.0";
+        None for all chips.
+
+    Returns:
+      MatrixUnit rows, which multiply floats, and after them IntegerUnit rows, which multiply integers.
 
     Raises:
       ValueError: there is no such chip.
@@ -95,8 +142,21 @@ def units(chip: str | None = None) -> tuple[MatrixUnit, ...]:
       >>> import fpsim as fp
       >>> [unit.name for unit in fp.units("volta")]
       ['volta_f16_f32', 'volta_f16_f16']
+      >>> [unit.name for unit in fp.units("H100") if isinstance(unit, fp.IntegerUnit)][:4]
+      ['hopper_s8_s32', 'hopper_s8xu8_s32', 'hopper_u8xs8_s32', 'hopper_u8_s32']
       >>> sum(unit.evidence == "hardware" for unit in fp.units()) > 20
       True
     """
+    return (*float_units(chip), *integer_units(chip))
+
+
+def float_units(chip: str | None = None) -> tuple[MatrixUnit, ...]:
+    """List every matrix unit that multiplies floats, or those of one chip; `units` lists those of integers too."""
     arch = None if chip is None else resolve(chip).chip.arch
     return tuple(row for row in ROWS.values() if arch in (None, row.arch))
+
+
+def integer_units(chip: str | None = None) -> tuple[IntegerUnit, ...]:
+    """List every matrix unit that multiplies integers, or those of one chip."""
+    arch = None if chip is None else resolve(chip).chip.arch
+    return tuple(row for row in INTEGER_ROWS.values() if arch in (None, row.arch))

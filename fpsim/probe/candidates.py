@@ -16,7 +16,7 @@ from fpsim.casts.cast import encode
 from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32, Format
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.probe.operands import ProbedOperand
 from fpsim.probe.order import Branch, Order, joined

@@ -8,7 +8,7 @@ from typing import Any
 
 from fpsim.errors import shown
 from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.candidates import AdderCandidate
 from fpsim.probe.integers.model import KIND as INTEGER_KIND

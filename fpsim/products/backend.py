@@ -8,6 +8,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import Format
+from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.kernels.fma import fma
 from fpsim.schedules.plan import Span
@@ -55,6 +56,13 @@ class Backend(FloatOperations, Protocol):
     def scaled(self, x: Any, name: str) -> Any | None:
         """Return a Scaled operand with its codes on this backend and all else on the CPU; None for other operands."""
 
+    def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
+        """Return an operand of a unit of integers as an array of its element's dtype.
+
+        Raises:
+          ValueError, TypeError: other integers or none, or no array where this backend has its arrays.
+        """
+
     def floats(self, x: Any, name: str) -> Array:
         """Return scales or a bias as an array of the CPU."""
 
@@ -99,6 +107,25 @@ class Backend(FloatOperations, Protocol):
 
     def add_product(self, total: Matrix, product: Any) -> None:
         """Add a product by a matrix unit to `total`, which holds the values that its sums start at."""
+
+    def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Any:
+        """Return a new matrix of the integers that sums start at, copies of c, or zeros for None.
+
+        Raises:
+          ValueError, TypeError: another shape, or no integers of the unit's result.
+        """
+
+    def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
+        """Add a product by a unit of integers to `total`, which holds the integers that its sums start at."""
+
+    def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
+        """Take the zero points of two operands of integers off the sums of their products, modulo 2^32."""
+
+    def floats_of_integers(self, total: Any, signed: bool) -> Matrix:
+        """Return integers, signed or not, as float32, rounded to nearest even."""
+
+    def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
+        """Fill `target` with integers as they are, or with floats rounded to nearest even and saturated; NaN is 0."""
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
         """Return a product's sums over the span `terms` of K, as a schedule without matrix units adds them."""

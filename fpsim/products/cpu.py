@@ -11,10 +11,14 @@ from fpsim.arithmetic.operands import read_operand
 from fpsim.arrays import Array, as_array, format_of, is_torch, output, words
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import DTYPES, FP16, FP32, FP64, Format
+from fpsim.instructions.integer_operands import integer_operand
 from fpsim.instructions.operands import block_scales, operand, refuse_overlap, takes_scales
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.add_product import add_product
 from fpsim.products.backend import NumpyOperations, Shape, output_overflow
+from fpsim.products.integers.product import add_integer_product
+from fpsim.products.integers.zero_points import take_zero_points
 from fpsim.products.kernels.panel import canonical_nan
 from fpsim.products.lane_product import lane_product
 from fpsim.products.unit_product import NO_SCALES, UnitProduct
@@ -30,6 +34,8 @@ class Cpu(NumpyOperations):
     """The CPU, on NumPy arrays."""
 
     operand = staticmethod(operand)
+    integers = staticmethod(integer_operand)
+    add_integers = staticmethod(add_integer_product)
     product = UnitProduct
     add_product = staticmethod(add_product)
 
@@ -91,6 +97,30 @@ class Cpu(NumpyOperations):
     def rounded(self, x: Array, fmt: Format) -> Array:
         """Implement `Backend.rounded`."""
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
+
+    def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Array:
+        """Implement `Backend.integer_start`."""
+        if c is None:
+            return np.zeros(shape, unit.d.dtype)
+        start = integer_operand(c, unit.d, unit, "c")
+        if start.shape != shape:
+            raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
+        return np.array(start, order="C")
+
+    def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
+        """Implement `Backend.take_zero_points`."""
+        take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
+
+    def floats_of_integers(self, total: Array, signed: bool) -> Array:
+        """Implement `Backend.floats_of_integers`."""
+        return total.astype(np.float32)
+
+    def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
+        """Implement `Backend.deliver_integers`."""
+        if floats:
+            ends = np.iinfo(dtype)  # float64 has all integers of 32 bits
+            total = np.clip(np.nan_to_num(np.rint(total), nan=0.0).astype(np.float64), ends.min, ends.max)
+        target[...] = total
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
         """Implement `Backend.lane_product`."""

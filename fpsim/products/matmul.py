@@ -9,7 +9,9 @@ import numpy.typing as npt
 from fpsim.arithmetic.operands import Formats
 from fpsim.deprecation import warn_renamed
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.integer_format import IntegerFormat
 from fpsim.lazy import deferred
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import Schedule
@@ -26,7 +28,7 @@ def matmul(
     b: npt.ArrayLike | Scaled,
     c: npt.ArrayLike | None = None,
     *,
-    accumulate: str | MatrixUnit | Accumulator | None = None,
+    accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
     schedule: Schedule | None = None,
     promote: int | None = None,
     scale_a: npt.ArrayLike | None = None,
@@ -35,7 +37,7 @@ def matmul(
     bias: npt.ArrayLike | None = None,
     alpha: float | None = None,
     beta: float | None = None,
-    out_fmt: FormatLike | None = None,
+    out_fmt: FormatLike | IntegerFormat | None = None,
     strict: bool = True,
     fmt: Formats = None,
     out: npt.NDArray[Any] | None = None,
@@ -128,7 +130,7 @@ def _is_stack(x: Any) -> bool:
     return depth + len(getattr(x, "shape", ())) > 2 or (depth == 2 and isinstance(x, (list, tuple)))
 
 
-def renamed_out_fmt(out_fmt: FormatLike | None, out_format: FormatLike) -> FormatLike:
+def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: FormatLike) -> FormatLike:
     """Return what was passed as `out_format`, with the warning that this argument of matmul is called `out_fmt`.
 
     Raises:

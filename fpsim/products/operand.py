@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,10 @@ import numpy.typing as npt
 from fpsim.arrays import Array
 from fpsim.formats.named import FP64
 from fpsim.instructions.operands import refuse_axes
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.backend import Backend
+from fpsim.products.unit_product import Factors
 from fpsim.scaling.tiling import tile_sizes
 
 BLOCK = 128  # terms, rows or columns that share a scale where scales come as an array (docs/schedules.md)
@@ -81,10 +83,10 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
         return UnitOperand(OperandShape(name, codes.shape), codes)
     if unit.scale is not None:
         return UnitOperand(OperandShape(name, codes.shape), codes, scales)
-    return _with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
+    return with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
 
 
-def _with_factors(codes: Any, name: str, unit: MatrixUnit, scales: Array, blocks: bool) -> UnitOperand:
+def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: Array, blocks: bool) -> UnitOperand:
     """Return an operand with an array of decode scales, whose shape says what shares a scale."""
     _refuse_doubles(unit, name)
     factors = _float_scales(scales, name, unit)
@@ -113,7 +115,7 @@ def _with_factors(codes: Any, name: str, unit: MatrixUnit, scales: Array, blocks
     return UnitOperand(OperandShape(name, codes.shape, tile, along_k, grid.size), codes, None, grid)
 
 
-def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
+def _float_scales(array: Array, name: str, unit: MatrixUnit | IntegerUnit) -> Array:
     """Return decode scales as float32.
 
     Raises:
@@ -133,7 +135,7 @@ def _float_scales(array: Array, name: str, unit: MatrixUnit) -> Array:
     return narrow
 
 
-def _refuse_doubles(unit: MatrixUnit, name: str) -> None:
+def _refuse_doubles(unit: MatrixUnit | IntegerUnit, name: str) -> None:
     """Raise a ValueError for scales of a unit whose sums are float64."""
     if unit.d.fmt == FP64:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
@@ -151,7 +153,7 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     rows, columns = tile_sizes(shape, x.scaling.block)
     codes = x.codes if x.codes.dtype == element.dtype else x.codes.astype(element.dtype)
     if unit.scale is None:
-        block = _block_along_k(x.scaling.block, name)
+        block = block_along_k(x.scaling.block, name)
         factors = x.scales if x.scales.size else None  # nothing to scale
         count = None if factors is None else factors.size
         facts = OperandShape(name, shape, (rows, columns), None if block == -1 else block, count)
@@ -170,8 +172,38 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     return UnitOperand(facts, codes, x.scale_codes, tensor_scale=x.tensor_scale)
 
 
-def _block_along_k(block: tuple[int, ...], name: str) -> int:
+def block_along_k(block: tuple[int, ...], name: str) -> int:
     """Return the length of a Scaling's block along K, the axis that is summed; -1 for all of K."""
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]
     return columns if name == "a" else rows
+
+
+class WithFactors(Protocol):
+    """An operand with scale factors."""
+
+    @property
+    def facts(self) -> OperandShape:
+        """The shape of the operand and of the tiles that share a factor."""
+
+    @property
+    def factors(self) -> Array | None:
+        """Float32 decode scales per tile; None without."""
+
+
+def scale_factors(
+    left: WithFactors, right: WithFactors, shape: tuple[int, int], starts: Array, mode: int
+) -> Factors:  # fmt: skip
+    """Return the factors of partial sums that begin at the terms `starts` of K, 1 for none.
+
+    mode: see kernels/promotion.py.
+    """
+    (m, n), one = shape, np.float32(1)
+    rows, columns = np.arange(m), np.arange(n)
+    of_rows = np.full((m, starts.size), one) if left.factors is None else (
+        left.factors[rows[:, None] // left.facts.tile[0], starts // left.facts.tile[1]]
+    )  # fmt: skip
+    of_columns = np.full((starts.size, n), one) if right.factors is None else (
+        right.factors[starts[:, None] // right.facts.tile[0], columns // right.facts.tile[1]]
+    )  # fmt: skip
+    return Factors(np.ascontiguousarray(of_rows), np.ascontiguousarray(of_columns), mode)

@@ -11,9 +11,11 @@ from fpsim.errors import require_kind, shown
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
-from fpsim.matrix_units.catalogue import named_unit
+from fpsim.matrix_units.catalogue import any_unit
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.products.backend import Backend
+from fpsim.products.integers.matmul import integer_matmul
 from fpsim.products.matmul_plan import plan_matmul
 from fpsim.products.operand import read_operand
 from fpsim.products.request import Request, no_accumulate, refuse_conflicts, refuse_unit_options
@@ -29,17 +31,19 @@ def multiplied(
 ) -> Any:
     """Return the product of `fpsim.matmul` on a backend."""
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
-    if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
+    if not isinstance(accumulate, (str, MatrixUnit, IntegerUnit, Accumulator)):
         raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
     if request.schedule is not None and isinstance(accumulate, FusedMultiplyAdd) and accumulate == FP32_CHAIN:
         accumulate, fmt = _fused_chain(a, b, fmt, backend), None
     if isinstance(accumulate, Accumulator):
         refuse_unit_options(request)
         return _by_accumulator(a, b, c, accumulate, fmt, out, backend)
-    unit = named_unit("accumulate", accumulate)
+    unit = any_unit("accumulate", accumulate)
     if fmt is not None:
         raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
     with ieee_arithmetic():
+        if isinstance(unit, IntegerUnit):
+            return integer_matmul(a, b, c, unit, request, out, backend)
         return _by_unit(a, b, c, unit, request, out, backend)
 
 

@@ -14,6 +14,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES, NAMED, Format, find_by_name
 from fpsim.formats.named import format as find_format
 from fpsim.lazy import deferred
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.request import no_accumulate
 from fpsim.sums.accumulators import Accumulator
@@ -83,7 +84,7 @@ def sum(
 
 
 def dot(
-    a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | str | None = None,
+    a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | IntegerUnit | str | None = None,
     fmt: Formats = None,
 ) -> Any:  # fmt: skip
     """Return the dot products along the last axis, as an accumulator or a matrix unit adds them.
@@ -112,7 +113,7 @@ def dot(
       >>> [float(fp.dot(x, y, accumulate=how)) for how in (fp.Sequential("fp16"), fp.FusedMultiplyAdd("fp16"))]
       [0.0, 9.5367431640625e-07]
     """
-    if isinstance(accumulate, (MatrixUnit, str)):
+    if isinstance(accumulate, (MatrixUnit, IntegerUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator):
         raise no_accumulate(accumulate, {"a": a, "b": b})
@@ -152,19 +153,23 @@ def check_terms(a: Any, b: Any) -> None:
         raise ValueError(f"a dot product needs operands (..., K) with the same K; got {a.shape} and {b.shape}.")
 
 
-def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | str, fmt: Formats) -> Any:
+def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerUnit | str, fmt: Formats) -> Any:
     """Return the dot products by a chain of matrix instructions."""
     from fpsim.instructions.dot_add import dot_add
+    from fpsim.instructions.integer_operands import integer_operand
     from fpsim.instructions.operands import operand
-    from fpsim.matrix_units.catalogue import named_unit
+    from fpsim.matrix_units.catalogue import any_unit
 
-    unit = named_unit("accumulate", unit)
+    unit = any_unit("accumulate", unit)
     if fmt is not None:
         raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
-    left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
+    if isinstance(unit, IntegerUnit):
+        left, right = integer_operand(a, unit.a, unit, "a"), integer_operand(b, unit.b, unit, "b")
+    else:
+        left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     check_terms(left, right)
     shape = broadcast_shape("dot", (left.shape, right.shape))
     left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
     count = int(np.prod(shape[:-1], dtype=np.int64))
-    codes = dot_add(left.reshape(count, shape[-1]), right.reshape(count, shape[-1]), None, unit)
-    return _as_result(codes.reshape(shape[:-1]), unit.d.carrier)
+    sums = dot_add(left.reshape(count, shape[-1]), right.reshape(count, shape[-1]), None, unit).reshape(shape[:-1])
+    return sums[()] if isinstance(unit, IntegerUnit) else _as_result(sums, unit.d.carrier)

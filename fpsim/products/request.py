@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from fpsim.arrays import format_of
 from fpsim.errors import shown
-from fpsim.formats.cast_options import FormatLike
-from fpsim.matrix_units.catalogue import ROWS, USUAL
+from fpsim.matrix_units.catalogue import INTEGER_ROWS, ROWS, USUAL
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.written import no_schedule
@@ -26,7 +26,7 @@ class Request(NamedTuple):
     bias: Any = None
     alpha: float | None = None
     beta: float | None = None
-    out_fmt: FormatLike | None = None
+    out_fmt: Any = None  # a float format by name, dtype or object; for units of integers one of theirs too
     strict: bool = True
 
 
@@ -61,7 +61,7 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
       accumulate must be a matrix unit, its name, or an accumulator; got None. Pass accumulate='hopper_f16_f32', 'ampere_f16_f32' or fp.Sequential(fp.FP32), for instance.
     """  # noqa: E501
     for name, value in operands.items():
-        if isinstance(value, (MatrixUnit, Accumulator)) or (isinstance(value, str) and value.lower() in ROWS):
+        if isinstance(value, (MatrixUnit, IntegerUnit, Accumulator)) or _is_name(value):
             return TypeError(
                 f"accumulate must be passed by its name; got {shown(value)} as {name}. Pass accumulate={shown(value)}."
             )
@@ -70,6 +70,11 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
         f"accumulate must be a matrix unit, its name, or an accumulator; got {shown(got)}. Pass accumulate="
         f"{', '.join(units)} or fp.Sequential(fp.FP32), for instance."
     )
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether a value is the name of a unit."""
+    return isinstance(value, str) and value.lower() in {*ROWS, *INTEGER_ROWS}
 
 
 def _fitting(a: Any) -> list[str]:

@@ -12,7 +12,7 @@ from fpsim.formats.named import FP64
 from fpsim.products.backend import Backend, Matrix
 from fpsim.products.epilogue import ONE, Finish, finished
 from fpsim.products.matmul_plan import MODES, MatmulPlan
-from fpsim.products.operand import UnitOperand
+from fpsim.products.operand import UnitOperand, scale_factors
 from fpsim.products.request import Request
 from fpsim.products.slices import ProductSums, add_slice, merged
 from fpsim.products.unit_product import ADD, Factors
@@ -46,15 +46,7 @@ class MatmulCall(NamedTuple):
 
     def all_factors(self, starts: Array, mode: int) -> Factors:
         """Return the factors of partial sums that begin at `starts`, 1 for none; mode: see kernels/promotion.py."""
-        (m, n), one = self.plan.shape, np.float32(1)
-        left, right, rows, columns = self.left, self.right, np.arange(m), np.arange(n)
-        of_rows = np.full((m, starts.size), one) if left.factors is None else (
-            left.factors[rows[:, None] // left.facts.tile[0], starts // left.facts.tile[1]]
-        )  # fmt: skip
-        of_columns = np.full((starts.size, n), one) if right.factors is None else (
-            right.factors[starts[:, None] // right.facts.tile[0], columns // right.facts.tile[1]]
-        )  # fmt: skip
-        return Factors(np.ascontiguousarray(of_rows), np.ascontiguousarray(of_columns), mode)
+        return scale_factors(self.left, self.right, self.plan.shape, starts, mode)
 
 
 def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | None = None) -> Matrix:
@@ -78,7 +70,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     schedule, slices = plan.schedule, plan.along_k.slices
     sums = ProductSums(schedule, plan.along_k, product, backend, call.factors_at, plan.fmt)
     single = isinstance(schedule.sums, Chain) and len(slices) == 1
-    if request.beta is not None and _number(request.beta, "beta") == 0:
+    if request.beta is not None and float32_number(request.beta, "beta") == 0:
         c = None  # it need not be valid then, and is not read (cuBLAS manual, 2.7.1; CUTLASS, is_source_needed)
     belongs_to_sum = c is not None and request.beta is None and not schedule.epilogue.adds_c
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
@@ -139,14 +131,14 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
     scale_a = scale_b = None
     if plan.scales_sums:
         scale_a, scale_b, _ = call.all_factors(np.zeros(1, np.int64), ADD)
-    bias = None if request.bias is None else _bias(backend.floats(request.bias, "bias"), plan.shape)
+    bias = None if request.bias is None else bias_of(backend.floats(request.bias, "bias"), plan.shape)
     source = None if c is None else backend.source(c, plan.unit, plan.shape)
-    alpha, beta = _number(request.alpha, "alpha"), _number(request.beta, "beta")
+    alpha, beta = float32_number(request.alpha, "alpha"), float32_number(request.beta, "beta")
     order = plan.scale_order if plan.scales_sums else "product"
     return Finish(scale_a, scale_b, order, alpha, bias, source, beta, plan.fmt)
 
 
-def _bias(array: Array, shape: tuple[int, int]) -> Array:
+def bias_of(array: Array, shape: tuple[int, int]) -> Array:
     """Return the bias, one value per column, as float32.
 
     Raises:
@@ -160,7 +152,7 @@ def _bias(array: Array, shape: tuple[int, int]) -> Array:
     return array.astype(np.float32)
 
 
-def _number(value: float | None, name: str) -> np.float32:
+def float32_number(value: float | None, name: str) -> np.float32:
     """Return alpha or beta as float32, 1 for None.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fpsim.errors import require_word
 from fpsim.formats.as_json import format_fields, format_from
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.cast_text import spec_text
 from fpsim.recipes.linear_recipe import LinearRecipe, key_of

@@ -18,7 +18,7 @@ from fpsim.gpu.lab.lab import Lab, unit_name
 from fpsim.gpu.lab.model import Words
 from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 from fpsim.lazy import public
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.products.matmul import matmul
 from fpsim.schedules import Schedule
 from fpsim.testing.operands import product_operands

@@ -17,8 +17,9 @@ from fpsim.gpu.lab.lab import Lab
 from fpsim.gpu.lab.model import Words
 from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 from fpsim.lazy import public
-from fpsim.matrix_units.catalogue import unit as find_unit
-from fpsim.matrix_units.catalogue import units as catalogue
+from fpsim.matrix_units.catalogue import float_unit as find_unit
+from fpsim.matrix_units.catalogue import float_units as catalogue
+from fpsim.matrix_units.catalogue import integer_units
 from fpsim.scaling.recipes import ROWS
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
@@ -74,6 +75,14 @@ def sums(lab: Lab) -> Iterator[Check]:
         c = as_words(public().encode(start, unit.d.carrier))
         yield Check("sums", f"fp.gpu.dot_add {unit.name}", f"{rows} steps of random codes",
                     partial(_twin, lab, "dot_add", (*operands, c), unit=unit))  # fmt: skip
+    for integers in integer_units():
+        rows = 64 if lab.small else 4096
+        numbers = [
+            rng.integers(x.lowest, x.highest, shape, x.dtype, endpoint=True)
+            for x, shape in ((integers.a, (rows, 40)), (integers.b, (rows, 40)), (integers.d, rows))
+        ]
+        yield Check("sums", f"fp.gpu.dot_add {integers.name}", f"{rows} rows of 40 random integers",
+                    partial(_twin, lab, "dot_add", tuple(numbers), unit=integers))  # fmt: skip
 
 
 def functions(lab: Lab) -> Iterator[Check]:

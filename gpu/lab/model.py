@@ -14,7 +14,7 @@ from fpsim import schedules
 from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.products.matmul import matmul
 from fpsim.schedules import Schedule
 

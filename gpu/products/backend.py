@@ -17,7 +17,7 @@ from fpsim.gpu.device.copies import apart, refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.device.transfer import host_array
-from fpsim.gpu.products.float_matrix import FloatMatrices
+from fpsim.gpu.products.integer_matrix import IntegerMatrices
 from fpsim.gpu.products.lane_product import lane_product
 from fpsim.gpu.products.operands import block_scales, on_host, operand
 from fpsim.gpu.products.unit_product import GpuProduct, add_product
@@ -41,6 +41,7 @@ class ScaledOperand(NamedTuple):
     scaling: Scaling
     scale_codes: Any
     tensor_scale: np.float32 | None
+    zero_points: npt.NDArray[Any] | None = None
 
 
 def codes_of(x: Any, name: str) -> GpuArray:
@@ -54,7 +55,7 @@ def codes_of(x: Any, name: str) -> GpuArray:
     return gpu_array(x.codes if isinstance(x, Scaled) else x, name)
 
 
-class Gpu(FloatMatrices):
+class Gpu(IntegerMatrices):
     """The GPU as a backend of matrix products, on words of float32 (float64 for units that add in it).
 
     Results are arrays of the library of `owner`, and are made on its stream.
@@ -83,7 +84,8 @@ class Gpu(FloatMatrices):
         if codes is None:
             return None
         tensor = None if x.tensor_scale is None else np.float32(host_array(x.tensor_scale).reshape(-1)[0])
-        return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor)
+        points = None if x.zero_points is None else host_array(x.zero_points)
+        return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
         """Implement `Backend.product`."""

@@ -8,13 +8,17 @@ import numpy as np
 
 from fpsim.arithmetic.operands import Formats
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.integer_format import IntegerFormat
 from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.backend import Gpu, codes_of
+from fpsim.gpu.products.integer_matrix import IntegerMatrices, add_integer_products, integers_on_gpu
 from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.unit_product import GpuProduct, run_specification
+from fpsim.instructions.integer_operands import refuse_scales
 from fpsim.instructions.operands import block_count
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import any_unit
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import renamed_out_fmt
 from fpsim.products.pipeline import multiplied
@@ -23,7 +27,9 @@ from fpsim.schedules.schedule import Schedule
 from fpsim.sums.accumulators import Accumulator
 
 
-def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = None, scale_b: Any = None) -> Any:
+def dot_add(
+    a: Any, b: Any, c: Any, unit: str | MatrixUnit | IntegerUnit, *, scale_a: Any = None, scale_b: Any = None
+) -> Any:
     """Return c + sum of a[n, k] * b[n, k] for every row n, as a matrix unit computes it: the bits of `fpsim.dot_add`.
 
     Args:
@@ -48,7 +54,9 @@ def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = No
       ...     x = torch.full((1, 32), 0x38, dtype=torch.uint8).cuda()
       ...     print(fp.gpu.dot_add(x, x, None, "hopper_e4m3_f32"))
     """
-    unit = find_unit(unit)
+    unit = any_unit("unit", unit)
+    if isinstance(unit, IntegerUnit):
+        return _integer_dot_add(a, b, c, unit, scale_a, scale_b)
     left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     if left.shape != right.shape or len(left.shape) != 2:
         raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
@@ -67,11 +75,31 @@ def dot_add(a: Any, b: Any, c: Any, unit: str | MatrixUnit, *, scale_a: Any = No
     return result
 
 
+def _integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Any:
+    """Return the results of one instruction of an integer unit per row, as an array of a's kind."""
+    refuse_scales(unit, scale_a, scale_b)
+    left, right = integers_on_gpu(a, unit.a, unit, "a"), integers_on_gpu(b, unit.b, unit, "b")
+    if left.shape != right.shape or len(left.shape) != 2:
+        raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
+    start = None if c is None else integers_on_gpu(c, unit.d, unit, "c")
+    rows = left.shape[0]
+    if start is not None and start.shape != (rows,):
+        raise ValueError(f"c must have the shape {(rows,)} of the rows of a; got {start.shape}.")
+    result, out = result_like(left, (rows,), unit.d.dtype)
+    backend = IntegerMatrices(left.like)
+    if start is None:
+        backend.filled((rows, 1), np.uint32(0), out.reshape(rows, 1))
+    else:
+        backend.copied(start.words.reshape(rows, 1), out.reshape(rows, 1))
+    add_integer_products(left.matrix, right.matrix, out, unit, left.like, paired=True)
+    return result
+
+
 def matmul(
-    a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit | Accumulator | None = None,
+    a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
     schedule: Schedule | None = None, promote: int | None = None, scale_a: Any = None, scale_b: Any = None,
     scale_order: str | None = None, bias: Any = None, alpha: float | None = None, beta: float | None = None,
-    out_fmt: FormatLike | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
+    out_fmt: FormatLike | IntegerFormat | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
     out_format: FormatLike | None = None,
 ) -> Any:  # fmt: skip
     """Return c + a @ b on the GPU by a matrix unit, a library or an accumulator: the bits of `fpsim.matmul`.

@@ -19,7 +19,7 @@ from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.unit_product import GpuProduct, run_specification, taken
 from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.reduce import check_terms, checked_axis, no_accumulator
 from fpsim.products.request import no_accumulate

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.formats.policies import OVERFLOWS
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.scaling.recipes import ROWS
 from tests.arithmetic.checks import check, subnormals_of
 from tests.instructions.test_dot_add import check as check_rows
@@ -109,7 +110,7 @@ def scaled_cast(rng: Rng) -> int:
 
 def instruction(rng: Rng) -> int:
     """dot_add by any unit."""
-    unit = one_of(rng, list(fp.units()))
+    unit = one_of(rng, list(float_units()))
     terms = (unit.block or 1) * int(rng.integers(1, 2 * unit.terms // (unit.block or 1) + 1))
     check_rows(random_rows(unit, one_of(rng, KINDS), 3, terms, int(rng.integers(1 << 30))), unit)
     return 1
@@ -138,7 +139,7 @@ def accumulated(rng: Rng) -> int:
 
 def chained(rng: Rng) -> int:
     """matmul by a unit is a chain of instructions for each element."""
-    unit = one_of(rng, [unit for unit in fp.units() if not unit.scale])
+    unit = one_of(rng, [unit for unit in float_units() if not unit.scale])
     m, n, k = (int(size) for size in rng.integers(1, (4, 4, 3 * unit.terms + 1)))
     kind = one_of(rng, KINDS)
     rows, columns = (random_rows(unit, kind, count, k, int(rng.integers(1 << 30))) for count in (m, n))

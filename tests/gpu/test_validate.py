@@ -20,6 +20,7 @@ from fpsim.gpu.lab.lab import Lab, about_of, laboratory, sets_for, unit_name
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict
 from fpsim.gpu.lab.recording import replay
 from fpsim.gpu.lab.report import ValidationReport, difference
+from fpsim.matrix_units.catalogue import float_units, integer_units
 from tests.gpu.fake_hardware import FakeGpu
 
 Words = npt.NDArray[Any]
@@ -212,7 +213,8 @@ def test_scaling_sums_and_functions_are_compared_with_the_cpu() -> None:
     report = validate(parts=parts, hardware=FakeGpu(), small=True, minutes=5)
     assert report.all_equal, str(report)
     words = {row.what for row in report.rows}
-    assert {f"fp.gpu.dot_add {unit.name}" for unit in fp.units() if unit.scale is None} <= words
+    assert {f"fp.gpu.dot_add {unit.name}" for unit in float_units() if unit.scale is None} <= words
+    assert {f"fp.gpu.dot_add {unit.name}" for unit in integer_units()} <= words
     assert {f"fp.gpu.decode {fp.format(name)}" for name in fp.formats.names() if fp.format(name).bits <= 16} <= words
     for part in parts:
         planted = run_part(part, Lab(FakeGpu(plant=last_bit), small=True), time.monotonic() + 60)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
@@ -209,7 +210,7 @@ def all_kinds(unit: MatrixUnit, steps: int, rows: int) -> Rows:
 # ---- the comparison
 
 PEERS = distinct([*plain_nvidia(), *scaled_nvidia(), *matrix_fma()])
-CHAINS = [unit for unit in fp.units() if unit.a.name in ("f32", "f64")]
+CHAINS = [unit for unit in float_units() if unit.a.name in ("f32", "f64")]
 
 
 @in_turn("peer", PEERS)
@@ -225,11 +226,11 @@ def test_an_instruction_gives_the_bits_of_the_simulator(peer: Peer, count: int) 
 
 
 def test_every_unit_but_those_of_other_sources_has_an_instruction() -> None:
-    ours = {unit.name for unit in fp.units()}
+    ours = {unit.name for unit in float_units()}
     chains = {unit.name for unit in CHAINS}
-    emulated = {unit.name for unit in fp.units() if unit.rule is Rule.TWO_PASSES}
+    emulated = {unit.name for unit in float_units() if unit.rule is Rule.TWO_PASSES}
     processors = {
-        unit.name for arch in ("x86", "arm") for unit in fp.units(arch)
+        unit.name for arch in ("x86", "arm") for unit in float_units(arch)
     }  # tests/instructions/test_processors.py
     assert {peer.unit.name for peer in PEERS} == ours - chains - emulated - processors
 

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.testing import assert_bits_equal
 from tests.oracles.matrix_units import Rows, dot_add_rows
 
 Array = npt.NDArray[Any]
 
-UNITS = (*fp.units("x86"), *fp.units("arm"))
+UNITS = (*float_units("x86"), *float_units("arm"))
 every_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 BF16, TDP = fp.unit("x86_avx512_bf16_f32"), fp.unit("x86_amx_bf16_f32")
 NAN = 0xFFC00000  # what an invalid operation gives; the instructions keep the payload of a NaN that comes in
@@ -130,7 +131,7 @@ def test_the_probe_names_a_unit_and_says_how_it_adds(unit: MatrixUnit) -> None:
 SHAPES = [(1, 1, 33), (5, 3, 64), (17, 9, 200)]
 
 
-@pytest.mark.parametrize("unit", fp.units("x86"), ids=lambda unit: unit.name)  # Arm's go by the specification
+@pytest.mark.parametrize("unit", float_units("x86"), ids=lambda unit: unit.name)  # Arm's go by the specification
 def test_check_kernel_holds_a_kernel_to_a_unit(unit: MatrixUnit) -> None:
     fmt = unit.a.fmt
 

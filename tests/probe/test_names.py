@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 import fpsim as fp
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.probe.model import Model
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.trees.tree import unit_of
 from tests.kit.sweeps import case, sweep
 
-UNITS = fp.units()
+UNITS = float_units()
 # one of every rule and format of the result, of wide and of narrow operands
 SOME_UNITS = tuple({(unit.rule, unit.d.name, unit.a.fmt.bits > 8): unit for unit in UNITS}.values())
 ROWS = fp.schedules.ROWS

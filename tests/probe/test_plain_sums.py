@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.probe.candidates import AdderCandidate, may_have, order_of
 from fpsim.probe.order import Order
 from fpsim.probe.plain_sums import order_in_words
@@ -76,7 +77,7 @@ def test_orders_in_words(nested: Any, words: str | None) -> None:
 
 def test_no_name_is_left_out_for_what_its_first_addition_takes() -> None:
     told = 0
-    trees = [tree(unit, 72) for unit in fp.units()]
+    trees = [tree(unit, 72) for unit in float_units()]
     trees += [tree(row, 300) for row in fp.schedules.ROWS]
     trees += [AdderCandidate(how("fp32"), None, fp.FP32).tree(30, 1) for how in (fp.Sequential, fp.Pairwise, fp.Exact)]
     orders = [order_of(each) for each in trees]

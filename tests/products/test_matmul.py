@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fpsim as fp
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.kernels.fused_product import DECODED_BYTES
 from fpsim.testing import assert_bits_equal
@@ -31,7 +32,7 @@ from tests.products.checks import (
     with_scales,
 )
 
-every_unit = in_turn("unit", fp.units())
+every_unit = in_turn("unit", float_units())
 
 
 every_kernel = in_turn("unit", KERNELS)
@@ -58,7 +59,7 @@ IN_TURN = [(kind, BOTH_WAYS[i % 2]) for i, kind in enumerate(KINDS)]
 @every_unit
 @sweep("whole", False, True)
 def test_a_product_is_a_chain_of_dot_add(unit: MatrixUnit, whole: bool) -> None:
-    few = IN_TURN if unit in KERNELS else IN_TURN[fp.units().index(unit) % 3 :: 3]  # others run on the same loops
+    few = IN_TURN if unit in KERNELS else IN_TURN[float_units().index(unit) % 3 :: 3]  # others run on the same loops
     for kind, (m, n) in itertools.product(KINDS, BOTH_WAYS) if whole else few:
         check(random_product(unit, kind, (m, lengths(unit)[-1], n)), unit)
 
@@ -107,7 +108,7 @@ def test_a_product_of_very_many_terms_goes_on_where_its_first_half_stopped(name:
 @st.composite
 def any_product(draw: st.DrawFn) -> tuple[Product, MatrixUnit]:
     """Draw a small product of any codes for any unit."""
-    unit = draw(st.sampled_from(fp.units()))
+    unit = draw(st.sampled_from(float_units()))
     m, n = draw(st.sampled_from([(1, 1), (2, 3), (3, 2)]))
     k = draw(st.integers(1, 2 if unit.block else unit.terms + 1)) * (unit.block or 1)
     return anything(unit, (m, k, n), lambda count: draw(st.binary(min_size=count, max_size=count))), unit

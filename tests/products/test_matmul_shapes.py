@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
@@ -29,7 +30,7 @@ from tests.products.checks import (
 f32 = np.float32
 
 
-every_unit = in_turn("unit", fp.units())
+every_unit = in_turn("unit", float_units())
 
 
 every_kernel = in_turn("unit", KERNELS)
@@ -113,7 +114,7 @@ def exchanged(unit: MatrixUnit) -> MatrixUnit:
     """Return the unit whose a is this one's b."""
     return next(
         other
-        for other in fp.units(unit.arch)
+        for other in float_units(unit.arch)
         if (other.a, other.b, other.d) == (unit.b, unit.a, unit.d)
         and (other.rule, other.scale, other.block) == (unit.rule, unit.scale, unit.block)
     )

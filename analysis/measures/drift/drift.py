@@ -21,7 +21,7 @@ from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot

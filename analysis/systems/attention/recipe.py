@@ -11,7 +11,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import element_format
 from fpsim.formats.named import FP64, Format
 from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaling import Scaling
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd

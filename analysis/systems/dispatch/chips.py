@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.display.optional import frame
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.chips import CHIPS, WITHOUT_UNITS, Chip, resolve, sold_as
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 

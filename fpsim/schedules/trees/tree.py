@@ -10,8 +10,8 @@ from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer, require_integer, require_kind, shown
 from fpsim.formats.named import FP32, Format, find_by_name
 from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.catalogue import named_unit
-from fpsim.matrix_units.catalogue import unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span, plan_of
 from fpsim.schedules.schedule import Lanes, Schedule

@@ -15,7 +15,7 @@ from fpsim.casts.cast import encode
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, FP64, NAMED, Format
 from fpsim.formats.policies import OVERFLOWS, Outcome, overflow_outcome
 from fpsim.formats.rounding import NAMES
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.testing.boundary_points import points
 from fpsim.testing.conformance.kinds import OPERATIONS, computed, matrix_fields, unit_fields

@@ -16,7 +16,7 @@ from fpsim.errors import unknown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.instructions.dot_add import dot_add
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.scaling import recipes

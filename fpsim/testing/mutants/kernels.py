@@ -16,7 +16,7 @@ from fpsim.deprecation import warn_renamed
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP16, FP32
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.probe.model import Model
 from fpsim.products.matmul import matmul
 from fpsim.schedules.libraries.cublas import cublas

@@ -11,8 +11,8 @@ from typing import Any
 
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32
-from fpsim.matrix_units.catalogue import unit as find_unit
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import float_unit as find_unit
+from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.model import Model
 from fpsim.schedules.catalogue import ROWS

@@ -15,7 +15,7 @@ from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import DTYPES, Format
 from fpsim.formats.named import FP32, FP64, TF32
 from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.catalogue import named_unit, units
+from fpsim.matrix_units.catalogue import float_units, named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.model import Model
 from fpsim.probe.operands import ProbedOperand, operand_of
@@ -249,7 +249,7 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
     """Return every matrix unit that reads the operands that a kernel promises, and has the same block scales."""
     unit = promise.unit
     scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
-    fitting = [candidate for candidate in units() if (candidate.scale, candidate.block) == (scale, block)]
+    fitting = [candidate for candidate in float_units() if (candidate.scale, candidate.block) == (scale, block)]
     return [candidate for candidate in fitting if takes(candidate.a, promise.a) and takes(candidate.b, promise.b)]
 
 

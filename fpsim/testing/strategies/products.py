@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import require_integer
-from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling

@@ -12,6 +12,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
+from fpsim.matrix_units.catalogue import float_units
 from tests.kit.sweeps import case, in_turn, sweep
 from tests.kit.units import UNCUT
 
@@ -118,7 +119,7 @@ def hard_terms(trials: int, length: int) -> tuple[Array, Array]:
     return a, b
 
 
-UNITS = [unit for unit in fp.units() if isinstance(unit.a.fmt, fp.Format)]
+UNITS = [unit for unit in float_units() if isinstance(unit.a.fmt, fp.Format)]
 
 
 # one for each of the facts that bounds are made of
@@ -151,9 +152,9 @@ def check_bounds(unit: str) -> None:
 
 def test_every_unit_has_bounds() -> None:
     rules = (*ALIGNING, *UNCUT)
-    units = [unit.name for unit in fp.units() if unit.rule in rules and isinstance(unit.a.fmt, fp.Format)]
+    units = [unit.name for unit in float_units() if unit.rule in rules and isinstance(unit.a.fmt, fp.Format)]
     rows = drift("normal", "normal", accumulators=units, lengths=40, trials=2).rows
-    assert len(rows) == len(fp.units())
+    assert len(rows) == len(float_units())
     assert [row.accumulator for row in rows if math.isnan(row.deterministic_bound)] == []
 
 

@@ -8,19 +8,20 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.systems.dispatch.chips import COLUMNS
+from fpsim.matrix_units.catalogue import float_units
 
 
 def test_marks_are_the_operands_of_the_units() -> None:
     table = fp.chips()
     for row in table:
-        elements = {element.name for unit in fp.units() if unit.arch == row.arch for element in (unit.a, unit.b)}
+        elements = {element.name for unit in float_units() if unit.arch == row.arch for element in (unit.a, unit.b)}
         assert {name for name in COLUMNS if row.mark(name)} == {
             name for name, words in COLUMNS.items() if elements & set(words)
         }, row
     listed = {word for words in COLUMNS.values() for word in words}
-    scaled = {element.name for unit in fp.units() for element in (unit.a, unit.b)}
+    scaled = {element.name for unit in float_units() for element in (unit.a, unit.b)}
     assert scaled <= listed, "every element of a unit has a column"
-    assert {row.arch for row in table if row.arch} == {unit.arch for unit in fp.units()}
+    assert {row.arch for row in table if row.arch} == {unit.arch for unit in float_units()}
 
 
 def test_what_capabilities_have_fp8() -> None:

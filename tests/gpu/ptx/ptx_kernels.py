@@ -158,6 +158,18 @@ def unit_product() -> Iterator[Kernel]:
         yield Kernel(f"gather {along_rows}", module.gather_kernel(along_rows), (a, *arrays(i32), b))
 
 
+def integer_products() -> Iterator[Kernel]:
+    """gpu/products/integer_matrix.py: products of integers by all signs, zero points, and ranges."""
+    from fpsim.gpu.products import integer_matrix as module
+
+    matrix, words, facts = u8[:, ::1], u32[::1], i64[::1]
+    for signs in ((True, True, True), (False, True, True), (False, False, False)):
+        for paired in (False, True):
+            yield Kernel(f"{signs} {paired}", module.integer_kernel(*signs, paired), (matrix, matrix, words, facts))
+    yield Kernel("zero points", module.zero_point_kernel(), (words, words, words, words, words, u64))
+    yield Kernel("range", module.range_kernel(), (u8[::1], i64, i64, u8[::1]))
+
+
 def fused_product() -> Iterator[Kernel]:
     """gpu/products/fused_kernels.py: tiles for every width of a sum, and every way of promotion."""
     import numpy as np

@@ -14,7 +14,7 @@ from fpsim.analysis.systems.claims.claim import (
     near,
 )
 from fpsim.formats.named import BF16, E4M3, E5M2
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import float_units as units
 
 V3 = "DeepSeek-V3, arXiv:2412.19437"
 HOURS_A_YEAR = 8760

@@ -20,7 +20,7 @@ from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import normal
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
-from fpsim.matrix_units.catalogue import units
+from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.chips import CHIPS
 
 A100 = "NVIDIA's A100 datasheet"

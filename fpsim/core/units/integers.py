@@ -1,0 +1,39 @@
+"""Scalar core: one step of a matrix unit of integers, exact products whose sum wraps or saturates."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.reload import reloadable
+from fpsim.runtime.compile import scalar
+
+i64 = np.int64
+
+
+@reloadable
+class IntegerFacts(NamedTuple):
+    """The fields of an integer unit that a step needs."""
+
+    terms: Any
+    lowest: Any  # of the result
+    highest: Any
+    saturates: Any
+
+
+@scalar
+def within(total: Any, u: IntegerFacts) -> Any:
+    """Return a sum as the result holds it: the nearest end of its range, or wrapped modulo 2^32."""
+    if u.saturates:
+        return min(max(i64(total), i64(u.lowest)), i64(u.highest))
+    return i64(i64(i64(total - u.lowest) & i64(0xFFFFFFFF)) + u.lowest)
+
+
+@scalar
+def integer_step(a: Any, b: Any, start: Any, c: Any, u: IntegerFacts) -> Any:
+    """Return c plus the products of the terms from `start` on, of which a step takes u.terms; c is within range."""
+    total = i64(c)
+    for k in range(start, min(i64(start + u.terms), i64(a.size))):
+        total = i64(total + i64(i64(a[k]) * i64(b[k])))
+    return within(total, u)

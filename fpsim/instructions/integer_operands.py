@@ -1,0 +1,88 @@
+"""Validates operands of integer units: returns integers of the element that the unit takes, or says what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, refuse_masked
+from fpsim.matrix_units.catalogue import INTEGER_ROWS
+from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
+
+
+def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit, name: str) -> Array:
+    """Return integers of an element, in the element's dtype.
+
+    Raises:
+      ValueError: integers of the other sign's dtype, or out of range.
+      TypeError: no integers.
+    """
+    if type(x) is np.ndarray and x.dtype == element.dtype and element.bits >= 8:
+        return x
+    refuse_masked(x, name)
+    if hasattr(x, "codes") and hasattr(x, "decode"):
+        raise TypeError(f"{name} must be an array of {element.dtype}; got {type(x).__name__}. Pass {name}.codes.")
+    array = as_array(x, name)
+    if not array.size and not hasattr(x, "dtype"):
+        return np.zeros(array.shape, element.dtype)  # NumPy reads [] as float64
+    if is_small_integer(array.dtype):
+        array = array.astype(np.uint8 if str(array.dtype).startswith("u") else np.int8)
+    if array.dtype.kind not in "iu":
+        raise TypeError(_no_integers(x, array, element, unit, name))
+    if array.dtype.itemsize == element.dtype.itemsize and array.dtype.kind != element.dtype.kind:
+        raise ValueError(
+            f"{unit.name} takes {name} of {element.name} ({element.dtype}); got {array.dtype}. "
+            f"{_other_sign(unit, name)}Bit patterns become {element.name} by {name}.view(np.{element.dtype})."
+        )
+    outside = (array < element.lowest) | (array > element.highest)
+    if outside.any():
+        raise ValueError(
+            f"{name} must hold integers {element.lowest} .. {element.highest} ({element.name}); got "
+            f"{array[outside].flat[0]}. Clip them, or take a unit with wider operands."
+        )
+    return np.asarray(array.astype(element.dtype, copy=False))
+
+
+def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
+    """Raise a ValueError for signed bytes as an operand of a unit of floats, whose codes are unsigned."""
+    dtype = getattr(x, "dtype", None)
+    if str(dtype) in ("int8", "torch.int8") or (isinstance(dtype, np.dtype) and is_small_integer(dtype)):
+        raise ValueError(
+            f"{unit_name} multiplies floats; got {name} as {dtype}. Units such as hopper_s8_s32 multiply integers; "
+            f"codes of floats are unsigned: {name}.view(np.uint8)."
+        )
+
+
+def refuse_scales(unit: IntegerUnit, scale_a: Any, scale_b: Any) -> None:
+    """Raise a ValueError for scale codes, which no unit of integers takes."""
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale is not None:
+            raise ValueError(f"{unit.name} takes no block scales; got {name}. fp.matmul applies scales to its sums.")
+
+
+def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUnit, name: str) -> str:
+    """Return the error sentence for an operand that is not an array of integers."""
+    wanted = f"{unit.name} multiplies integers: {name} must be an array of {element.dtype}"
+    if format_of(array.dtype) is None:
+        return f"{wanted}; {describe_refused(x, array, name)}"
+    if name == "c":
+        return f"{wanted}; got {array.dtype}. Sums start at integers, too."
+    return (
+        f"{wanted}; got {array.dtype}. fp.encode_scaled(x, fp.{element.fmt}, ...) makes integers of floats, and units "
+        "such as hopper_f16_f32 multiply floats."
+    )
+
+
+def _other_sign(unit: IntegerUnit, name: str) -> str:
+    """Return a sentence that names the unit of the same instruction set that takes an operand of the other sign."""
+    changed = {
+        field: f"{'u' if (x := getattr(unit, field)).signed is (field == name) else 's'}{x.bits}" for field in "ab"
+    }
+    alike = [
+        other.name for other in INTEGER_ROWS.values()
+        if (other.a.name, other.b.name) == (changed["a"], changed["b"]) and other.saturates == unit.saturates
+        and other.name.split(f"_{other.a.name}")[0] == unit.name.split(f"_{unit.a.name}")[0]
+    ]  # fmt: skip
+    return f"{alike[0]} takes it. " if alike and name != "c" else ""

@@ -1,0 +1,38 @@
+"""One instruction of an integer unit per row: validation and the call of the loop. `fp.dot_add` is its public name."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.core.units.integers import IntegerFacts
+from fpsim.instructions.integer_operands import integer_operand, refuse_scales
+from fpsim.instructions.loops import integer_rows
+from fpsim.matrix_units.integer_unit import IntegerUnit
+
+
+@cache
+def facts_of(unit: IntegerUnit) -> IntegerFacts:
+    """Return the numbers by which the loops compute a unit."""
+    facts = unit.terms, unit.d.lowest, unit.d.highest, unit.saturates
+    return IntegerFacts(*(np.int64(x) for x in facts))
+
+
+def integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Array:
+    """Return c + sum of a[n, k] * b[n, k] for every row n, as `fp.dot_add` does for an integer unit."""
+    refuse_scales(unit, scale_a, scale_b)
+    left, right = integer_operand(a, unit.a, unit, "a"), integer_operand(b, unit.b, unit, "b")
+    if left.ndim == 0 or left.shape != right.shape:
+        raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
+    shape, k = left.shape[:-1], left.shape[-1]
+    start = np.zeros(shape, unit.d.dtype) if c is None else integer_operand(c, unit.d, unit, "c")
+    if start.shape != shape:
+        raise ValueError(f"c must have the shape {shape} of the rows of a; got {start.shape}.")
+    out = np.ascontiguousarray(start.reshape(-1), np.int64)
+    out = out.copy() if out.base is not None else out
+    rows = (np.ascontiguousarray(x.reshape(start.size, k), np.int64) for x in (left, right))
+    integer_rows()(*rows, out, facts_of(unit))
+    return out.reshape(shape).astype(unit.d.dtype)

@@ -1,0 +1,79 @@
+"""CPU loops of integer products: panels of B and their tiles in vectors, and plain loops for all processors."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.units.integers import integer_step, within
+from fpsim.products.integers.vector_tile import COLUMNS, GROUPS, ROWS, tile_of
+from fpsim.runtime.compile import kernel
+
+i32, i64, u32 = np.int32, np.int64, np.uint32
+
+
+@cache
+def tiled_product(vectors: str, cut: str) -> Any:
+    """Return the loop `(a, b, out, steps, terms, pairs, at_once, first, stop)` of processors with AVX2.
+
+    It adds a @ b to columns COLUMNS * first .. COLUMNS * stop of out, in steps of `terms` terms, each of them `pairs`
+    pairs with zeros after the last term, `at_once` steps at a time. cut: of `tile_of`.
+
+    a: (M, steps * pairs) words of two int16, M a multiple of the rows of a tile; b: (K, N) int8 or uint8; out:
+    (M, N rounded up to panels) int32.
+    """
+    rows = ROWS[vectors]
+    tile = tile_of(rows, GROUPS if vectors == "avx512" else GROUPS // 2, cut)
+    halves = 1 if vectors == "avx512" else 2
+
+    def product(
+        a: Any, b: Any, out: Any, steps: Any, terms: Any, pairs: Any, at_once: Any, first: Any, stop: Any
+    ) -> None:  # fmt: skip
+        panel = np.zeros((at_once * pairs, COLUMNS), u32)
+        for block in range(first, stop):
+            start = block * COLUMNS
+            width = min(COLUMNS, b.shape[1] - start)
+            result = out[:, start : start + COLUMNS]
+            for s in range(0, steps, at_once):
+                count = min(at_once, steps - s)
+                for t in range(count):
+                    for p in range(pairs):
+                        k = (s + t) * terms + 2 * p
+                        has_one = k < b.shape[0]
+                        has_two = 2 * p + 1 < terms and k + 1 < b.shape[0]
+                        line = panel[t * pairs + p]
+                        for j in range(width):
+                            low = u32(i32(b[k, start + j])) & u32(0xFFFF) if has_one else u32(0)
+                            high = u32(i32(b[k + 1, start + j])) << u32(16) if has_two else u32(0)
+                            line[j] = low | high
+                part = a[:, s * pairs : (s + count) * pairs]
+                for row in range(0, a.shape[0], rows):
+                    for half in range(halves):
+                        tile(part, panel, result, i64(row), i64(half * (COLUMNS // halves)), i64(count), i64(pairs))
+
+    return kernel(product)
+
+
+@cache
+def plain_product() -> Any:
+    """Return the loop `(a, b, out, facts)` of any processor, which adds a @ b to int32 or uint32 `out`.
+
+    a: (M, K), b: (N, K), the transpose of the right operand.
+    """
+
+    def product(a: Any, b: Any, out: Any, u: Any) -> None:
+        for i in range(a.shape[0]):
+            for j in range(b.shape[0]):
+                total = i64(out[i, j])
+                if u.saturates:
+                    for start in range(0, a.shape[1], u.terms):
+                        total = integer_step(a[i], b[j], i64(start), total, u)
+                else:
+                    for k in range(a.shape[1]):
+                        total += i64(a[i, k]) * i64(b[j, k])
+                    total = within(total, u)
+                out[i, j] = total
+
+    return kernel(product)

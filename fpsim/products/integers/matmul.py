@@ -1,0 +1,206 @@
+"""matmul by a matrix unit of integers: exact sums, zero points and scales of Scaled operands, and the epilogue."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.errors import shown, unknown
+from fpsim.formats.integer_format import INTEGERS
+from fpsim.formats.named import DTYPES, FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.instructions.operands import refuse_axes, refuse_shapes
+from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.products.backend import Backend, Matrix, output_nan, output_overflow
+from fpsim.products.epilogue import Finish, finished
+from fpsim.products.integers.operand import IntegerOperand, read_integers
+from fpsim.products.matmul_plan import MODES
+from fpsim.products.operand import scale_factors
+from fpsim.products.request import Request, refuse_conflicts
+from fpsim.products.total import bias_of, float32_number
+from fpsim.products.unit_product import ADD, Factors, add_part
+from fpsim.schedules.schedule import Chain, Epilogue
+
+FLOAT32 = np.dtype(np.float32)
+# Integers that a result may be cast to: names and dtypes -> dtype.
+INTEGER_RESULTS: dict[str, np.dtype[Any]] = {
+    "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
+    "int32": np.dtype(np.int32),
+}
+
+
+class IntegerCall(NamedTuple):
+    """One product by a unit of integers: its operands and arguments."""
+
+    unit: IntegerUnit
+    left: IntegerOperand
+    right: IntegerOperand
+    request: Request
+    c: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the result, (m, n)."""
+        return self.left.facts.shape[0], self.right.facts.shape[1]
+
+    @property
+    def block(self) -> int:
+        """Terms of K whose sum is scaled by itself; 0 where scales don't change along K."""
+        return min((x.facts.along_k for x in (self.left, self.right) if x.facts.along_k), default=0)
+
+    @property
+    def has_factors(self) -> bool:
+        """True if an operand has scales."""
+        return self.left.factors is not None or self.right.factors is not None
+
+    @property
+    def finishes(self) -> bool:
+        """True if sums become float32: where there are scales, factors, a bias, or another result format."""
+        r = self.request
+        return self.has_factors or any(x is not None for x in (r.alpha, r.beta, r.bias, r.out_fmt))
+
+
+def integer_matmul(
+    a: Any, b: Any, c: Any, unit: IntegerUnit, request: Request, out: Any, backend: Backend
+) -> Any:  # fmt: skip
+    """Return the product of `fpsim.matmul` by a unit of integers, on a backend."""
+    epilogue = _epilogue(request, unit)
+    left, right = (
+        read_integers(x, name, unit, scales, backend)
+        for x, name, scales in ((a, "a", request.scale_a), (b, "b", request.scale_b))
+    )
+    for operand, name in ((left, "a"), (right, "b")):
+        refuse_axes(operand.codes.shape, name)
+    refuse_shapes(left.facts.shape, right.facts.shape)
+    call = IntegerCall(unit, left, right, request, c)
+    _refuse_additions(call)
+    fmt, dtype = _result_format(call)
+    factors = [x.factors for x in (left, right) if x.factors is not None]
+    result, target = backend.result(out, call.shape, dtype, left.codes, right.codes, *factors)
+    if not call.finishes:
+        backend.deliver_integers(integer_sums(call, backend), unit.d.dtype, target, floats=False)
+        return result
+    total = _finished_sums(call, epilogue, fmt or FP32, backend)
+    if fmt is None:
+        backend.deliver_integers(total, dtype, target, floats=True)
+    else:
+        nan = FP32.top_magnitude if fmt == FP32 else output_nan(fmt)
+        overflow = "nonfinite" if request.out_fmt is None else output_overflow(fmt)
+        backend.deliver(total, fmt, nan, overflow, target)
+    return result
+
+
+def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
+    """Return the integer sums over all of K, from c on where c belongs to them, with zero points taken off."""
+    starts = None if call.request.beta is not None or call.has_factors else call.c
+    total = backend.integer_start(starts, call.unit, call.shape)
+    backend.add_integers(total, call.left.codes, call.right.codes, call.unit)
+    backend.take_zero_points(total, call.left, call.right, call.unit)
+    return total
+
+
+def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Backend) -> Matrix:
+    """Return the sums as float32 after scales, alpha, C and bias."""
+    request, mode = call.request, "product" if call.request.scale_order is None else call.request.scale_order
+    scale_a = scale_b = None
+    with np.errstate(all="ignore"):
+        if call.block:
+            total = _scaled_blocks(call, MODES[mode], backend)
+        else:
+            total = backend.floats_of_integers(integer_sums(call, backend), call.unit.d.signed)
+            if call.has_factors:
+                start = np.zeros(1, np.int64)
+                scale_a, scale_b, _ = scale_factors(call.left, call.right, call.shape, start, ADD)
+        bias = None if request.bias is None else bias_of(backend.floats(request.bias, "bias"), call.shape)
+        alpha, beta = float32_number(request.alpha, "alpha"), float32_number(request.beta, "beta")
+        source = None
+        if call.c is not None and beta != 0 and (request.beta is not None or call.has_factors):
+            integers = backend.integer_start(call.c, call.unit, call.shape)
+            source = backend.floats_of_integers(integers, call.unit.d.signed)
+        return finished(total, order, Finish(scale_a, scale_b, mode, alpha, bias, source, beta, fmt), backend)
+
+
+def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
+    """Return the float32 sums of blocks of K, each an integer sum times its scales."""
+    total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
+    starts = np.arange(0, k, block)
+    factors: Factors = scale_factors(call.left, call.right, call.shape, starts, mode)
+    for i, start in enumerate(starts.tolist()):
+        terms = slice(start, start + block)
+        sums = backend.integer_start(None, call.unit, call.shape)
+        backend.add_integers(sums, call.left.codes[:, terms], call.right.codes[terms], call.unit)
+        add_part(total, backend.floats_of_integers(sums, call.unit.d.signed), factors, i, backend)
+    return total
+
+
+# ---- what is refused
+
+
+def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
+    """Return the order of the epilogue's operations.
+
+    Raises:
+      ValueError: a schedule or a promotion, which change how floats are added.
+    """
+    refuse_conflicts(request)
+    if request.promote is not None:
+        raise ValueError(
+            f"promote is for units of floats: sums of {unit.name} are exact integers; got {shown(request.promote)}. "
+            "Leave it out."
+        )
+    if request.scale_order is not None and (
+        not isinstance(request.scale_order, str) or request.scale_order not in MODES
+    ):
+        raise unknown("scale_order", request.scale_order, list(MODES))
+    schedule = request.schedule
+    if schedule is None:
+        return Epilogue()
+    if not isinstance(schedule.sums, Chain) or schedule.sums.interval or schedule.slicing.count != 1:
+        raise ValueError(
+            f"schedule orders sums of floats, and those of {unit.name} are integers; got {schedule}. Leave it out; its "
+            "epilogue is that of fp.schedules.FLAT."
+        )
+    return schedule.epilogue
+
+
+def _refuse_additions(call: IntegerCall) -> None:
+    """Raise a ValueError for a c or scales that cannot join these sums."""
+    if call.request.beta is not None and call.c is None:
+        raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
+    if call.c is not None and call.request.beta is None and call.has_factors:
+        raise ValueError(
+            "c would be scaled like the products; got c with scales. Pass beta=1 to add it to the scaled sums."
+        )
+    if call.block and (call.left.zero_points is not None or call.right.zero_points is not None):
+        raise ValueError(
+            "zero points must not change along K; got tiles of K with zero points. Encode rows or columns, or "
+            "symmetrically."
+        )
+    for operand in (call.left, call.right):
+        if operand.facts.along_k and operand.facts.along_k % call.block:
+            raise ValueError(
+                "scales of a and b must change at common terms of K; got tiles of "
+                f"{call.block} and of {operand.facts.along_k} terms."
+            )
+
+
+def _result_format(call: IntegerCall) -> tuple[Format | None, np.dtype[Any]]:
+    """Return the float format of the result, None for integers, and its dtype.
+
+    Raises:
+      ValueError: no format has that name.
+    """
+    wanted = call.request.out_fmt
+    if wanted is None:
+        return (FP32, FLOAT32) if call.finishes else (None, call.unit.d.dtype)
+    name = str(wanted).lower().removeprefix("torch.")
+    if isinstance(wanted, type) and issubclass(wanted, np.generic):
+        name = str(np.dtype(wanted))
+    if name in INTEGER_RESULTS:
+        return None, INTEGER_RESULTS[name]
+    if name.upper() in INTEGERS:
+        raise ValueError(f"out_fmt must be int8, uint8, int32 or a float format; got {shown(wanted)}.")
+    fmt = find_format(wanted)
+    return fmt, np.dtype(DTYPES.get(fmt, fmt.storage))

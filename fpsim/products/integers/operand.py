@@ -1,0 +1,78 @@
+"""An operand of a product by a unit of integers: its integers, and the scales and zero points that came with it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.instructions.operands import refuse_axes
+from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
+from fpsim.products.backend import Backend
+from fpsim.products.operand import OperandShape, block_along_k, with_factors
+from fpsim.scaling.tiling import tile_sizes
+
+
+class IntegerOperand(NamedTuple):
+    """An operand of a product by a unit of integers: integers, and what scales and shifts them."""
+
+    facts: OperandShape
+    codes: Any  # of the unit's element, on the backend
+    factors: Array | None = None  # float32 decode scales per tile
+    zero_points: Array | None = None  # int32: (M, 1) of a, (1, N) of b, or (1, 1)
+
+
+def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Backend) -> IntegerOperand:
+    """Return an operand as integers of the unit's element, with its scales and zero points.
+
+    Args:
+      x: the operand as `fpsim.matmul` takes it.
+      name: "a" or "b".
+      unit: the unit.
+      scales: scale_a or scale_b, float32 decode scales.
+      backend: the CPU or a GPU that has the operands.
+
+    Raises:
+      ValueError, TypeError: integers or scales that the unit does not take.
+    """
+    element = unit.a if name == "a" else unit.b
+    scaled = backend.scaled(x, name)
+    if scaled is not None:
+        return _scaled_integers(scaled, name, element, unit, scales)
+    codes = backend.integers(x, element, unit, name)
+    refuse_axes(codes.shape, name)
+    if scales is None:
+        return IntegerOperand(OperandShape(name, codes.shape), codes)
+    with_scales = with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks=False)
+    return IntegerOperand(with_scales.facts, codes, with_scales.factors)
+
+
+def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUnit, scales: Any) -> IntegerOperand:
+    """Return the operand for an fpsim.Scaled array of integers."""
+    if scales is not None:
+        raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
+    if x.fmt != element.fmt:
+        raise ValueError(f"{unit.name} takes {element.fmt} as {name}; got a Scaled array of {x.fmt}.")
+    if x.tensor_scale is not None:
+        raise ValueError(f"{name} must have one level of scales; got a Scaled array with a scale of the tensor, too.")
+    refuse_axes(x.codes.shape, name)
+    shape: tuple[int, int] = x.codes.shape
+    block = block_along_k(x.scaling.block, name)
+    factors = x.scales if x.scales.size else None
+    along_k = None if block == -1 else block
+    rows, columns = tile_sizes(shape, x.scaling.block)
+    facts = OperandShape(name, shape, (rows, columns), along_k, None if factors is None else factors.size)
+    return IntegerOperand(facts, x.codes, factors, _zero_points(x, name, facts))
+
+
+def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
+    """Return the zero points of rows of a, or columns of b, None where there are none."""
+    points = getattr(x, "zero_points", None)
+    if points is None:
+        return None
+    points = np.asarray(points).astype(np.int32)
+    if points.size in (0, 1) or facts.along_k:
+        return points.reshape(1, 1) if points.size == 1 else points
+    index = np.arange(facts.shape[0 if name == "a" else 1]) // facts.across
+    return points[index] if name == "a" else points[:, index]

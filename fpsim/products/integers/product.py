@@ -1,0 +1,84 @@
+"""Adds the product of two matrices of integers as a unit does: by tiles in vectors, or by plain loops."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.instructions.integers import facts_of
+from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.products.integers.loops import plain_product, tiled_product
+from fpsim.products.integers.vector_tile import COLUMNS, ROWS, SIGNED, UNSIGNED, WRAPS
+from fpsim.runtime.general_loops import replaces
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.threads import over_units
+from fpsim.runtime.vectors import widest_vectors
+
+PANEL_TERMS = 256  # of B that a panel holds at a time, about: 32 KiB
+LONGEST_STEP = 33024  # terms whose products of 8 bits add up in 32
+EXACT_PRODUCTS = 1 << 62  # sums below this are exact in int64
+
+
+def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
+    """Add a @ b to `total` (M, N) of the unit's result dtype, which holds the values that its sums start at.
+
+    a: (M, K), b: (K, N), of the unit's dtypes.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if not total.size or k == 0:
+        return
+    if n < COLUMNS and m > n:  # vectors lie along the rows of the result
+        flipped = np.ascontiguousarray(total.T)
+        _add(flipped, b.T, a.T, unit)
+        total[...] = flipped.T
+    else:
+        _add(total, a, b, unit)
+
+
+def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
+    """Add a @ b to `total` by the loops for this processor."""
+    saturates = unit.saturates and _may_saturate(total, a.shape[1], unit)
+    vectors = widest_vectors()
+    fits = not saturates or unit.terms <= LONGEST_STEP
+    if vectors and fits and not numba.config.DISABLE_JIT:
+        cut = WRAPS if not saturates else SIGNED if unit.d.signed else UNSIGNED
+        loop = tiled_product(vectors, cut)
+        if not replaces(loop, total.size * a.shape[1]):
+            _by_tiles(total, a, b, unit.terms if saturates else PANEL_TERMS, loop, ROWS[vectors])
+            return
+    facts = facts_of(unit)._replace(saturates=np.bool_(saturates))
+    right = np.ascontiguousarray(b.T)
+    with wrapping():
+        over_units(len(a), b.size, lambda i, j: plain_product()(a[i:j], right, total[i:j], facts))
+
+
+def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
+    """Return whether any sum of k products, from the values of `total` on, may leave the range of the result."""
+    ends = [x * y for x in (unit.a.lowest, unit.a.highest) for y in (unit.b.lowest, unit.b.highest)]
+    low, high = (int(end(total)) for end in (np.min, np.max))
+    return low + k * min(*ends, 0) < unit.d.lowest or high + k * max(*ends, 0) > unit.d.highest
+
+
+def _by_tiles(total: Array, a: Array, b: Array, terms: int, loop: object, rows: int) -> None:
+    """Add a @ b to `total` in steps of `terms` terms, by a loop of `tiled_product` with tiles of some rows."""
+    (m, k), n = a.shape, b.shape[1]
+    terms = min(terms, k)
+    steps, pairs = -(-k // terms), -(-terms // 2)
+    padded = np.zeros((-(-m // rows) * rows, steps, 2 * pairs), np.int16)
+    whole = k // terms
+    padded[:m, :whole, :terms] = a[:, : whole * terms].reshape(m, whole, terms)
+    padded[:m, whole:, : k - whole * terms] = a[:, None, whole * terms :]
+    words = padded.reshape(len(padded), -1).view(np.uint32)
+    blocks = -(-n // COLUMNS)
+    work = np.zeros((len(padded), blocks * COLUMNS), total.dtype)
+    work[:m, :n] = total
+    sums = work.view(np.int32)
+    at_once = max(PANEL_TERMS // (2 * pairs), 1)
+    right = b if b.dtype.itemsize == 1 else b.astype(np.int8)
+
+    def blocks_of(first: int, stop: int) -> None:
+        loop(words, right, sums, steps, terms, pairs, at_once, first, stop)  # type: ignore[operator]
+
+    over_units(blocks, m * COLUMNS * max(k // 64, 1), blocks_of)
+    total[...] = work[:m, :n]

@@ -1,0 +1,91 @@
+"""A tile of an integer product in vectors: some rows of A times a panel of B, pairs of 16-bit terms at a time.
+
+For processors with AVX2. LLVM makes VPMADDWD of a pair of products, and VPDPWSSD where the processor has it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from fpsim.runtime import vectors as v
+
+COLUMNS = 64  # of a panel
+GROUPS = COLUMNS // v.WIDTH
+ROWS = {"avx512": 4, "avx2": 2}  # of a tile, whose sums fit the registers
+PAIRS, WIDE = v.vector(v.HALF, 2 * v.WIDTH), v.vector(v.WORD, 2 * v.WIDTH)
+WRAPS, SIGNED, UNSIGNED = "", "sadd", "uadd"  # what becomes of a step's sum: wrapped, or saturated as int32 or uint32
+
+
+def _pair_products(builder: Any, x: Any, y: Any) -> Any:
+    """Return x0 * y0 + x1 * y1 of pairs of 16-bit integers, as integers of 32 bits."""
+    wide = builder.mul(*(builder.sext(builder.bitcast(z, PAIRS), WIDE) for z in (x, y)))
+    undefined = ir.Constant(WIDE, ir.Undefined)
+    even, odd = (
+        builder.shuffle_vector(wide, undefined, ir.Constant(v.INTS, [2 * i + first for i in range(v.WIDTH)]))
+        for first in (0, 1)
+    )
+    return builder.add(even, odd)
+
+
+@cache
+def tile_of(rows: int, groups: int, cut: str) -> Any:
+    """Return the function `(a, b, out, row, column, steps, pairs)` that adds a tile's products to `out`.
+
+    It adds `steps` steps of `pairs` pairs of terms, in ascending order, for rows row .. row + `rows` and
+    16 * `groups` columns from `column` on of the panel. cut: what becomes of the sum of a step.
+
+    a: (M, steps * pairs) words of two int16; b: (steps * pairs, COLUMNS) likewise; out: (M, COLUMNS) int32.
+    """
+
+    def tile(_typing: Any, a: Any, b: Any, out: Any, row: Any, column: Any, steps: Any, pairs: Any) -> Any:
+        def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            of_a, of_b, of_out, row, column, steps, pairs = args
+            left = [
+                v.element(context, builder, sig.args[0], of_a, builder.add(row, v.LONG(i)), v.LONG(0))
+                for i in range(rows)
+            ]
+            right = v.element(context, builder, sig.args[1], of_b, v.LONG(0), column)
+            places = [
+                v.element(context, builder, sig.args[2], of_out, builder.add(row, v.LONG(i)), column)
+                for i in range(rows)
+            ]
+            nothing = v.constant(0, v.INTS)
+
+            def one_pair(first: Any, k: Any, sums: list[Any]) -> list[Any]:
+                k = builder.add(first, k)
+                panel = v.row_at(builder, right, k, 4 * COLUMNS)
+                columns = [v.load(builder, panel, g * v.SIZE, v.INTS) for g in range(groups)]
+                new = []
+                for i in range(rows):
+                    word = v.load(builder, left[i], builder.mul(k, v.LONG(4)), v.WORD)
+                    x = v.everywhere(builder, word, v.INTS)
+                    new += [builder.add(sums[i * groups + g], _pair_products(builder, x, columns[g]))
+                            for g in range(groups)]  # fmt: skip
+                return new
+
+            sums = [v.load(builder, place, g * v.SIZE, v.INTS) for place in places for g in range(groups)]
+            if cut == WRAPS:
+                count = builder.mul(steps, pairs)
+                sums = v.repeated(builder, count, sums, lambda k, so_far: one_pair(v.LONG(0), k, so_far))
+            else:
+
+                def one_step(s: Any, so_far: list[Any]) -> list[Any]:
+                    first = builder.mul(s, pairs)
+                    parts = v.repeated(builder, pairs, [nothing] * len(sums), lambda k, p: one_pair(first, k, p))
+                    name = f"llvm.{cut}.sat.v{v.WIDTH}i32"
+                    return [v.call(builder, name, v.INTS, x, y) for x, y in zip(so_far, parts, strict=True)]
+
+                sums = v.repeated(builder, steps, sums, one_step)
+            for i, place in enumerate(places):
+                for g in range(groups):
+                    v.store(builder, sums[i * groups + g], place, g * v.SIZE)
+            return context.get_dummy_value()
+
+        return types.void(a, b, out, row, column, steps, pairs), build
+
+    return intrinsic(tile)

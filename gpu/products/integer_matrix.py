@@ -1,0 +1,193 @@
+"""Products of integers on the GPU: operands, sums that wrap or saturate, zero points, and conversions of sums."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import cuda
+
+from fpsim.core.layouts import pack_plan, unpack_layout
+from fpsim.core.units.integers import IntegerFacts, within
+from fpsim.formats.named import FP32
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.arithmetic.exact_kernels import from_integer_kernel, to_integer_kernel
+from fpsim.gpu.device.array import dtype_name, gpu_array
+from fpsim.gpu.device.gpu_array import GpuArray
+from fpsim.gpu.device.launch import fetched, gpu_kernel, launch, scratch, uploaded, zeroed
+from fpsim.gpu.products.float_matrix import FloatMatrices
+from fpsim.instructions.integers import facts_of
+from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
+
+i64, u32, u64 = np.int64, np.uint32, np.uint64
+
+NEAREST_EVEN = int(Rounding.NEAREST_EVEN)
+ALL_BITS = 0xFFFFFFFF
+
+
+@cache
+def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool) -> Any:
+    """Return the kernel `(a, b, totals, facts)` of units whose elements have these signs.
+
+    It adds the products of row i // N of a and column i % N of b to totals[i], or of row i of both where paired.
+    a, b: words of 8 bits; totals: flat words of 32 bits.
+    """
+
+    def product(a: Any, b: Any, totals: Any, facts: Any) -> None:
+        u = IntegerFacts(facts[0], facts[1], facts[2], facts[3] != 0)
+        for i in range(cuda.grid(1), totals.size, cuda.gridsize(1)):
+            m, n = (i, i) if paired else (i // b.shape[1], i % b.shape[1])
+            total = i64(totals[i])
+            if signed_d and total > i64(0x7FFFFFFF):
+                total -= i64(0x100000000)
+            for start in range(0, a.shape[1], u.terms):
+                for k in range(start, min(i64(start + u.terms), i64(a.shape[1]))):
+                    x = i64(a[m, k])
+                    y = i64(b[n, k]) if paired else i64(b[k, n])
+                    if signed_a and x > i64(127):
+                        x -= i64(256)
+                    if signed_b and y > i64(127):
+                        y -= i64(256)
+                    total += i64(x * y)
+                total = within(total, u)
+            totals[i] = u32(i64(total & i64(ALL_BITS)))
+
+    return gpu_kernel(product)
+
+
+@cache
+def zero_point_kernel() -> Any:
+    """Return the kernel `(totals, of_rows, of_columns, zero_a, zero_b, k)` that takes zero points off sums of products.
+
+    totals: flat words (M * N); of_rows (M,), of_columns (N,): sums of rows of a and columns of b modulo 2^32; zero_a
+    (M,) and zero_b (N,): zero points modulo 2^32.
+    """
+
+    def take(totals: Any, of_rows: Any, of_columns: Any, zero_a: Any, zero_b: Any, k: Any) -> None:
+        columns = of_columns.size
+        for i in range(cuda.grid(1), totals.size, cuda.gridsize(1)):
+            m, n = i // columns, i % columns
+            p, q = u64(zero_a[m]), u64(zero_b[n])
+            both = u64(u64(p * q) & u64(ALL_BITS)) * u64(k)
+            off = u64(u64(p * u64(of_columns[n])) + u64(q * u64(of_rows[m])))
+            totals[i] = u32(u64(u64(u64(totals[i]) + both) - off) & u64(ALL_BITS))
+
+    return gpu_kernel(take)
+
+
+@cache
+def range_kernel() -> Any:
+    """Return the kernel `(words, lowest, highest, is_outside)` that looks for bytes beyond a range."""
+
+    def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
+        for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
+            value = i64(words[i])
+            if lowest < i64(0) and value > i64(127):
+                value -= i64(256)
+            if value < lowest or value > highest:
+                is_outside[0] = 1
+
+    return gpu_kernel(look)
+
+
+def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> GpuArray:
+    """Return integers of an element on the GPU as words.
+
+    Raises:
+      ValueError: an array of another dtype, or integers out of range.
+      TypeError: no array on the GPU.
+    """
+    array = gpu_array(x, name)
+    if dtype_name(x) != element.dtype.name:
+        raise ValueError(
+            f"{unit.name} takes {name} of {element.name} as {element.dtype} on the GPU; got {dtype_name(x)}. Cast it "
+            "there."
+        )
+    if element.bits < 8:
+        is_outside = zeroed(1, np.uint8)
+        launch(
+            range_kernel(), array.like, array.size, array.words, i64(element.lowest), i64(element.highest), is_outside
+        )
+        if fetched(is_outside)[0]:
+            raise ValueError(
+                f"{name} must hold integers {element.lowest} .. {element.highest} ({element.name}); got others. Clip "
+                "them."
+            )
+    return array
+
+
+def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: Any, *, paired: bool) -> None:
+    """Add the products of words of integers to flat totals by a unit, in pairs of rows or as matrices."""
+    facts = np.array([int(x) for x in facts_of(unit)], np.int64)
+    kernel = integer_kernel(unit.a.signed, unit.b.signed, unit.d.signed, paired)
+    launch(kernel, like, totals.size, a, b, totals, uploaded(facts))
+
+
+class IntegerMatrices(FloatMatrices):
+    """The parts of the GPU as a backend of products that concern integers: (M, N) words of 32 bits."""
+
+    def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
+        """Implement `Backend.integers`."""
+        return integers_on_gpu(x, element, unit, name).matrix
+
+    def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
+        """Implement `Backend.integer_start`."""
+        if c is None:
+            return self.filled(shape, np.uint32(0))
+        start = integers_on_gpu(c, unit.d, unit, "c")
+        if start.shape != shape:
+            raise ValueError(f"c must have the result's shape {shape}; got {start.shape}.")
+        return self.copied(start.matrix)
+
+    def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
+        """Implement `Backend.add_integers`."""
+        add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
+
+    def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
+        """Implement `Backend.take_zero_points`."""
+        if left.zero_points is None and right.zero_points is None:
+            return
+        (m, n), k = total.shape, left.codes.shape[1]
+        facts = np.array([max(k, 1), -(1 << 31), (1 << 31) - 1, 0], np.int64)
+        of_rows, of_columns = (self.filled(shape, np.uint32(0)).reshape(max(shape)) for shape in ((m, 1), (1, n)))
+        ones = self.sent(np.ones((k, 1), np.uint8)), self.sent(np.ones((1, k), np.uint8))
+        of_a = integer_kernel(unit.a.signed, False, True, False)
+        of_b = integer_kernel(False, unit.b.signed, True, False)
+        launch(of_a, self.like, m, left.codes, ones[0], of_rows, uploaded(facts))
+        launch(of_b, self.like, n, ones[1], right.codes, of_columns, uploaded(facts))
+        points = [self.sent(_spread(x.zero_points, size)) for x, size in ((left, m), (right, n))]
+        flat = total.reshape(math.prod(total.shape))
+        launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
+
+    def floats_of_integers(self, total: Any, signed: bool) -> Any:
+        """Implement `Backend.floats_of_integers`."""
+        result, size = scratch(total.shape, u32), math.prod(total.shape)
+        plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
+        launch(
+            from_integer_kernel(NEAREST_EVEN), self.like, size, total.reshape(size), result.reshape(size),
+            scratch(0, np.uint8), u64(1 << 31 if signed else 0), uploaded(plan.layout), u64(plan.rules), u64(0), u64(0),
+        )  # fmt: skip
+        return result
+
+    def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
+        """Implement `Backend.deliver_integers`."""
+        if not floats:
+            self.copied(total, target)
+            return
+        size, ends = math.prod(total.shape), np.iinfo(dtype)
+        words = total.reshape(size)
+        self.with_one_nan(words, FP32.max_code + 1, FP32.sign_bit, 0)
+        launch(
+            to_integer_kernel(NEAREST_EVEN), self.like, size, words, target.reshape(size), scratch(0, np.uint8),
+            uploaded(unpack_layout(FP32, "keep")), u64(-int(ends.min)), u64(ends.max), u64(0),
+            u64((1 << 8 * dtype.itemsize) - 1), u64(0), u64(0),
+        )  # fmt: skip
+
+
+def _spread(points: npt.NDArray[Any] | None, size: int) -> npt.NDArray[np.uint32]:
+    """Return zero points as one word for each row or column; zeros for None."""
+    numbers = np.zeros(1, np.int64) if points is None else np.asarray(points).reshape(-1).astype(np.int64)
+    return np.broadcast_to(numbers & ALL_BITS, size).astype(u32)
