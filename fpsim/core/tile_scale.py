@@ -103,6 +103,12 @@ class ScaleNumbers(NamedTuple):
 
 scale_numbers = fields_of(ScaleNumbers)
 
+# The rules of a scaling are an array of int64: ScaleRules, ScaleChoices, and the bits of two float64, the largest value
+# and amax_floor. Its numbers are ScaleNumbers, then the values of the scale format's codes, 0 for NaN.
+CHOICES = len(ScaleRules._fields)
+EXACT = CHOICES + len(ScaleChoices._fields)
+TABLE = len(ScaleNumbers._fields)
+
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
     """Return the function of quotients that are powers of two, for words of one width."""

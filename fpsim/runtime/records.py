@@ -10,11 +10,15 @@ from fpsim.runtime.compile import scalar
 Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
-def fields_of(kind: type[Record]) -> Callable[[Any], Record]:
-    """Return the scalar function that reads a named tuple's fields from the start of an array, on CPU and CUDA."""
+def fields_of(kind: type[Record], word: type | None = None) -> Callable[[Any], Record]:
+    """Return the scalar function that reads a named tuple's fields from the start of an array, on CPU and CUDA.
+
+    word: the type of the fields; None: that of the array's elements.
+    """
     names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+    place = "word(p[{}])" if word else "p[{}]"
     # numba builds no tuple from an array, so the expression is written out, as namedtuple itself writes its __new__
-    read = eval(f"lambda kind: lambda p: kind({', '.join(f'p[{i}]' for i in range(len(names)))})")(kind)
-    read.__qualname__ = f"fields_of.{kind.__name__}"
+    read = eval(f"lambda kind, word: lambda p: kind({', '.join(map(place.format, range(len(names))))})")(kind, word)
+    read.__qualname__ = f"fields_of.{kind.__name__}" + (f".{word.__name__}" if word else "")
     reader: Callable[[Any], Record] = scalar(read)
     return reader

@@ -49,14 +49,12 @@ class ScalePlan(NamedTuple):
     largest: float  # value of the element format
     width: int
     choices: ScaleChoices
-    exact: Array  # largest and amax_floor in float64
-    rules: Array  # ScaleRules
+    rules: Array  # int64, as core/tile_scale.py says
     layout: Array  # encodes into the scale format
-    table: Array  # values of its codes
-    words: Array  # the choices as int64
+    table: Array  # values of its codes, 0 for NaN, in the arithmetic's width
     applied: int
     code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
-    single_level: tuple[Any, ...] = ()  # what `arguments` gives without a scale of the array
+    single_level: tuple[Array, ...] = ()  # what `arguments` gives without a scale of the array
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
@@ -96,11 +94,11 @@ class ScalePlan(NamedTuple):
         """Return the loop that makes scales: compiled for this scaling if tiles are many, else a general one."""
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
-    def arguments(self, tensor: TensorScale) -> tuple[Any, ...]:
-        """Return the last arguments of the loop that makes scales."""
+    def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
+        """Return the last arguments of the loop that makes scales: numbers, rules and layout."""
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
-        return self.numbers(tensor), self.exact, self.rules, self.layout, self.table, self.words
+        return np.concatenate([self.numbers(tensor), self.table]), self.rules, self.layout
 
 
 class TensorScale(NamedTuple):
@@ -148,6 +146,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     choices = ScaleChoices(width, rule, applied, levels, int(rounding), encoder.kind, single, encoding)
     multiplies = scaling.division == "multiply" or inverse
     table = np.zeros(1) if single else fmt.table()
+    amax_floor = scaling.amax_floor if encoding else np.float32(scaling.amax_floor)
     places = (23 if width == 32 else 52) - mantissa_bits
     emax = math.frexp(largest)[1] - 1
     sees_exponents = rule in POWER_RULES.values()
@@ -170,11 +169,9 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
         largest=largest,
         width=width,
         choices=choices,
-        exact=np.array([largest, np.float32(scaling.amax_floor) if not encoding else scaling.amax_floor], np.float64),
-        rules=np.array(rules, np.int64),
+        rules=np.array([*rules, *choices, *np.array([largest, amax_floor]).view(np.int64)], np.int64),
         layout=encoder.layout,
         table=np.where(np.isnan(table), 0.0, table).astype(real),
-        words=np.array(choices, np.int64),
         applied=BY_INVERSE if multiplies else BY_SCALE,
         code_dtype=None if single else fmt.storage,
     )

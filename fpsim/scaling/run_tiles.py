@@ -34,7 +34,6 @@ TALL_STRIP = 1 << 19  # elements of a higher one: 2 MiB, read from the L2 or L3 
 TALL_TILE = 1 << 17  # elements of the largest tile (or of 64 columns of narrow ones) that is worked on in strips
 WIDE_TILE = 1 << 16  # columns from which each tile is worked on by itself
 
-AT_START = np.uint64(0)  # the flat index of the first element
 NO_SPECIALS = np.empty(0, np.uint8)
 NO_CODES = np.empty(0, np.uint8)
 NO_TENSOR = TensorScale()
@@ -124,8 +123,7 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
     loop = quantize_strips(job.elements(tile[1]), job.plan.settle(tile_jobs.FUSED))
     target = SHORT_STRIP if tile[0] == 1 else TALL_STRIP // tile[0]
     strip = max(target // tile[1], 1) * tile[1]
-    arguments, layouts, seed = job.plan.arguments(tensor), job.how.layouts, job.random_key
-    stride = np.uint64(tiling.columns)
+    arguments, (layout, _) = job.plan.arguments(tensor), job.how.layouts
 
     def run(place: Place, counts: Array) -> None:
         tiles = Place(batch, tile_range(place.rows, tile[0]), tile_range(place.columns, tile[1]))
@@ -133,8 +131,8 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
         whole = all(part.flags.c_contiguous for part in targets)
         out, scales, codes = targets if whole else tuple(np.empty(part.shape, part.dtype) for part in targets)
         loop(
-            load(job, place.of(job.source)), out, scales, codes, *tile, strip,
-            job.first(batch, place.rows[0], place.columns[0]), stride, *seed, *layouts, counts, *arguments,
+            load(job, place.of(job.source)), out, scales, codes, (*tile, strip),
+            job.draws(batch, place.rows[0], place.columns[0]), layout, counts, arguments,
         )  # fmt: skip
         if not whole:
             for part, filled in zip(targets, (out, scales, codes), strict=True):
@@ -168,8 +166,7 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
             *how.scales.arguments(tensor),
         )  # fmt: skip
         loops.encode(
-            matrix, job.out[batch], scales, factors, *tile, job.first(batch, 0, 0) if batch else AT_START,
-            np.uint64(tiling.columns), *job.random_key, *how.layouts,
+            matrix, job.out[batch], scales, factors, *tile, job.draws(batch, 0, 0), *how.layouts
         )  # fmt: skip
 
 
@@ -273,7 +270,6 @@ def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> 
     columns = tiling.tile_columns if tiles > 1 else max(place.columns[1] - place.columns[0], 1)
     elements = job.elements(columns, careful=job.is_small or not np.all((factors != 0) & np.isfinite(factors)))
     loop = element_strips(elements)
-    layouts, seed, stride = job.how.layouts, job.random_key, np.uint64(tiling.columns)
     # within one band rows may be cut anywhere, and within one tile columns
     step = (height if bands > 1 else 1, columns if tiles > 1 else 1)
 
@@ -290,7 +286,7 @@ def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> 
                 loop(
                     load(job, piece.of(job.source)), out, scales[band:last_band, tile:last_tile],
                     factors[band:last_band, tile:last_tile], height, columns,
-                    job.first(piece.batch, piece.rows[0], piece.columns[0]), stride, *seed, *layouts,
+                    job.draws(piece.batch, piece.rows[0], piece.columns[0]), *job.how.layouts,
                 )  # fmt: skip
                 if not whole:
                     target[...] = out

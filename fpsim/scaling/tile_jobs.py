@@ -27,7 +27,7 @@ from fpsim.scaling.tiling import Tiling
 FUSED = 1 << 18  # elements of a matrix from which one loop that does all is worth compiling for each rule and format
 SHORT = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
 
-NO_KEY = np.uint64(0), np.uint64(0)
+NO_DRAWS = np.zeros(4, np.uint64)
 
 
 class TileTargets(NamedTuple):
@@ -64,12 +64,12 @@ class TilePlan:
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
     @cached_property
-    def layouts(self) -> tuple[Array, Array, Array]:
-        """Layouts of the elements' encoder and decoder, and their choices."""
+    def layouts(self) -> tuple[Array, Array]:
+        """Layouts of the elements' encoder and decoder in one array, and the elements' choices."""
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
         back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
-        return self.encoder.layout, back, np.array(self.choices(), np.int64)
+        return np.concatenate([self.encoder.layout, back]), np.array(self.choices(), np.int64)
 
 
 class TileJob(NamedTuple):
@@ -85,11 +85,6 @@ class TileJob(NamedTuple):
     def source_fmt(self) -> Format:
         """The format of the source."""
         return self.how.source_fmt
-
-    @property
-    def random_key(self) -> tuple[Any, Any]:
-        """The low and the high word of the seed."""
-        return NO_KEY if self.seed is None else (np.uint64(self.seed & 0xFFFFFFFF), np.uint64(self.seed >> 32))
 
     @property
     def plan(self) -> ScalePlan:
@@ -125,10 +120,16 @@ class TileJob(NamedTuple):
         """Return what loops know of tiles at compile time: little for small matrices, which would not repay it."""
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
-    def first(self, batch: int, row: int, column: int) -> Any:
-        """Return the flat index of an element."""
+    def draws(self, batch: int, row: int, column: int) -> Array:
+        """Return the flat index of an element, the distance to the next row, and the seed's low and high word.
+
+        Random words follow from these; without a seed all are 0, as nothing is drawn.
+        """
+        if self.seed is None:
+            return NO_DRAWS
         _, rows, columns, *_ = self.tiling
-        return np.uint64((batch * rows + row) * columns + column)
+        index = (batch * rows + row) * columns + column
+        return np.array((index, columns, self.seed & 0xFFFFFFFF, self.seed >> 32), np.uint64)
 
 
 class Place(NamedTuple):

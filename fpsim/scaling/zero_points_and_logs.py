@@ -95,7 +95,8 @@ def encode_affine(
             )  # fmt: skip
             affine_kernel(width, int(options.rounding), encoder.kind, plan.applied)(
                 matrix, codes[batch, row : row + matrix.shape[0]], factors, zero_points[batch, band:stop], *size,
-                lowest, highest, encoder.layout, _words(options, (batch * tiling.rows + row) * tiling.columns, matrix),
+                (lowest, highest), encoder.layout,
+                _words(options, (batch * tiling.rows + row) * tiling.columns, matrix),
             )  # fmt: skip
 
 

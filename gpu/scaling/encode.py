@@ -20,7 +20,7 @@ from fpsim.gpu.casts.cast import decode, is_named
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.groups import GROUP_BITS, as_groups
-from fpsim.gpu.device.launch import launch, uploaded
+from fpsim.gpu.device.launch import launch, uploaded, uploaded_rows
 from fpsim.gpu.device.transfer import cleared, sent
 from fpsim.gpu.scaling import scale_kernels, tile_kernels
 from fpsim.gpu.scaling.areas import Areas, areas_of, block_threads
@@ -34,6 +34,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
 
 u32, u64 = np.uint32, np.uint64
+NO_AREAS = np.zeros(1, u64)
 
 
 def refuse_logarithms(fmt: LogFMT) -> NoReturn:
@@ -170,18 +171,22 @@ def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
         job.width, widened, int(job.options.rounding), encoder.kind, plan.applied,
         isinstance(job.element, IntegerFormat), job.back, job.affine,
     )  # fmt: skip
-    from_source = (words, uploaded(of_source))
-    layouts = (uploaded(encoder.layout), uploaded(job.decoder()), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
+    from_source, key = (words, uploaded(of_source)), (u64(seed & 0xFFFFFFFF), u64(seed >> 32))
+    layouts = [
+        layout.astype(u64) for layout in (of_source, encoder.layout, job.decoder(), plan.layout, plan.rules.view(u64))
+    ]
     cleared(like, fill.counts)
     if user_scales is None:
-        settling = _scale_arguments(job, fill, from_source, widened)
-        if _run_short_tiles(job, fill, e, encoder, words, (from_source[1], layouts, settling)):
+        numbers, table = _scale_numbers(job, fill, from_source, widened), uploaded(plan.table)
+        in_one_pass = key, numbers, uploaded_rows(NO_AREAS, *layouts), table
+        if _run_short_tiles(job, fill, e, encoder, words, in_one_pass):
             return
         whole_tiles = job.areas(cut=False)
         if whole_tiles.stays_in_cache and not job.affine:
             _launch(
-                tile_kernels.tiles_kernel(e, plan.choices), job, whole_tiles, words, fill.out, from_source[1],
-                uploaded(whole_tiles.layout), fill.scales, fill.scale_codes, fill.counts, *layouts, *settling,
+                tile_kernels.tiles_kernel(e, plan.choices), job, whole_tiles, words, fill.out, fill.scales,
+                fill.scale_codes, fill.counts, key, numbers,
+                uploaded_rows(whole_tiles.layout.view(u64), *layouts), table,
             )  # fmt: skip
             return
     tiles = (math.prod(job.tiling.grid),)
@@ -194,7 +199,8 @@ def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
     if user_scales is None:
         settle = scale_kernels.settle_kernel(plan.choices)
         launch(
-            settle, like, tops.size, tops, specials, fill.scales, fill.scale_codes, factors, fill.counts, *settling
+            settle, like, tops.size, tops, specials, fill.scales, fill.scale_codes, factors, fill.counts,
+            *in_one_pass[1:],
         )  # fmt: skip
     else:
         sent(like, user_scales, fill.scales)
@@ -209,20 +215,19 @@ def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
         launch(zero_points, like, tops.size, lows, factors, fill.zero_points, *limits, uploaded(nearest.layout))
     parts = job.areas(cut=True)
     _launch(
-        tile_kernels.elements_kernel(e), job, parts, words, fill.out, from_source[1], uploaded(parts.layout),
-        fill.scales, factors, fill.zero_points, *layouts, *limits,
+        tile_kernels.elements_kernel(e), job, parts, words, fill.out, fill.scales, factors, fill.zero_points,
+        uploaded_rows(parts.layout.view(u64), *layouts), key, limits,
     )  # fmt: skip
 
 
 def _run_short_tiles(
     job: GpuTileJob, fill: GpuTargets, e: tile_kernels.ElementKernels, encoder: EncodePlan, words: Any,
-    more: tuple[Any, Any, Any],
+    more: tuple[Any, ...],
 ) -> bool:  # fmt: skip
     """Queue the kernel of short contiguous tiles, and return whether it takes the job.
 
-    `more` has the layout of the source, those of the elements with the seed, and the arguments of `settler`.
+    more: the last arguments of the kernel, from the seed on.
     """
-    of_source, layouts, settling = more
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:
         return False
@@ -235,8 +240,8 @@ def _run_short_tiles(
     freezes = is_named(job.options.fmt) or isinstance(job.element, IntegerFormat)
     how = ShortTiles(e, job.plan.choices, tile_threads, bits[0], bits[1], encoder.frozen if freezes else None)
     launch(
-        short_tiles_kernel(how), job.source.like, words.size, source, out, of_source, fill.scales, fill.scale_codes,
-        fill.counts, *layouts, *settling, each=EACH,
+        short_tiles_kernel(how), job.source.like, words.size, source, out, fill.scales, fill.scale_codes, fill.counts,
+        *more, each=EACH,
     )  # fmt: skip
     return True
 
@@ -256,8 +261,8 @@ def _find_tops(
     _launch(kernel, job, areas, *from_source, uploaded(areas.layout), tops, lows, specials)
 
 
-def _scale_arguments(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> tuple[Any, ...]:
-    """Return the last arguments of kernels that compute scales, after the kernel of the scale of the whole array."""
+def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
+    """Return the ScaleNumbers on the GPU, after the kernel of the scale of the whole array."""
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")
     numbers = uploaded(plan.numbers(TensorScale()))
@@ -271,4 +276,4 @@ def _scale_arguments(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, 
             uploaded(np.array([plan.highest], real)), int(job.scaling.infinity == "propagate"), int(plan.is_inverse),
             numbers, fill.tensor, fill.counts,
         )  # fmt: skip
-    return numbers, uploaded(plan.exact), uploaded(plan.rules), uploaded(plan.layout), uploaded(plan.table)
+    return numbers

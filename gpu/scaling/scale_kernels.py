@@ -6,18 +6,20 @@ One thread computes the scale of a tile.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
-from fpsim.core.encode import encode_fields
+from fpsim.core.decode import DecodeLayout
+from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.scaled_element import integer_of
 from fpsim.core.tile_scale import (
     BY_SCALE,
     CLAMPED_LOW,
     COUNTERS,
+    EXACT,
     HAS_INFINITY,
     HAS_NAN,
     INFINITE_TILES,
@@ -25,15 +27,16 @@ from fpsim.core.tile_scale import (
     ZERO_TILES,
     ScaleChoices,
     ScaleNumbers,
+    ScaleRules,
     choice_words,
     scale_numbers,
-    scale_rules,
     scale_steps_32,
     scale_steps_64,
     tile_settler,
 )
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 NAN_BITS = u32(0x7FC00000)
@@ -44,17 +47,39 @@ def word_of(width: int) -> Any:
     return u32 if width == 32 else u64
 
 
+# Rows of a plan, a matrix of 64-bit words: the areas, the layout of the source, those of the elements' encoder and
+# decoder and of the scales' encoder, and the rules of core/tile_scale.py.
+AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
+
+
+class PlanReaders(NamedTuple):
+    """The functions that read the layouts in rows of a plan, as words of one width."""
+
+    encoder: Any
+    decoder: Any
+
+
+@cache
+def plan_readers(width: int) -> PlanReaders:
+    """Return the functions that read layouts as words of this width."""
+    return PlanReaders(fields_of(EncodeLayout, word_of(width)), fields_of(DecodeLayout, word_of(width)))
+
+
+_rules_of = fields_of(ScaleRules, i64)
+
+
 @cache
 def settler(s: ScaleChoices) -> Any:
     """Return a function of top, specials and the plan that gives (scale bits, code, factor, events) of a tile.
 
-    Its arguments: top, specials, numbers, exact, rules, layout, table.
+    Its arguments: `(top, specials, numbers, plan, values of the scale format's codes)`.
     """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
-    choices = choice_words(s)
+    choices, encoder_of = choice_words(s), plan_readers(32 if s.encodes else s.width).encoder
 
-    def settle(top: Any, specials: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any) -> Any:
-        n, r, f = scale_numbers(numbers), scale_rules(rules), encode_fields(layout)
+    def settle(top: Any, specials: Any, numbers: Any, plan: Any, table: Any) -> Any:
+        n, r, f = scale_numbers(numbers), _rules_of(plan[RULES]), encoder_of(plan[SCALE_ENCODER])
+        exact = u64(plan[RULES, EXACT]).view(f64), u64(plan[RULES, EXACT + 1]).view(f64)
         scale, code, factor, events = settle_tile(top, specials, n, exact, r, f, table, choices)
         return f32(scale).view(u32), code, factor, events
 
@@ -63,17 +88,17 @@ def settler(s: ScaleChoices) -> Any:
 
 @cache
 def settle_kernel(s: ScaleChoices) -> Any:
-    """Return the kernel `(tops, specials, scales, codes, factors, counts, ...)` with one thread per tile."""
+    """Return the kernel `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`, a thread per tile."""
     word: Any = word_of(s.width)
     settle = settler(s)
     is_single = s.is_single
 
     def settle_all(
-        tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, counts: Any, numbers: Any, exact: Any,
-        rules: Any, layout: Any, table: Any,
+        tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, counts: Any, numbers: Any, plan: Any,
+        table: Any,
     ) -> None:  # fmt: skip
         for j in range(cuda.grid(1), scales.size, cuda.gridsize(1)):
-            bits, code, factor, events = settle(tops[j], specials[j], numbers, exact, rules, layout, table)
+            bits, code, factor, events = settle(tops[j], specials[j], numbers, plan, table)
             scales[j] = bits
             if not is_single:
                 codes[j] = code

@@ -14,15 +14,15 @@ import numpy as np
 from numba import cuda
 
 from fpsim.casts.loops import constants_of
-from fpsim.core.decode import decode_bits_32, decode_fields
-from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_fields
+from fpsim.core.decode import decode_bits_32
+from fpsim.core.encode import EncodeLayout, encode_bits_32
 from fpsim.core.scaled_element import element_of
 from fpsim.core.tile_scale import BY_SCALE, COUNTERS, ScaleChoices
 from fpsim.gpu.core.nearest_even import nearest_encoder, serves
 from fpsim.gpu.device.groups import GROUP_BITS
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.gpu.scaling.areas import block_threads, merged
-from fpsim.gpu.scaling.scale_kernels import settler
+from fpsim.gpu.scaling.scale_kernels import DECODER, ENCODER, SOURCE, plan_readers, settler
 from fpsim.gpu.scaling.tile_kernels import ElementKernels, choice_words, drawer, raiser
 from fpsim.runtime.compile import scalar
 from fpsim.scaling.tiling import Tiling
@@ -76,10 +76,11 @@ def _encoder(how: ShortTiles) -> Any:
 def short_tiles_kernel(how: ShortTiles) -> Any:
     """Return the kernel that computes amax, scales and codes.
 
-    Its arguments: source and out as words of 64 bits; layout of the source; scales, their codes, counts; layouts of the
-    elements; words of the seed; then those of `settler`.
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source and out: words of 64 bits;
+    seed: its low and high word; the last three: those of `settler`.
     """
     e, tile_threads = how.elements, how.tile_threads
+    encoder_of, decoder_of = plan_readers(e.width)
     threads, shift = block_threads(), tile_threads.bit_length() - 1
     tiles_of_block = threads // tile_threads
     raised, settle, widened = raiser(e.width, False), settler(how.scales), e.widened
@@ -96,17 +97,17 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
     own_loads, own_stores = (1, 1) if round_robin else (loads, stores)
 
     def quantize(
-        source: Any, out: Any, of_source: Any, scales: Any, codes: Any, counts: Any, encode_layout: Any,
-        decode_layout: Any, k0: Any, k1: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any,
+        source: Any, out: Any, scales: Any, codes: Any, counts: Any, seed: Any, numbers: Any, plan: Any, table: Any
     ) -> None:  # fmt: skip
+        k0, k1 = seed
         shared_tops = cuda.shared.array(threads, u32)  # numba's simulator identifies shared arrays by their lines
         shared_specials = cuda.shared.array(threads, u32)
         shared_factors = cuda.shared.array(threads, f32)
         shared_scales = cuda.shared.array(threads, u32)
         shared_counts = cuda.shared.array(COUNTERS, u32)
         held, words = cuda.local.array(EACH, np.uint32), cuda.local.array(EACH, np.uint64)
-        h, back = decode_fields(of_source), decode_fields(decode_layout)
-        f = constants if frozen else encode_fields(encode_layout)
+        h, back = decoder_of(plan[SOURCE]), decoder_of(plan[DECODER])
+        f = constants if frozen else encoder_of(plan[ENCODER])
         thread = i64(cuda.threadIdx.x)
         if thread == 0:
             for k in range(COUNTERS):
@@ -141,7 +142,7 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
                 for j in range(tile_threads):
                     of_thread = u64(i64(thread << shift) + i64(j))
                     top, specials = max(top, shared_tops[of_thread]), u32(specials | shared_specials[of_thread])
-                bits, code, factor, events = settle(top, specials, numbers, exact, rules, layout, table)
+                bits, code, factor, events = settle(top, specials, numbers, plan, table)
                 scales[settled] = bits
                 if not is_single:
                     codes[settled] = code

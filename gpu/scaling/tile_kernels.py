@@ -15,17 +15,20 @@ import numpy as np
 from numba import cuda
 
 from fpsim.core.decode import decode_bits_32, decode_bits_64, decode_fields
-from fpsim.core.encode import encode_fields
 from fpsim.core.philox import random_word
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.core.scaled_element import ElementChoices, element_of, integer_of
 from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, ScaleChoices
 from fpsim.gpu.device.launch import gpu_kernel
-from fpsim.gpu.scaling.areas import BATCH, area_fields, batch_of, block_threads, part_of, walk_of
-from fpsim.gpu.scaling.scale_kernels import settler, word_of
+from fpsim.gpu.scaling.areas import BATCH, Areas, area_fields, batch_of, block_threads, part_of, walk_of
+from fpsim.gpu.scaling.scale_kernels import AREAS, DECODER, ENCODER, SOURCE, plan_readers, settler, word_of
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.records import fields_of
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+
+
+_areas_of = fields_of(Areas, i64)
 
 
 class ElementKernels(NamedTuple):
@@ -182,8 +185,8 @@ def drawer(width: int, mode: int) -> Any:
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     """Return the kernel that computes amax, scales and codes of the tiles of an area.
 
-    Its arguments: source, out; layout of the source, areas; scales, their codes, counts; layouts of the elements; words
-    of the seed; then those of `settler`.
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. seed: its low and high word; the
+    last three: those of `settler`.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -191,19 +194,19 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     load, settle = loader(e.width, e.widened), settler(s)
     element, choices = element_of(e.width, e.back, True), choice_words(e)
     find_top, random_of = top_finder(e.width, e.widened, False), drawer(e.width, e.mode)
+    encoder_of, decoder_of = plan_readers(e.width)
     is_single = s.is_single
 
     def quantize(
-        source: Any, out: Any, of_source: Any, places: Any, scales: Any, codes: Any, counts: Any, encode_layout: Any,
-        decode_layout: Any, k0: Any, k1: Any, numbers: Any, exact: Any, rules: Any, layout: Any, table: Any,
+        source: Any, out: Any, scales: Any, codes: Any, counts: Any, seed: Any, numbers: Any, plan: Any, table: Any
     ) -> None:  # fmt: skip
         shared_tops = cuda.shared.array(threads, word)
         shared_specials = cuda.shared.array(threads, u32)
         shared_factors = cuda.shared.array(threads, real)
         shared_scales = cuda.shared.array(threads, u32)
         shared_counts = cuda.shared.array(COUNTERS, u32)
-        g, h = area_fields(places), decode_fields(of_source)
-        f, back = encode_fields(encode_layout), decode_fields(decode_layout)
+        g, h, (k0, k1) = _areas_of(plan[AREAS]), decoder_of(plan[SOURCE]), seed
+        f, back = encoder_of(plan[ENCODER]), decoder_of(plan[DECODER])
         thread = i64(cuda.threadIdx.x)
         place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
         shared_specials[thread] = u32(0)
@@ -224,7 +227,7 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
                 tile = part_of(area, i64(thread << g.shift_x), g)
                 if tile.is_tile:
                     bits, code, factor, events = settle(
-                        shared_tops[thread << g.shift_x], shared_specials[thread], numbers, exact, rules, layout, table
+                        shared_tops[thread << g.shift_x], shared_specials[thread], numbers, plan, table
                     )
                     scales[tile.tile] = bits
                     if not is_single:
@@ -261,8 +264,8 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 def elements_kernel(e: ElementKernels) -> Any:
     """Return the kernel of the elements of tiles with known scales and factors.
 
-    Its arguments: source, out; layout of the source, areas; scales, factors, zero points; layouts of the elements;
-    words of the seed; lowest and highest integer.
+    Its arguments: `(source, out, scales, factors, zero points, plan, seed, limits)`. seed: its low and high word;
+    limits: the lowest and highest integer.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -270,6 +273,7 @@ def elements_kernel(e: ElementKernels) -> Any:
     element, choices = element_of(e.width, e.back, True), choice_words(e)
     to_integer = integer_of(e.width, e.mode, e.kind, e.applied)
     affine, random_of = e.affine, drawer(e.width, e.mode)
+    encoder_of, decoder_of = plan_readers(e.width)
 
     @scalar
     def code_of(
@@ -282,11 +286,11 @@ def elements_kernel(e: ElementKernels) -> Any:
         return element(bits, factor, scale, random, f, back, choices)
 
     def encode(
-        source: Any, out: Any, of_source: Any, places: Any, scales: Any, factors: Any, zero_points: Any,
-        encode_layout: Any, decode_layout: Any, k0: Any, k1: Any, lowest: Any, highest: Any,
+        source: Any, out: Any, scales: Any, factors: Any, zero_points: Any, plan: Any, seed: Any, limits: Any
     ) -> None:  # fmt: skip
-        g, h = area_fields(places), decode_fields(of_source)
-        f, back = encode_fields(encode_layout), decode_fields(decode_layout)
+        lowest, highest = limits
+        g, h, (k0, k1) = _areas_of(plan[AREAS]), decoder_of(plan[SOURCE]), seed
+        f, back = encoder_of(plan[ENCODER]), decoder_of(plan[DECODER])
         thread = i64(cuda.threadIdx.x)
         for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
             part = part_of(area, thread, g)

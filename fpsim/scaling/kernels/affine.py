@@ -60,15 +60,15 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 
 @cache
 def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
-    """Return the loop `(matrix, codes, factors, zero_points, rows, columns, lowest, highest, layout, words)`."""
+    """Return the loop `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`."""
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)
 
     def encode(
-        matrix: Any, codes: Any, factors: Any, zero_points: Any, rows: int, columns: int, lowest: int, highest: int,
-        layout: Any, words: Any,
+        matrix: Any, codes: Any, factors: Any, zero_points: Any, rows: int, columns: int, limits: Any, layout: Any,
+        words: Any,
     ) -> None:  # fmt: skip
-        f = encode_fields(layout)
+        f, lowest, highest = encode_fields(layout), limits[0], limits[1]
         width_of_matrix = matrix.shape[1]
         for r in range(matrix.shape[0]):
             for i in range(width_of_matrix):

@@ -69,10 +69,10 @@ def look_kernel(width: int) -> Any:
 
 @cache
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
-    """Return the loop `(matrix, factors, rows, columns, top, left, first, stride, k0, k1, layout, counts)`.
+    """Return the loop `(matrix, factors, rows, columns, top, left, draws, layout, counts)`.
 
     Adds to counts how many elements saturate and underflow. layout: gives the largest word to values beyond the
-    format, 1 to NaN, and no signs. The rest as in `look_kernel` and in `quantize_strips` of kernels/tiles.py.
+    format, 1 to NaN, and no signs. The rest as in `look_kernel` and in `element_strips`.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -92,9 +92,9 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
         return encode_bits(real(y).view(word) if y == y else nan, random, f, mode_64, kind_64)
 
     def count(
-        matrix: Any, factors: Any, rows: int, columns: int, top: int, left: int, first: Any, stride: Any, k0: Any,
-        k1: Any, layout: Any, counts: Any,
+        matrix: Any, factors: Any, rows: int, columns: int, top: int, left: int, draws: Any, layout: Any, counts: Any
     ) -> None:  # fmt: skip
+        first, stride, k0, k1 = draws[0], draws[1], draws[2], draws[3]
         f = encode_fields(layout)
         height, length = matrix.shape
         space = np.empty(CHUNK + 8 if stochastic else 0, np.uint32)

@@ -37,6 +37,18 @@ class Elements(NamedTuple):
     careful: bool = False  # factors may be NaN, 0 or Inf, and processors differ in the sign of the NaN that they give
 
 
+@reloadable
+class ElementRules(NamedTuple):
+    """The rules by which an element becomes a code, or a value."""
+
+    encoder: Any  # EncodeLayout
+    decoder: Any  # DecodeLayout, for values
+    choices: ElementChoices
+
+
+DECODER = len(EncodeLayout._fields)  # where the decoder begins in a layout of elements, which has both in one array
+
+
 def choice_words(e: Elements) -> ElementChoices:
     """Return the choices as int64, of which functions are compiled once; zeros if they are read at run time."""
     return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
@@ -65,7 +77,7 @@ def announcer(width: int) -> Any:
 
 @cache
 def element_loop(how: Elements) -> Any:
-    """Return the inlined loop `(row, factors, scales, out, columns, ahead, f, g, words, choices)` over one row.
+    """Return the inlined loop `(row, factors, scales, out, columns, ahead, words, rules)` over one row.
 
     out: codes, or bits of float32 values where `back`.
     ahead: distance to the next strip (rows that stay in the cache), which is prefetched.
@@ -78,9 +90,9 @@ def element_loop(how: Elements) -> Any:
     deliver = element_of(how.width, back, how.careful, encode_nearest_32 if _rounds_by_sum(how) else None)
 
     def of_columns(
-        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any,
-        e: ElementChoices,
-    ) -> None:  # fmt: skip
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, words: Any, rules: ElementRules
+    ) -> None:
+        f, g, e = rules
         announce(row, ahead)
         stochastic = e.mode == STOCHASTIC
         done = 0
@@ -98,9 +110,9 @@ def element_loop(how: Elements) -> Any:
             out[i] = deliver(row[i], factors[i], scales[i], random, f, g, e)
 
     def of_common(
-        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any,
-        e: ElementChoices,
-    ) -> None:  # fmt: skip
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, words: Any, rules: ElementRules
+    ) -> None:
+        f, g, e = rules
         tiles = row.size // shape
         stochastic = e.mode == STOCHASTIC
         for j in range(tiles):
@@ -118,9 +130,9 @@ def element_loop(how: Elements) -> Any:
             out[i] = deliver(row[i], factors[tiles], scales[tiles], random, f, g, e)
 
     def of_any(
-        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, f: Any, g: Any, words: Any,
-        e: ElementChoices,
-    ) -> None:  # fmt: skip
+        row: Any, factors: Any, scales: Any, out: Any, columns: int, ahead: int, words: Any, rules: ElementRules
+    ) -> None:
+        f, g, e = rules
         announce(row, ahead)
         stochastic = e.mode == STOCHASTIC
         for j in range(factors.size):
@@ -154,7 +166,12 @@ def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
 
 @cache
 def element_strips(e: Elements) -> Any:
-    """Return the loop over rows of tiles whose factors are known; arguments as in `quantize_strips`."""
+    """Return the loop over rows of tiles whose factors are known.
+
+    Arguments: `(matrix, out, scales, factors, rows, columns, draws, layout, choices)`. rows, columns: those of a tile;
+    draws: the flat index of the matrix's start, the distance to the next row's, and the seed's low and high word;
+    layout: those of the elements' encoder and decoder.
+    """
     word: Any = word_of(e.width)
     elements = element_loop(e)
     encode_constants = constants_of(EncodeLayout, word, e.frozen[0])
@@ -163,21 +180,21 @@ def element_strips(e: Elements) -> Any:
     constants, is_fixed = choice_words(e), e.choices is not None
 
     def encode(
-        matrix: Any, out: Any, scales: Any, factors: Any, rows: int, columns: int, first: Any, stride: Any, k0: Any,
-        k1: Any, encode_layout: Any, decode_layout: Any, choices: Any,
+        matrix: Any, out: Any, scales: Any, factors: Any, rows: int, columns: int, draws: Any, layout: Any, choices: Any
     ) -> None:  # fmt: skip
         how = constants if is_fixed else element_choices(choices)
         stochastic = how.mode == STOCHASTIC
-        f = encode_constants if is_frozen else encode_fields(encode_layout)
-        g = decode_constants if is_frozen else decode_fields(decode_layout)
+        f = encode_constants if is_frozen else encode_fields(layout)
+        g = decode_constants if is_frozen else decode_fields(layout[DECODER:])
+        rules = ElementRules(f, g, how)
         height, width = matrix.shape
         words = aligned_empty(width + 8 if stochastic else 0, WORD)
         ahead = width if width <= FARTHEST else 0
         for r in range(height):
             random = words
             if stochastic:
-                random = random_words(words, u64(first + u64(u64(r) * stride)), width, k0, k1)
-            elements(matrix[r], factors[r // rows], scales[r // rows], out[r], columns, ahead, f, g, random, how)
+                random = random_words(words, u64(draws[0] + u64(u64(r) * draws[1])), width, draws[2], draws[3])
+            elements(matrix[r], factors[r // rows], scales[r // rows], out[r], columns, ahead, random, rules)
 
     return kernel(encode)
 

@@ -14,9 +14,12 @@ import numpy as np
 
 from fpsim.core.encode import encode_fields
 from fpsim.core.tile_scale import (
+    CHOICES,
     CLAMPED_HIGH,
     CLAMPED_LOW,
     COUNTERS,
+    EXACT,
+    TABLE,
     ZERO_TILES,
     ScaleChoices,
     choice_words,
@@ -27,6 +30,8 @@ from fpsim.core.tile_scale import (
 )
 from fpsim.runtime.compile import kernel
 
+i64, f64 = np.int64, np.float64
+
 NO_CHOICES = ScaleChoices(0, 0, 0, 0, 0, 0, False, False)
 
 
@@ -34,12 +39,12 @@ NO_CHOICES = ScaleChoices(0, 0, 0, 0, 0, 0, False, False)
 def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
     """Return the loop that makes scales from the amax of tiles.
 
-    Arguments: `(tops, specials, scales, codes, factors, counts, numbers, exact, rules, layout, table, choices)`.
+    Arguments: `(tops, specials, scales, codes, factors, counts, numbers, rules, layout)`.
 
     tops: bits of the finite amax of each tile; specials: what else it holds, or nothing where none holds NaN or Inf.
     scales: float32, filled. codes: of the scale format, filled (not for FP32). factors: filled with what elements are
-    divided by or multiplied with. The last six: `ScalePlan.arguments`. fixed: choices that are compiled in; None: those
-    of the call, so that one loop serves all of a width, at a fraction of the speed.
+    divided by or multiplied with. The last three: `ScalePlan.arguments`. fixed: choices that are compiled in; None:
+    those of the call, so that one loop serves all of a width, at a fraction of the speed.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64
@@ -49,15 +54,16 @@ def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
     plain, no_code, no_value = np.uint8(0), word(0), real(0)
 
     def settle(
-        tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, counts: Any, numbers: Any, exact: Any,
-        rules: Any, layout: Any, table: Any, choices: Any,
+        tops: Any, specials: Any, scales: Any, codes: Any, factors: Any, counts: Any, numbers: Any, rules: Any,
+        layout: Any,
     ) -> None:  # fmt: skip
-        s = constants if is_fixed else scale_choices(choices)
+        s = constants if is_fixed else scale_choices(rules[CHOICES:])
         is_single = s.is_single != 0
-        n, r, f, floats = scale_numbers(numbers), scale_rules(rules), encode_fields(layout), (exact[0], exact[1])
+        n, r, f, table = scale_numbers(numbers), scale_rules(rules), encode_fields(layout), numbers[TABLE:]
+        exact = i64(rules[EXACT]).view(f64), i64(rules[EXACT + 1]).view(f64)
         zeros = lows = highs = 0
         for j in range(tops.size):
-            factors[j], cut = quotient_of(tops[j], plain, n, floats, r, s)  # which stays there for a while
+            factors[j], cut = quotient_of(tops[j], plain, n, exact, r, s)  # which stays there for a while
             lows += int(cut)
         if not is_single:
             for j in range(tops.size):
@@ -78,8 +84,8 @@ def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
         counts[CLAMPED_HIGH] += highs
         for j in range(specials.size):
             if specials[j] != plain:
-                _, _, _, counted = settle_tile(tops[j], plain, n, floats, r, f, table, s)
-                scales[j], code, factors[j], events = settle_tile(tops[j], specials[j], n, floats, r, f, table, s)
+                _, _, _, counted = settle_tile(tops[j], plain, n, exact, r, f, table, s)
+                scales[j], code, factors[j], events = settle_tile(tops[j], specials[j], n, exact, r, f, table, s)
                 if not is_single:
                     codes[j] = code
                 for k in range(COUNTERS):

@@ -19,7 +19,15 @@ from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.runtime.compile import kernel
 from fpsim.scaling.kernels.amax import SMALLEST_FOLD, amax_loop, specials_loop, word_of
-from fpsim.scaling.kernels.elements import Elements, choice_words, element_loop, element_strips, random_words
+from fpsim.scaling.kernels.elements import (
+    DECODER,
+    ElementRules,
+    Elements,
+    choice_words,
+    element_loop,
+    element_strips,
+    random_words,
+)
 
 u64, f32, f64 = np.uint64, np.float32, np.float64
 
@@ -28,9 +36,9 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 def quantize_strips(e: Elements, settle: Any) -> Any:
     """Return the loop over a matrix of words, which takes each strip from amax to codes while it is cached.
 
-    Arguments: the matrix; out, of its shape; scales and scale codes per tile; (rows, columns) of a tile and columns of
-    a strip; flat index of the matrix's start, distance to the next row's, and the seed's words; layouts of the
-    elements and their choices; then counts and the rest that `settle` takes.
+    Arguments: `(matrix, out, scales, codes, size, draws, layout, counts, plan)`. scales, codes: of each tile; size:
+    rows and columns of a tile, and columns of a strip; draws and layout: as for `element_strips`; plan:
+    ScalePlan.arguments.
     """
     word: Any = word_of(e.width)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)
@@ -44,15 +52,19 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
     decode_constants = constants_of(DecodeLayout, word, e.frozen[1])
     is_frozen = e.frozen[0] is not None
     how = choice_words(e)
-    stochastic = how.mode == STOCHASTIC
+    mode, kind, applied, integer = how
+    stochastic = mode == STOCHASTIC
 
     def quantize(
-        matrix: Any, out: Any, scales: Any, codes: Any, rows: int, columns: int, strip: int, first: Any, stride: Any,
-        k0: Any, k1: Any, encode_layout: Any, decode_layout: Any, choices: Any, counts: Any, numbers: Any, exact: Any,
-        rules: Any, layout: Any, table: Any, scale_choices: Any,
-    ) -> None:  # fmt: skip
-        f = encode_constants if is_frozen else encode_fields(encode_layout)
-        g = decode_constants if is_frozen else decode_fields(decode_layout)
+        matrix: Any, out: Any, scales: Any, codes: Any, size: Any, draws: Any, layout: Any, counts: Any, plan: Any
+    ) -> None:
+        rows, columns, strip = size
+        first, stride, k0, k1 = draws[0], draws[1], draws[2], draws[3]
+        numbers, scale_rules, scale_layout = plan
+        f = encode_constants if is_frozen else encode_fields(layout)
+        g = decode_constants if is_frozen else decode_fields(layout[DECODER:])
+        rules, choices, part_draws = ElementRules(f, g, how), np.empty(4, np.int64), draws.copy()
+        choices[0], choices[1], choices[2], choices[3] = mode, kind, applied, integer
         height, width = matrix.shape
         tiles = (min(strip, width) + columns - 1) // columns
         all_tops = np.empty((1, tiles), matrix.dtype)
@@ -83,19 +95,8 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
                         columns,
                     )  # fmt: skip
                 settle(
-                    tops,
-                    specials,
-                    tile_scales,
-                    tile_codes,
-                    factors,
-                    counts,
-                    numbers,
-                    exact,
-                    rules,
-                    layout,
-                    table,
-                    scale_choices,
-                )
+                    tops, specials, tile_scales, tile_codes, factors, counts, numbers, scale_rules, scale_layout
+                )  # fmt: skip
                 strange = 0
                 for j in range(tops.size):
                     strange += int((factors[j] == real(0)) | (factors[j] > largest))
@@ -108,23 +109,15 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
                                 all_words, u64(first + u64(u64(r) * stride + u64(left))), right - left, k0, k1
                             )
                         elements(
-                            matrix[r, left:right],
-                            factors,
-                            tile_scales,
-                            out[r, left:right],
-                            columns,
-                            ahead,
-                            f,
-                            g,
-                            words,
-                            how,
-                        )
+                            matrix[r, left:right], factors, tile_scales, out[r, left:right], columns, ahead, words,
+                            rules,
+                        )  # fmt: skip
                 else:
+                    part_draws[0] = u64(first + u64(u64(top) * stride + u64(left)))
                     careful_elements(
                         matrix[top:bottom, left:right], out[top:bottom, left:right],
                         scales[band : band + 1, first_tile:last_tile], all_factors[:, : last_tile - first_tile], rows,
-                        columns, u64(first + u64(u64(top) * stride + u64(left))), stride, k0, k1, encode_layout,
-                        decode_layout, choices,
+                        columns, part_draws, layout, choices,
                     )  # fmt: skip
 
     return kernel(quantize)

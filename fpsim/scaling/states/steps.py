@@ -148,14 +148,14 @@ def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
     loop = count_kernel(job.width, int(job.how.options.rounding), encoder.kind, job.plan.applied)
     real: Any = np.float32 if job.width == 32 else np.float64
     factors = factors.astype(real).reshape(tiles.tiles)
-    size, seed, stride = (tiles.tile_rows, tiles.tile_columns), job.random_key, np.uint64(tiles.columns)
+    size = (tiles.tile_rows, tiles.tile_columns)
 
     def begin() -> Array:
         return np.zeros(2, np.int64)
 
     def work(matrix: Array, corner: tuple[int, int, int], part_counts: Array) -> None:
         batch, top, left = corner
-        loop(matrix, factors[batch], *size, top, left, job.first(batch, top, left), stride, *seed, fields, part_counts)
+        loop(matrix, factors[batch], *size, top, left, job.draws(batch, top, left), fields, part_counts)
 
     total = sum((part_counts for _, part_counts in over_job(job, begin, work)), begin())
     return int(total[0]), int(total[1])

@@ -29,10 +29,11 @@ from fpsim.gpu.scaling import scale_kernels, short_tiles, tile_kernels, value_ke
 
 names = ("uint8", "uint16", "uint32", "uint64", "int64", "float32", "float64")
 u8, u16, u32, u64, i64, f32, f64 = (getattr(types, name) for name in names)
+seed, limits = types.UniTuple(u64, 2), types.UniTuple(i64, 2)
 
 kernels = {}
 for width, word, real in ((32, u32, f32), (64, u64, f64)):
-    settling = arrays(real, f64, i64, word, real)
+    settling = (real[::1], u64[:, ::1], real[::1])
     choices = {
         "single": ScaleChoices(width, AMAX_BY_MAX, BY_SCALE, 1, NEAREST_EVEN, 0, True, False),
         "two levels": ScaleChoices(width, AMAX_BY_MAX, BY_INVERSE, 2, NEAREST_EVEN, 0, False, False),
@@ -43,17 +44,16 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
             choices[f"rule {rule}"] = ScaleChoices(width, rule, BY_SCALE, 1, UP, 2, False, False)
         choices["inverse"] = ScaleChoices(width, INVERSE_OF_ENCODE, BY_SCALE, 2, NEAREST_EVEN, 0, False, False)
     for name, choice in choices.items():
-        own = arrays(real, f64, i64, u32, real) if choice.encodes else settling
-        signature = arrays(word, u32, u32, u8, word, u64) + own
+        signature = arrays(word, u32, u32, u8, word, u64) + settling
         kernels[f"settle {width} {name}"] = scale_kernels.settle_kernel(choice), signature
     for mode, back, applied in ((NEAREST_EVEN, False, BY_SCALE), (STOCHASTIC, True, BY_INVERSE)):
         e = tile_kernels.ElementKernels(width, False, mode, 0, applied, False, back, False)
         to = u32 if back else u8
-        signature = arrays(word, to, word, i64, u32, u8, u64, word, word) + (u64, u64) + settling
+        signature = arrays(word, to, u32, u8, u64) + (seed,) + settling
         kernels[f"tiles {width} {mode}"] = tile_kernels.tiles_kernel(e, choices["two levels"]), signature
-        signature = arrays(word, to, word, i64, u32, word, u8, word, word) + (u64, u64, i64, i64)
+        signature = arrays(word, to, u32, word, u8) + (u64[:, ::1], seed, limits)
         kernels[f"elements {width} {mode}"] = tile_kernels.elements_kernel(e), signature
-        signature = arrays(word, u8, word, i64, u32, word, u8, word, word) + (u64, u64, i64, i64)
+        signature = arrays(word, u8, u32, word, u8) + (u64[:, ::1], seed, limits)
         affine = e._replace(back=False, affine=True)
         kernels[f"zero point {width} {mode}"] = tile_kernels.elements_kernel(affine), signature
     for affine in (False, True):
@@ -71,14 +71,15 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
     kernels[f"values {width}"] = value_kernels.values_kernel(width, width), signature
     kernels[f"integers {width}"] = value_kernels.integers_kernel(width, True), arrays(u8, word, i64, u32, u8) + (i64,)
 e = tile_kernels.ElementKernels(32, True, NEAREST_EVEN, 0, BY_SCALE, False, False, False)
-signature = arrays(u16, u8, u32, i64, u32, u8, u64, u32, u32) + (u64, u64) + arrays(f32, f64, i64, u32, f32)
+in_one_pass = (seed, f32[::1], u64[:, ::1], f32[::1])
+signature = arrays(u16, u8, u32, u8, u64) + in_one_pass
 single = ScaleChoices(32, AMAX_BY_MAX, BY_SCALE, 1, NEAREST_EVEN, 0, True, False)
 kernels["tiles of a narrow source"] = tile_kernels.tiles_kernel(e, single), signature
 plan = encode_plan(E4M3, 32, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
 for name, applied, to, target in (("divided", BY_SCALE, 8, u64), ("multiplied", BY_INVERSE, 32, u64)):
     e = tile_kernels.ElementKernels(32, False, NEAREST_EVEN, plan.kind, applied, False, to == 32, False)
     how = short_tiles.ShortTiles(e, single, 4, 32, to, plan.frozen)
-    signature = arrays(u64, u64, u32, u32, u8, u64, u32, u32) + (u64, u64) + arrays(f32, f64, i64, u32, f32)
+    signature = arrays(u64, u64, u32, u8, u64) + in_one_pass
     kernels[f"short tiles {name}"] = short_tiles.short_tiles_kernel(how), signature
 kernels["transpose"] = value_kernels.transpose_kernel(), arrays(u8, u8) + (i64, i64)
 found = {}
