@@ -95,6 +95,7 @@ def rows() -> Iterator[RaceRow]:
         for name in TWO_UNITS:
             yield RaceRow(f"{name}, {title}", {"fpsim": _by_unit(name, shape)}, {}, THIN_RATE, _size(shape), "MAC")
     yield from stack_rows()
+    yield from split_rows()
     yield from peer_rows()
     for n in GROWTH:
         cube = (n, n, n)
@@ -108,6 +109,16 @@ def stack_rows() -> Iterator[RaceRow]:
         yield RaceRow(f"{name}, 64 x 64^3", contestants, {ONE: 0.6}, None, 256**3, "MAC")
         head = (64, 64, 32)
         yield RaceRow(f"{name}, 384 x {head}", {"fpsim": _stack(name, head, 384)}, {}, None, 384 * _size(head), "MAC")
+
+
+def split_rows() -> Iterator[RaceRow]:
+    """Float32 and float64 products from narrow ones; the rate counts the multiply-adds of the wide product."""
+    a, b = np.random.default_rng(0).standard_normal((2, 256, 256))
+    left, right = a.astype(np.float32), b.astype(np.float32)
+    for name in fp.splits.ROWS:
+        work = partial(fp.split_matmul, left, right, split=name)
+        yield RaceRow(f"split_matmul, {name}", {"fpsim": work}, {}, None, 256**3, "MAC")
+    yield RaceRow("ozaki_matmul, 9 slices", {"fpsim": partial(fp.ozaki_matmul, a, b)}, {}, None, 256**3, "MAC")
 
 
 def _stack(name: str, shape: tuple[int, int, int], count: int) -> Work:

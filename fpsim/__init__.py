@@ -84,10 +84,12 @@ from fpsim.scaling.scaled import Scaled, encode_both_ways, encode_scaled, quanti
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.states.delayed import DelayedScaling
 from fpsim.scaling.states.periodic import OnlineScaling, PeriodicScaling
+from fpsim.splits.multiply import split_matmul, split_parts
+from fpsim.splits.ozaki import ozaki_matmul
 from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 if TYPE_CHECKING:
-    from fpsim import analysis, cpu, gpu, probe, recipes, testing, torch, train
+    from fpsim import analysis, cpu, gpu, probe, recipes, splits, testing, torch, train
     from fpsim.analysis.systems.dispatch.chips import chips
 
 __version__ = "0.1.0"
@@ -102,12 +104,13 @@ __all__ = [
     "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "cpu", "decode", "divide", "dot",
     "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
     "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number",
-    "multiply", "negative", "next_down", "next_up", "policy", "policy_diff", "probe", "quantize", "quantize_scaled",
-    "recipes", "remainder", "round_to_integral", "rounding", "scalings", "schedules", "sqrt", "subtract", "sum",
-    "testing", "to_int", "torch", "train", "unit", "units",
+    "multiply", "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff", "probe", "quantize",
+    "quantize_scaled", "recipes", "remainder", "round_to_integral", "rounding", "scalings", "schedules",
+    "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "train", "unit",
+    "units",
 ]  # fmt: skip
 
-_PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "testing", "torch", "train")
+_PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", "torch", "train")
 
 
 def __getattr__(name: str) -> Any:

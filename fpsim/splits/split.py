@@ -1,0 +1,144 @@
+"""Split: how float32 numbers are cut into narrow parts, and in which order the products of parts are added."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.formats.named import Format
+from fpsim.formats.named import format as find_format
+from fpsim.formats.policies import OVERFLOWS
+from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.matrix_units.catalogue import unit as find_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.reload import reloadable
+from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
+
+MOST_PARTS = 8
+Pair = tuple[int, int]  # the numbers of a part of a and of a part of b, 0 for the leading ones
+
+
+class Group(NamedTuple):
+    """Products of parts that share an accumulator.
+
+    Attributes:
+      bands: pairs of parts in the order in which they are added, grouped by weight. Within a band the pairs take turns,
+        one instruction each. From one band to the next the accumulator is multiplied by 2**-shift of the split.
+      interval: instructions along K, counted for one pair, after which the accumulator joins a float32 total (one
+        nearest-even addition) and starts again at +0; None for a single accumulator over all of K, with one band.
+      log2_scale: exponent of the power of two by which the group's total is multiplied before it is added.
+    """
+
+    bands: tuple[tuple[Pair, ...], ...]
+    interval: int | None = None
+    log2_scale: int = 0
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Pairs of parts of all bands, in their order."""
+        return tuple(pair for band in self.bands for pair in band)
+
+
+@reloadable
+@dataclass(frozen=True)
+class Split:
+    """A recipe for a float32 product made of products of narrow parts.
+
+    Part 0 of a number x is x rounded to `fmt`. The rest, x - part 0, times 2**shift is cut in the same way, so that
+    x is about part 0 + 2**-shift * (part 1 + 2**-shift * (...)).
+
+    Args:
+      name: what `repr` and reports show.
+      fmt: format of the parts, of up to 16 bits.
+      parts: number of parts, 2 to 8.
+      shift: exponent of the power of two by which each rest is multiplied, 0 or more.
+      rounding: a deterministic mode of `fpsim.encode` that rounds to the parts.
+      overflow: a policy of `fpsim.encode` for numbers beyond the format's range.
+      groups: products that share an accumulator each; their float32 totals are added in this order, to nearest even.
+      accumulate: a matrix unit that takes the parts, its name, or fp.FusedMultiplyAdd("fp32").
+      source: where the recipe was published.
+
+    Raises:
+      ValueError, TypeError: a field that is none of these, a pair of parts that the split doesn't have, or a unit of
+        other operands.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.splits.CUTLASS_BF16X9.replace(parts=2)
+      Traceback (most recent call last):
+      ...
+      ValueError: pairs must be of 2 parts, 0 to 1; got (2, 2).
+      >>> fp.splits.OOTOMO_FP16X2.products
+      3
+    """
+
+    name: str
+    fmt: Format
+    parts: int
+    shift: int
+    rounding: Rounding
+    overflow: str
+    groups: tuple[Group, ...]
+    accumulate: MatrixUnit | Accumulator
+    source: str = dataclasses.field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "fmt", find_format(self.fmt))
+        put(self, "rounding", rounding_mode(self.rounding))
+        if isinstance(self.accumulate, str):
+            put(self, "accumulate", find_unit(self.accumulate))
+        require_kind("name", self.name, str, "a text")
+        require_word("overflow", self.overflow, tuple(OVERFLOWS))
+        require_integer("parts", self.parts, 2)
+        require_integer("shift", self.shift, 0)
+        if self.parts > MOST_PARTS:
+            raise ValueError(f"parts must be 2 to {MOST_PARTS}; got {self.parts}.")
+        if self.fmt.bits > 16:
+            raise ValueError(f"fmt must be a format of up to 16 bits; got {self.fmt}.")
+        if self.rounding is Rounding.STOCHASTIC:
+            raise ValueError("rounding must be deterministic; got 'stochastic'.")
+        self._refuse_groups()
+        self._refuse_accumulators()
+
+    def _refuse_groups(self) -> None:
+        if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
+            raise ValueError(
+                f"groups must be a tuple of fp.splits.Group with pairs of parts; got {shown(self.groups)}."
+            )
+        for group in self.groups:
+            for pair in group.pairs:
+                if len(pair) != 2 or not all(0 <= part < self.parts for part in pair):
+                    raise ValueError(f"pairs must be of {self.parts} parts, 0 to {self.parts - 1}; got {pair}.")
+            if group.interval is None and len(group.bands) > 1:
+                raise ValueError(f"a group of {len(group.bands)} bands needs an interval of 1 or more; got None.")
+            if group.interval is not None:
+                require_integer("interval", group.interval, 1)
+
+    def _refuse_accumulators(self) -> None:
+        unit = self.accumulate
+        if isinstance(unit, MatrixUnit):
+            if (unit.a.fmt, unit.b.fmt, unit.d.fmt.name) != (self.fmt, self.fmt, "FP32") or unit.scale:
+                raise ValueError(f"accumulate must be a unit of {self.fmt} that adds in FP32; got {unit.name}.")
+        elif not isinstance(unit, FusedMultiplyAdd) or unit.fmt.name != "FP32":
+            raise TypeError(f"accumulate must be a matrix unit or fp.FusedMultiplyAdd('fp32'); got {shown(unit)}.")
+
+    @property
+    def terms(self) -> int:
+        """Terms of K that one instruction adds."""
+        return self.accumulate.terms if isinstance(self.accumulate, MatrixUnit) else 1
+
+    @property
+    def products(self) -> int:
+        """Number of narrow products that replace a wide one."""
+        return sum(len(group.pairs) for group in self.groups)
+
+    def replace(self, **changes: Any) -> Split:
+        """Return the same split with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def __repr__(self) -> str:
+        unit = getattr(self.accumulate, "name", self.accumulate)
+        return f"<Split {self.name}: {self.products} products of {self.parts} {self.fmt} parts by {unit}>"
