@@ -90,7 +90,7 @@ def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Ite
 
 
 def with_flags(work: partial[Any]) -> dict[str, Work]:
-    """Return the same work with flags and without."""
+    """Return a work that also returns flags, and the given work without them."""
     return {"fpsim": partial(work, flags=True), "without flags": work}
 
 

@@ -153,7 +153,7 @@ def thread_rows(x: Any, threads: int) -> Iterator[RaceRow]:
 
 
 def on_one_thread(work: Work) -> Work:
-    """Return the same work with one thread."""
+    """Return a function that does the given work with one thread."""
 
     def alone() -> None:
         before = os.environ.get("FPSIM_NUM_THREADS")

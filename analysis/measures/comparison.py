@@ -138,7 +138,7 @@ class Comparison:
         return "\n".join([*lines, f"{plural(beaten, 'combination')} beaten by these"] if beaten else lines)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw SQNR over bits per value, and the Pareto front; returns the matplotlib axes."""
+        """Draw SQNR over bits per value, and the Pareto front, and return the matplotlib axes."""
         from fpsim.analysis.measures.error_figure import comparison_axes
 
         return comparison_axes(self, ax)
@@ -176,7 +176,7 @@ def compare(
       A Comparison; each row has the figures of `fp.analysis.error` for that combination. Integers and LogFMT, which
       need scales per tile, have no rows without them; `left_out` says so.
     Raises:
-      ValueError: nothing to compare, an unknown word, or no combination that exists.
+      ValueError: nothing to compare, an unknown option, or no combination that exists.
       TypeError: x is not an array of floats.
 
     Example:

@@ -285,7 +285,7 @@ class ErrorReport:
         return frame([self.to_dict()]) if self.parts is None else self.parts.to_frame()
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the noise by cause, or the SQNR of every channel or block; returns the matplotlib axes."""
+        """Draw the noise by cause, or the SQNR of every channel or block, and return the matplotlib axes."""
         from fpsim.analysis.measures.error_figure import error_axes
 
         return error_axes(self, ax)

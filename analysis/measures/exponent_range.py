@@ -200,7 +200,7 @@ class RangeReport:
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the histogram over the formats' ranges; returns the matplotlib axes."""
+        """Draw the histogram over the formats' ranges, and return the matplotlib axes."""
         from fpsim.analysis.measures.exponent_figure import exponent_axes
 
         return exponent_axes([("", self)], ax=ax)

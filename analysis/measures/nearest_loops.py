@@ -190,7 +190,10 @@ def _make_sum_block(small: bool, wide: bool) -> Any:
 
 @cache
 def _make_count_steps(truncates: bool) -> Any:
-    """Return the loop that sums errors in ulps and counts exact results, for normal values without a scale."""
+    """Return the loop that sums rounding errors in ulps and counts exact results, from the bits that rounding drops.
+
+    It serves normal float32 values without a scale. truncates: they were rounded toward zero, not to nearest.
+    """
     distance = dropped_bits if truncates else dropped_distance
 
     def count_steps(x: Any, dropped: Any, sums: Any, counts: Any, largest_errors: Any) -> None:

@@ -85,7 +85,7 @@ def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
         torch.nn.functional, which gets what the model makes of all but the last of a batch, and the last.
 
     Raises:
-      TypeError: it is none of these.
+      TypeError: loss is neither.
 
     Example:
       >>> import torch

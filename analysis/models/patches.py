@@ -109,7 +109,7 @@ def settings_of(of: Convolution) -> dict[str, Any]:
 
 
 def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, Any]) -> Convolution:
-    """Return a convolution of these tensors with settings as of `settings_of`.
+    """Return a convolution of these tensors with settings as `settings_of` returns them.
 
     Example:
       >>> import torch

@@ -36,7 +36,7 @@ def record(
 
     A step ends when an optimizer of torch has updated weights of the model; micro-batches before that are merged.
     Passes without gradients are steps of their own, but in a training, where they validate and are not recorded.
-    `r.step()` ends a step by hand, where none of these has ended it.
+    `r.step()` ends a step by hand, for loops without an optimizer of torch.
 
     Args:
       model: a torch.nn.Module that runs eagerly.

@@ -176,7 +176,7 @@ class Recording:
         """Study the kept operands: `fp.analysis.study(r.tensors, ...)`.
 
         Args:
-          options: as of `fp.analysis.study`.
+          options: as for `fp.analysis.study`.
         Raises:
           ValueError: nothing was kept.
         """
@@ -246,7 +246,7 @@ class Recording:
         Args:
           by: "tensor" or "format".
         Raises:
-          ValueError: another word.
+          ValueError: by is none of the names above.
         """
         if by not in ("tensor", "format"):
             raise ValueError(f"by must be 'tensor' or 'format'; got {by!r}.")

@@ -15,7 +15,7 @@ class StepFigures(NamedTuple):
 
     Attributes:
       step: its number.
-      gradient_norm, update_ratio, lost_updates: as of `Monitors`; None where no optimizer took a step.
+      gradient_norm, update_ratio, lost_updates: as for `Monitors`; None where no optimizer took a step.
       scales: name -> value of scales that last over steps: "loss", and delayed ones of layers.
       fallback: whether the optimizer's step was skipped, so that the loss scale could fall.
       smallest, amax: the range of the activations: the smallest magnitude that isn't 0, and the largest finite one.

@@ -50,7 +50,10 @@ def deficit_axes(report: StudyResults, ax: Any = None) -> Any:
 
 
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
-    """Return the same picture as a figure, for the operands in the given summaries."""
+    """Return a figure of what `deficit_axes` draws, from summaries that are given.
+
+    required: the least SQNR in dB; a row is shaded where a deficit leaves less.
+    """
     with figure_style():
         figure, ax = _rows_figure(len(summaries), 0.28, 0.785)
         _draw_candidates(ax, summaries, required)

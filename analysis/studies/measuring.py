@@ -66,7 +66,7 @@ def measured(
 
 
 def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
-    """Yield the same parts; a thread reads the next one while the caller uses the current one."""
+    """Yield the parts of an iterator, while a thread already reads the next one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, parts, None)
         while (part := following.result()) is not None:

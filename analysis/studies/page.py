@@ -101,7 +101,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
 
 
 def recommendation_table(report: StudyResults) -> str:
-    """Return the answer and the grouped recommendations as HTML for a notebook, which has its own stylesheet."""
+    """Return the answer and the grouped recommendations as HTML without styles, for a notebook, which has its own."""
     rows = ([c if isinstance(c, str) else c.text for c in _group_row(group).cells] for group in report.groups)
     return f"<p>{html.escape(report.answer)}</p>{html_table([title for title, _ in GROUP_HEADS], rows)}"
 

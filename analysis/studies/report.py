@@ -146,7 +146,7 @@ class StudyReport:
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """Tensors grouped by equal recommendations; groups with the most values come first."""
+        """Tensors grouped by role and choice, the groups of most values first, those that stay as they are last."""
         return groups_of(self.recommendations)
 
     @property
@@ -251,7 +251,7 @@ class StudyReport:
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw how far the SQNR of each tensor is below that of its format on normal data; returns the matplotlib
+        """Draw how far the SQNR of each tensor is below that of its format on normal data, and return the matplotlib
         axes.
         """
         from fpsim.analysis.studies.figures import deficit_axes

@@ -136,7 +136,7 @@ class TensorGroup(NamedTuple):
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
-    """Return groups of tensors with equal recommendations, those with the most values first."""
+    """Return tensors grouped by role and choice, groups of most values first, those that stay as they are last."""
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:
         key = (row.role, row.choice if row.met else "stay as they are", row.met)

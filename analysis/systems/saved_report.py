@@ -87,7 +87,7 @@ class SavedReport:
 
     @classmethod
     def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return the contents of a report's file, after checking that `save` wrote it.
+        """Return the saved fields of a report's file, after checking that it holds a report of this class.
 
         Raises:
           FileNotFoundError: there is no such file.

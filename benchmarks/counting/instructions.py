@@ -231,7 +231,8 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
         limits, works = one_processor["limits"], one_processor["works"]
         rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items())
         lines += [
-            f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in 1e9 a second: {rates}.", "",
+            f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in GB/s (read, copy) and 1e9 "
+            f"operations/s (the others): {rates}.", "",
             f"Compiled for {compiled_for}; per element (of products: multiply-add), bound by these limits:", "",
             "| work | bytes in, out | vector | float products | int products | scalar | bound |",
             "|---|---|---|---|---|---|---|",

@@ -105,7 +105,7 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
       codes. With flags, a tuple of it and them. NaN, Inf and division by zero raise flags, never warnings.
 
     Raises:
-      ValueError: unknown word or format, shapes that do not broadcast, formats that differ without out_fmt, codes out
+      ValueError: unknown option or format, shapes that do not broadcast, formats that differ without out_fmt, codes out
         of range or without fmt.
       TypeError: operands that are neither codes nor arrays of a float dtype.
 

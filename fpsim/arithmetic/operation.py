@@ -70,7 +70,7 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     Args:
       keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer.
     Raises:
-      ValueError: an unknown word, a stochastic mode without a seed, or a format that the operation does not take.
+      ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not take.
     """
     seed = keywords.pop("seed", None)
     if seed is not None:

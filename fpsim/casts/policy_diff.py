@@ -62,7 +62,7 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
       policies agree.
 
     Raises:
-      ValueError: unknown name or word, a stochastic mode, or a format of more than 16 bits.
+      ValueError: unknown policy, format or option, a stochastic mode, or a format of more than 16 bits.
 
     Example:
       >>> import fpsim as fp

@@ -112,7 +112,7 @@ def cast_options(
     """Check the keywords of a cast.
 
     Raises:
-      ValueError: an unknown word, a stochastic mode without a seed, or a number out of range.
+      ValueError: an unknown option, a stochastic mode without a seed, or a number out of range.
     """
     spec: Any = fmt
     try:

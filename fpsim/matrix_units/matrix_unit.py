@@ -48,7 +48,7 @@ class Element:
       carrier: format whose codes carry the values: FP32 for tf32, whose last bits are dropped; otherwise `fmt`.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> import fpsim as fp
@@ -109,8 +109,8 @@ class MatrixUnit:
         bits says so) or "inferred".
 
     Raises:
-      TypeError, ValueError: a field that is none of these, or that means nothing to the rule; docs/matrix-units.md has
-        the bounds.
+      TypeError, ValueError: a field has another type or value than those above, or means nothing to the rule;
+        docs/matrix-units.md has the bounds.
 
     Example:
       >>> import fpsim as fp

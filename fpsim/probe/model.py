@@ -53,7 +53,7 @@ class Model:
       fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
       alignment: "truncate", "floor" or "nearest", "exact": every sum is the exact one, rounded
         once; "rounded": a step is several additions, each rounded.
-      rounding: the rounding of a sum, as of `fp.encode`.
+      rounding: the rounding of a sum, as for `fp.encode`.
       accumulator: the format of sums; None where additions have different formats.
       factor: the factor of the sum, such as 1/64 of a mean; 1 for a plain sum, None where nothing fits.
       promotion: number of terms after which partial sums are added to a total; None without promotion.
@@ -271,7 +271,7 @@ class Model:
 
         Args:
           a, b: (M, n) and (n, N) arrays of the probed dtypes, or codes of their formats.
-          scale_a, scale_b: of block-scaled units, as of `fp.matmul`.
+          scale_a, scale_b: of block-scaled units, as for `fp.matmul`.
 
         Returns:
           (M, N) array of the result's dtype.

@@ -151,7 +151,10 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 
 
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
-    """Return whether a slice is promoted at multiples of the interval, and begins at a block of scales."""
+    """Return whether a slice has terms, no residue, and partial sums that begin at multiples of the interval, if any.
+
+    If the unit takes blocks of scales, the slice must also be one run of K that begins at a block.
+    """
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
     return of.terms > 0 and of.residue == 0 and regular and scaled

@@ -43,7 +43,7 @@ def spec_text(
     """Return a cast as JSON, after all checks that need no data.
 
     Raises:
-      ValueError: an unknown format or word, or a combination that is not possible.
+      ValueError: an unknown format or option, or a combination that is not possible.
       TypeError: the scaling is no Scaling.
 
     Example:

@@ -49,12 +49,12 @@ class Product:
         "9.0", for its unit that takes the operands' formats; a chip with a library, "H100 cuBLAS", for the library's
         schedule as well, which the recipe looks up; an accumulator such as `fp.Sequential(fp.FP32)`; or None for
         torch's own float32 product of the quantised operands.
-      schedule, promote: as of `fp.matmul`.
+      schedule, promote: as for `fp.matmul`.
       out_fmt: the format that the result is rounded to, nearest even; None for the accumulator's.
 
     Raises:
       ValueError: an unknown unit or format, or a schedule or promotion without a unit.
-      TypeError: a field that is none of these.
+      TypeError: a field has another type than those above.
 
     Example:
       >>> fp.torch.Product("hopper_e4m3_f32", promote=128, out_fmt="bf16")
@@ -122,7 +122,7 @@ def _readable(how: Schedule | Accumulator) -> bool:
 @reloadable
 @dataclass(frozen=True)
 class Delayed:
-    """Options of delayed scales: one scale per tensor, from the amax of earlier steps, as of `fp.DelayedScaling`.
+    """Options of delayed scales: one scale per tensor, from the amax of earlier steps, as for `fp.DelayedScaling`.
 
     Args:
       history: steps that are remembered.
@@ -168,7 +168,7 @@ class LinearRecipe:
       fprop, dgrad, wgrad: the arithmetic of each product, a `Product`; one without a unit is torch's, in float32.
       rounding: of x and w, forwards and backwards.
       grad_rounding: of dy.
-      overflow: of the casts, as of `fp.encode`; None for that of each scaling, and "nonfinite" without one.
+      overflow: of the casts, as for `fp.encode`; None for that of each scaling, and "nonfinite" without one.
       requantize_input: True quantises for dw what the forward product read (DeepSeek-V3), False the original x.
       stash_fmt, stash_scaling: the format in which x is kept for dw, and its scales; None keeps it as it came.
       hadamard: terms of the random Hadamard transform of both operands of dw along the tokens, which must be a multiple
@@ -179,7 +179,7 @@ class LinearRecipe:
       name: what `repr` shows.
 
     Raises:
-      ValueError: an unknown format, unit or word, a seed out of range, a scaling without its format, a unit that does
+      ValueError: an unknown format, unit or option, a seed out of range, a scaling without its format, a unit that does
         not take the operands' formats.
       TypeError: a scaling or product is none.
 

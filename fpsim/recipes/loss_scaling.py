@@ -125,7 +125,7 @@ class LossScalingPolicy:
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the same state: the scale never changes."""
+    """Return the state as it was: this policy never changes the scale."""
     return state
 
 

@@ -46,7 +46,8 @@ class OptimizerRecipe:
       seed: of stochastic modes.
 
     Raises:
-      TypeError, ValueError: a field that is none of these, or a rounding of updates where no weights are rounded.
+      TypeError, ValueError: a field has another type or value than those above, or updates have a rounding where no
+        weights are rounded.
 
     Source: Loshchilov and Hutter, arXiv:1711.05101; Zamirai et al., arXiv:2010.06192, for updates without masters;
       DeepSeek-V3, arXiv:2412.19437, 3.3.3, keeps both moments in BF16.

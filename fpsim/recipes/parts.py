@@ -39,7 +39,7 @@ class Override:
       linear: what they follow instead, a `fpsim.torch.LinearRecipe` or the name of one in fp.torch.RECIPES.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> from fpsim.recipes.training_recipe import Override
@@ -91,7 +91,7 @@ class Controller:
       layers: a shell pattern of the layers that it governs.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> from fpsim.recipes.parts import Controller
@@ -139,7 +139,7 @@ class Stored:
       scaling: its scales, over the last two axes; None for none.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
     """
 
     modules: str
@@ -164,7 +164,7 @@ class Numerics:
       sums: the accumulator of their sums; None for float32.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
     """
 
     softmax: Any = None

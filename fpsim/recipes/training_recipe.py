@@ -46,7 +46,7 @@ class Recipe:
       source: where it comes from.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> from fpsim.train import recipes

@@ -44,7 +44,7 @@ class Scaling:
       division: "divide" (x / s) or "multiply" (x * (1 / s)).
       tensor_scale: True for a second, float32 scale of the whole array over the scales (NVFP4).
       symmetric: False gives integer elements a zero point per tile.
-      overflow: default for the elements' cast, a word that `fpsim.encode` takes.
+      overflow: default for the elements' cast: an overflow mode of `fpsim.encode`.
       nan: "tile" (a NaN makes its tile NaN) or "element".
       infinity: "skip" (amax of the finite elements), "propagate" or "one" (the tile's scale is 1).
       zero_scale: "one" or "smallest", for tiles of zeros.
@@ -52,7 +52,7 @@ class Scaling:
       name: what `repr` shows; two scalings of different names may be equal.
 
     Raises:
-      ValueError: a word, number or combination that is not possible.
+      ValueError: a field has another value than those above, or two fields exclude each other.
 
     Example:
       >>> import fpsim as fp

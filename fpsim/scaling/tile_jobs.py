@@ -146,7 +146,10 @@ class Place(NamedTuple):
 
 
 def load(job: TileJob, part: Array) -> Array:
-    """Return a part of the source as a contiguous matrix of words of the arithmetic's width."""
+    """Return a part of the source, contiguous, in the float32 or float64 that the arithmetic is done in.
+
+    Narrower source formats are widened. A part that kernels can read directly is returned as it is, without a copy.
+    """
     if job.is_direct and part.flags.c_contiguous:
         return part
     native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))

@@ -102,7 +102,7 @@ class Sequential(_InOneFormat):
       overflow, subnormals, random_bits: as in `fpsim.encode`, at every rounding.
 
     Raises:
-      ValueError: an unknown word, a stochastic mode without a seed, or a format without zero.
+      ValueError: an unknown option, a stochastic mode without a seed, or a format without zero.
 
     Source: docs/accumulators.md.
 

@@ -169,7 +169,14 @@ class Panels(NamedTuple):
 
 
 def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
-    """Return codes of a format that float32 holds as the loops read them, in C order, and their layout."""
+    """Return codes as the loops read them, in C order, and their DecodeLayout.
+
+    Codes of a format that has no layout become float32 bit patterns first, and the layout is that of FP32.
+
+    Args:
+      codes: codes of `fmt`.
+      fmt: a format whose values float32 holds.
+    """
     layout = float32_layout(fmt)
     if layout is None:
         words = np.empty(codes.shape, WORD)

@@ -96,7 +96,7 @@ def fake_quantize(
       Tensor of x's shape and dtype (float32 for float8 input).
 
     Raises:
-      ValueError: a tensor that is not on the CPU, an unknown word, no seed, or scales that do not fit.
+      ValueError: a tensor that is not on the CPU, an unknown option, no seed, or scales that do not fit.
       TypeError: x is not a tensor of floats.
       RuntimeError: x carries a tangent: there is no forward mode (`torch.func.jvp`).
 

@@ -24,7 +24,7 @@ class QuantLinear(torch.nn.Linear):
     well. Other recipes have the keys of `torch.nn.Linear`.
 
     Args:
-      in_features, out_features, bias, device, dtype: as of `torch.nn.Linear`.
+      in_features, out_features, bias, device, dtype: as for `torch.nn.Linear`.
       recipe: formats and scalings.
       name: of the layer, which stochastic draws depend on; `quantize_linears` gives the qualified name.
       backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", emulated there;

@@ -44,7 +44,7 @@ def quantize_linears(
         product, and those that it keeps stay as they are; or a plan of `fp.analysis.plan`, which is such a recipe.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
-      backend: what multiplies, as of `QuantLinear`.
+      backend: what multiplies, as for `QuantLinear`.
 
     Returns:
       Qualified names of the layers that were swapped ("" for the model itself), in the model's order.

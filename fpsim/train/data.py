@@ -210,7 +210,7 @@ class Examples:
         """Return examples drawn at random with replacement, which depend only on the arguments.
 
         Args:
-          seed, step, micro: as of `Corpus.batch`.
+          seed, step, micro: as for `Corpus.batch`.
           batch: how many.
           context: of texts; examples have none.
         Returns:

@@ -340,7 +340,7 @@ class Trainer:
         return model_arrays, fields
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue from a state that `state` returned, with the bits of an uninterrupted run."""
+        """Continue from a state that `state` returned, bit for bit as an uninterrupted run would."""
         self.steps = facts["steps"]
         if self.levels is not None:
             self.levels.load(facts["levels"])

@@ -90,7 +90,7 @@ class LossScaler:
           Whether there is an Inf or NaN among them, scaled as they came.
 
         Raises:
-          TypeError: gradients that are none of these.
+          TypeError: a gradient is not a float32 tensor on the CPU.
           RuntimeError: this step's were unscaled before.
         """
         if self._seen is not None:

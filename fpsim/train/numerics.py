@@ -40,22 +40,25 @@ def softmax(
 
     Args:
       x: array (..., n) of a float dtype.
-      fmt: format of each step, by name, dtype or object: float32 must hold it, of up to 16 bits of precision.
-      sums: accumulator of the sum, such as fp.Sequential(fp.FP16); None for fp.Sequential(fp.FP32).
-      rounding: any mode of `fpsim.encode` that draws nothing.
+      fmt: format of each step, by name, dtype or object: signed, with a zero and up to 16 bits of precision, and such
+        that float32 holds its values.
+      sums: accumulator of the sum, such as fp.Sequential(fp.FP16), whose result's format float32 holds; None for
+        fp.Sequential(fp.FP32).
+      rounding: any mode of `fpsim.encode` except "stochastic".
 
     Returns:
       float32 (..., n), values of the format.
 
     Raises:
-      TypeError, ValueError: x has no last axis or holds no floats, or words that are none of these.
+      TypeError: x holds no floats, or sums is not an accumulator.
+      ValueError: x has no last axis or an empty one; fmt, sums or rounding is not one of those above.
 
     Example:
       >>> from fpsim.train.numerics import softmax
       >>> softmax(np.float32([1.0, 2.0, 3.0]), "fp16")
       array([0.09002686, 0.24475098, 0.66503906], dtype=float32)
       >>> x = np.zeros(4096, np.float32)
-      >>> softmax(x, "fp16", sums=fp.Sequential("fp16"))[0] * 4096  # which stops adding at 2048
+      >>> softmax(x, "fp16", sums=fp.Sequential("fp16"))[0] * 4096  # the FP16 sum of ones stops at 2048
       np.float32(2.0)
     """
     steps = steps_of(fmt, sums, rounding)

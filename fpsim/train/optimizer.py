@@ -87,7 +87,7 @@ class AdamW:
       recipe: how.
 
     Raises:
-      TypeError, ValueError: weights that are none of these.
+      TypeError, ValueError: weights is not such a mapping, or a tensor is not contiguous float32 on the CPU.
 
     Example:
       >>> import torch

@@ -117,11 +117,11 @@ def reduce(
 
     Args:
       gradients: for each rank, or each micro-batch, name -> float32 tensor on the CPU, of the same names and shapes.
-      fmt, accumulate, count: as of `Reduction`.
+      fmt, accumulate, count: as for `Reduction`.
     Returns:
       Name -> float32 tensor of its own.
     Raises:
-      TypeError, ValueError: as of `Reduction`; no gradients, other names or shapes, or another dtype.
+      TypeError, ValueError: as for `Reduction`; no gradients, other names or shapes, or another dtype.
 
     Example:
       >>> import torch
@@ -252,7 +252,7 @@ class Ranks:
 
         Args:
           model: with parameters in float32 on the CPU.
-          fmt, accumulate, count: as of `Reduction`.
+          fmt, accumulate, count: as for `Reduction`.
           bucket: MiB of gradients that are sent together, which changes no bit.
         Returns:
           A `torch.nn.parallel.DistributedDataParallel`; of one process the model itself, whose micro-batches `reduce`

@@ -60,13 +60,13 @@ def lockstep(
     gives to the next product. The products of one step of the first run are held for that.
 
     Args:
-      recipe: as of `fp.train.run`, or two of them.
-      backends: two words, or one for both: "emulated", "float32", "gpu", "hardware" as of `fp.train.run`, or a chip
+      recipe: as for `fp.train.run`, or two of them.
+      backends: two words, or one for both: "emulated", "float32", "gpu", "hardware" as for `fp.train.run`, or a chip
         such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units then multiply,
         emulated. A product by another chip's unit moves to the unit for the same operands, in the order of the library
         where one is named, else without a schedule that is for another chip.
       steps: at most; of the optimizer.
-      seed, model, text, batch, context, micro_batches: as of `fp.train.run`, for both.
+      seed, model, text, batch, context, micro_batches: as for `fp.train.run`, for both.
       progress: called with the share done and a text.
 
     Returns:
@@ -74,7 +74,7 @@ def lockstep(
 
     Raises:
       ValueError: an unknown recipe, backend or chip; a chip without a unit for the recipe's operands, or a recipe
-        without any matrix unit on a chip; as of `fp.train.run`.
+        without any matrix unit on a chip; as for `fp.train.run`.
       fpsim.gpu.GpuError: "gpu" or "hardware" without a GPU.
 
     Example:

@@ -1,4 +1,4 @@
-"""Casts on the GPU: the scalar core in CUDA kernels, with the bits of the casts on the CPU."""
+"""Casts on the GPU: the scalar core in CUDA kernels, bit for bit as the casts on the CPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastK
 
     Raises:
       GpuError: no GPU, or no room on it.
-      ValueError: unknown format or word, no seed, or an `out` that does not fit.
+      ValueError: unknown format or option, no seed, or an `out` that does not fit.
       TypeError: x is no array of floats on the GPU.
 
     Source: docs/casts.md, docs/gpu.md.

@@ -172,7 +172,7 @@ def _power(x: int, most: int) -> int:
 
 
 def merged(tiling: Tiling) -> Tiling:
-    """Return the same tiles in one row if they are contiguous in memory, else as they are."""
+    """Return a tiling with all tiles in one row if that leaves them contiguous in memory, else `tiling` itself."""
     if tiling.tile_rows == 1 and tiling.columns and tiling.columns % tiling.tile_columns == 0:
         return tiling._replace(batch=1, rows=1, columns=tiling.batch * tiling.rows * tiling.columns)
     return tiling

@@ -110,7 +110,7 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
     """Return the validated job of an encoding, or with `back` of a rounding to values.
 
     Raises:
-      ValueError, TypeError: as of `encode_scaled`.
+      ValueError, TypeError: as for `encode_scaled`.
     """
     scaling = scaling_of(scaling)
     element: Element = checked_element(fmt, scaling)
@@ -262,7 +262,7 @@ def _find_tops(
 
 
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
-    """Return the ScaleNumbers on the GPU, after the kernel of the scale of the whole array."""
+    """Queue the kernel of the whole array\'s scale, if the scaling has one, and return the ScaleNumbers on the GPU."""
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")
     numbers = uploaded(plan.numbers(TensorScale()))

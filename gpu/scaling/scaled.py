@@ -1,4 +1,4 @@
-"""Arrays on the GPU in a small format with a scale per tile, with the bits of `fpsim.encode_scaled`."""
+"""Arrays on the GPU in a small format with a scale per tile, bit for bit as `fpsim.encode_scaled` makes them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def encode_scaled(
     x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Scaled:  # fmt: skip
-    """Encode an array on the GPU with a scale per tile, with the bits of `fpsim.encode_scaled`.
+    """Encode an array on the GPU with a scale per tile, bit for bit as `fpsim.encode_scaled`.
 
     Args:
       x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
@@ -193,7 +193,7 @@ def quantize_scaled(
     x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Any = None,
     **cast: Unpack[ElementKeywords],
 ) -> Any:  # fmt: skip
-    """Round an array on the GPU to a small format with a scale per tile, with the bits of `fpsim.quantize_scaled`.
+    """Round an array on the GPU to a small format with a scale per tile, bit for bit as `fpsim.quantize_scaled`.
 
     Args: as for `encode_scaled`; out is a float32 array of x's library and shape to fill.
 
@@ -222,7 +222,12 @@ def quantize_scaled(
 
 
 def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[Scaled, GpuTargets]:
-    """Return the result with the arrays of `out` or new ones, and its words to fill.
+    """Return the result, in the arrays of `out` or in new ones, and views of its memory that kernels fill.
+
+    Args:
+      out: an earlier result, whose arrays are used again if it has the same arrays as the new one; None for new ones.
+      job: the array to be encoded, the format and the scaling.
+      scales_known: whether the caller gives the scales, so that the result has no scale codes and no tensor scale.
 
     Raises:
       ValueError: out has another shape, format, scaling or library.

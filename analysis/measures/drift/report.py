@@ -247,7 +247,7 @@ class DriftReport:
         return frame([row.to_dict() for row in self.rows])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw norm_relative against the length, with its bounds; returns the matplotlib axes."""
+        """Draw norm_relative against the length, with its bounds, and return the matplotlib axes."""
         from fpsim.analysis.measures.drift.figure import drift_axes
 
         return drift_axes(self, ax)

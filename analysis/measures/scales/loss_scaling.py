@@ -124,7 +124,7 @@ class LossScalingReport:
         return frame([{name: getattr(step, name) for name in COLUMNS} for step in self.steps])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the scales over the steps, with the steps that overflowed; returns the matplotlib axes."""
+        """Draw the scales over the steps, with the steps that overflowed, and return the matplotlib axes."""
         from fpsim.analysis.measures.scales.figures import loss_scaling_axes
 
         return loss_scaling_axes(self, ax)

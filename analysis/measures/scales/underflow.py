@@ -169,7 +169,7 @@ class UnderflowReport:
         return frame(self._dicts())
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the shares against the scale; returns the matplotlib axes."""
+        """Draw the shares against the scale, and return the matplotlib axes."""
         from fpsim.analysis.measures.scales.figures import underflow_axes
 
         return underflow_axes(self, ax)

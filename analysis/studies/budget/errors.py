@@ -78,7 +78,7 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 
 
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
-    """Return the squares of y - reference, infinite in place of NaN, and their sum with the bits of `energy`."""
+    """Return the squares of y - reference, infinite in place of NaN, and their sum, bit for bit as `energy` adds."""
     with np.errstate(all="ignore"):
         error = y.astype(np.float64) - reference
         squares = np.multiply(error, error, out=error)

@@ -1,4 +1,4 @@
-"""The same recipe with scales that are not rounded, and the error that rounding alone should make."""
+"""Variants of a recipe whose scales are not rounded, and the error that rounding elements alone should make."""
 
 from __future__ import annotations
 

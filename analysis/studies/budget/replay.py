@@ -1,4 +1,4 @@
-"""The products of a layer, computed again from the recorded operands with the bits of `fpsim.torch.QuantLinear`."""
+"""The products of a layer, computed again from recorded operands, bit for bit as `fpsim.torch.QuantLinear` would."""
 
 from __future__ import annotations
 

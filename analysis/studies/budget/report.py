@@ -171,7 +171,7 @@ class Budget:
         return frame([row.to_dict() for row in self.rows])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw a bar for each layer and product, as long as its error and divided by cause; returns the matplotlib
+        """Draw a bar for each layer and product, as long as its error and divided by cause, and return the matplotlib
         axes.
         """
         from fpsim.analysis.studies.budget.figure import budget_axes

@@ -158,7 +158,7 @@ class BudgetRow:
 
     @property
     def local(self) -> float:
-        """The same as `joint`: the error that the product itself makes, in contrast to `inherited`."""
+        """The error that the product itself makes, in contrast to `inherited`; equals `joint`."""
         return self.joint
 
     @property

@@ -126,7 +126,10 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the best recipe that fits every product and, with all of them in it at once, the limit; "" without one."""
+    """Return the best recipe that fits every product alone and stays within the limit with all products in it.
+
+    "Best" is as in `_best`. Return "" if there is no such recipe.
+    """
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
     return _best(within, bits, limit, figure)
@@ -135,7 +138,7 @@ def _best_alone(
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
     """Return the recipe of the fewest bits within the limit; among nearly as few bits, the one of the least error.
 
-    If none is within the limit, all of them are compared; without any recipe it returns "".
+    If none is within the limit, all of them are compared. Return "" if there are no recipes.
     """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)

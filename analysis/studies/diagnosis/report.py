@@ -152,7 +152,7 @@ class Diagnosis:
         return table if self.sensitivity.has_loss else table.drop(columns=["gradient_error", "gradient_spread"])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the error of each product by cause, in the recipe that the answer is about; returns the axes."""
+        """Draw the error of each product by cause, in the recipe that the answer is about, and return the axes."""
         return self.budget.plot(ax)
 
     def page(self, path: str | os.PathLike[str]) -> Path:

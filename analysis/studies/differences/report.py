@@ -53,13 +53,13 @@ class ModelDivergence(Divergence):
         return table
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw how the difference grows from product to product; returns the matplotlib axes."""
+        """Draw how the difference grows from product to product, and return the matplotlib axes."""
         from fpsim.analysis.studies.differences.figure import growth_axes
 
         return growth_axes(self, ax)
 
     def plot_trees(self, axes: Any = None) -> Any:
-        """Draw the additions by which each run computed the element; returns the axes, one for each known tree.
+        """Draw the additions by which each run computed the element, and return the axes, one for each known tree.
 
         Args:
           axes: matplotlib Axes, one for each known tree; None for new figures.

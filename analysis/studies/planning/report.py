@@ -292,7 +292,7 @@ class Plan:
         return frame([row.to_dict() for row in rows])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the figure over the budget, predicted and measured; returns the matplotlib axes."""
+        """Draw the figure over the budget, predicted and measured, and return the matplotlib axes."""
         from fpsim.analysis.studies.planning.figure import plan_axes
 
         return plan_axes(self, ax)

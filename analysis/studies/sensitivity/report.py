@@ -239,7 +239,7 @@ class Sensitivity:
         ])  # fmt: skip
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the error of the gradient by layer, product and recipe; returns the matplotlib axes."""
+        """Draw the error of the gradient by layer, product and recipe, and return the matplotlib axes."""
         from fpsim.analysis.studies.sensitivity.figure import sensitivity_axes
 
         return sensitivity_axes(self, ax)

@@ -31,8 +31,8 @@ class AccumulationRow:
         the gradient is lost.
       unchanged: share of the elements that the last micro-batch did not change, although its gradient is not 0 there.
       overflowed: share of the elements that are Inf or NaN.
-      equal: share of the elements with the bits of the large batch's gradient; NaN without one, or with fewer than all
-        micro-batches.
+      equal: share of the elements whose bits are those of the large batch's gradient; NaN if there is no large batch,
+        or before the last micro-batch.
       drift: norm of the difference from the large batch's gradient / norm of that gradient; NaN as `equal`.
     """
 
@@ -91,7 +91,7 @@ class AccumulationReport(SavedReport):
         return self.of(way)[-1]
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the relative error against the number of micro-batches; returns the matplotlib Axes."""
+        """Draw the relative error against the number of micro-batches, and return the matplotlib axes."""
         from fpsim.analysis.systems.accumulation.figure import accumulation_axes
 
         return accumulation_axes(self, ax)

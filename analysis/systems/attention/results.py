@@ -103,7 +103,7 @@ class AttentionReport:
         """Return a pandas DataFrame: one row with every metric, or with by="head" a row for each head and its error.
 
         Raises:
-          ValueError: another word.
+          ValueError: by is another name.
         """
         require_word("by", by, ("report", "head"))
         if by == "report":
@@ -112,7 +112,7 @@ class AttentionReport:
         return frame(rows)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the error of each row, the median and the range over heads; returns the matplotlib axes."""
+        """Draw the error of each row, the median and the range over heads, and return the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import attention_axes
 
         return attention_axes(self, ax)
@@ -203,7 +203,7 @@ class WeightUnderflow(SavedReport):
     sink: float | None = None
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the measured shares and the law against the spread; returns the matplotlib axes."""
+        """Draw the measured shares and the law against the spread, and return the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import underflow_axes
 
         return underflow_axes(self, ax)
@@ -266,7 +266,7 @@ class CacheReport(SavedReport):
     channels: int
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw output errors against bits; returns the matplotlib axes."""
+        """Draw output errors against bits, and return the matplotlib axes."""
         from fpsim.analysis.systems.attention.figures import cache_axes
 
         return cache_axes(self, ax)

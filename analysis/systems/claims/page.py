@@ -1,4 +1,4 @@
-"""The page of claims in Markdown."""
+"""The page of claims about low precision, in Markdown."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class CollectiveReport(SavedReport):
         """Return a pandas DataFrame: a row for each algorithm, or with by="pair" the share of bits that differ.
 
         Raises:
-          ValueError: another word.
+          ValueError: by is another name.
         """
         require_word("by", by, ("algorithm", "pair"))
         if by == "algorithm":
@@ -101,7 +101,7 @@ class CollectiveReport(SavedReport):
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the relative error of each algorithm and its range over orders; returns the matplotlib axes."""
+        """Draw the relative error of each algorithm and its range over orders, and return the matplotlib axes."""
         from fpsim.analysis.systems.collectives.figures import report_axes
 
         return report_axes(self, ax)
@@ -175,7 +175,7 @@ class CollectiveGrowth(SavedReport):
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the error of each algorithm against the ranks; returns the matplotlib axes."""
+        """Draw the error of each algorithm against the ranks, and return the matplotlib axes."""
         from fpsim.analysis.systems.collectives.figures import growth_axes
 
         return growth_axes(self, ax)

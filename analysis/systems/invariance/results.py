@@ -69,7 +69,7 @@ class BatchInvariance(SavedReport):
         return tuple(name for name, share in shares.items() if share > 0)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the share of elements that differ against the size; returns the matplotlib axes."""
+        """Draw the share of elements that differ against the size, and return the matplotlib axes."""
         from fpsim.analysis.systems.invariance.figures import batch_axes
 
         return batch_axes(self, ax)
@@ -153,7 +153,7 @@ class DecodingReport(SavedReport):
         return sum(abs(row.logprob_first - row.logprob_second) for row in self.rows) / len(self.rows)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw KL and log-probability differences against the length; returns the matplotlib axes."""
+        """Draw KL and log-probability differences against the length, and return the matplotlib axes."""
         from fpsim.analysis.systems.invariance.figures import decoding_axes
 
         return decoding_axes(self, ax)

@@ -115,7 +115,7 @@ class RunComparison(SavedReport):
         """Return a pandas DataFrame with a row for each tensor, or with by="step" each step, by="token" each change.
 
         Raises:
-          ValueError: another word.
+          ValueError: by is another name.
         """
         require_word("by", by, ("tensor", "step", "token"))
         if by == "step":
@@ -124,7 +124,7 @@ class RunComparison(SavedReport):
         return frame([asdict(row) for row in (self.rows if by == "tensor" else self.changes)])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the relative difference of each tensor; returns the matplotlib axes."""
+        """Draw the relative difference of each tensor, and return the matplotlib axes."""
         from fpsim.analysis.systems.invariance.figures import run_axes
 
         return run_axes(self, ax)

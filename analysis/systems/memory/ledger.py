@@ -66,7 +66,7 @@ def ledger(
       A Ledger.
 
     Raises:
-      TypeError: model is none of these.
+      TypeError: model is not one of those above.
       ValueError: an unknown recipe or stage, tokens that are no whole sequences, checkpointing without blocks.
 
     Source: Rajbhandari et al., arXiv:1910.02054, for the stages and the example.

@@ -56,7 +56,7 @@ def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return ModelOpt's NVFP4: s2 = amax / 2688 multiplies; s = E4M3(amax of a block / (6 s2)), 1 for zeros.
 
-    Source: nvidia-modelopt 0.47.0; the same bytes.
+    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
     n, k = weight.shape
     tensors = {"weight": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // NV)), "weight_scale_2": (F32, ())}
@@ -81,7 +81,7 @@ def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return torchao's NVFP4: p = amax / 2688 multiplies; s = E4M3 of amax / 6 / p within 2^-6 and 448.
 
-    The codes are those of w * ((1 / p) / s). Source: torchao 0.18.0; the same bytes.
+    The codes are those of w * ((1 / p) / s). Source: torchao 0.18.0, which writes the same bytes.
     """
     n, k = weight.shape
     tensors = {
@@ -111,12 +111,12 @@ def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
 
 
 def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' MXFP4; source: compressed-tensors 0.20.0, the same bytes."""
+    """Return MXFP4 in the same bytes as compressed-tensors 0.20.0 writes."""
     return _mxfp4(weight, "weight_packed", "weight_scale", U8, even_codes)
 
 
 def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's MXFP4 with its default rule for scales; source: torchao 0.18.0, the same bytes."""
+    """Return MXFP4 in the same bytes as torchao 0.18.0 writes with its default rule for scales."""
     written = _mxfp4(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
     return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2"))
 

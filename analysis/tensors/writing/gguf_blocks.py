@@ -17,7 +17,7 @@ BYTES = {"Q4_0": 18, "Q5_0": 22, "Q8_0": 34}  # bytes of a block
 def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return Q4_0: d = e / -8 for the value e of largest magnitude, code = min(trunc(x / d + 8.5), 15).
 
-    Source: ggml 0.13.1; the same bytes.
+    Source: ggml 0.13.1, which writes the same bytes.
     """
     return _blocks(weight, "Q4_0", _q4_0)
 
@@ -25,13 +25,13 @@ def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def q5_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return Q5_0: d = e / -16 for the value e of largest magnitude, code = min(trunc(x / d + 16.5), 31).
 
-    Source: ggml 0.13.1; the same bytes.
+    Source: ggml 0.13.1, which writes the same bytes.
     """
     return _blocks(weight, "Q5_0", _q5_0)
 
 
 def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return Q8_0: d = amax / 127, code = x / d with ties away from zero; source: ggml 0.13.1, the same bytes."""
+    """Return Q8_0: d = amax / 127, code = x / d with ties away from zero; ggml 0.13.1 writes the same bytes."""
     return _blocks(weight, "Q8_0", _q8_0)
 
 

@@ -37,7 +37,7 @@ def fp8_codes(values: Array) -> Array:
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
 
-    Source: transformers 5.24.0, integrations/finegrained_fp8.py; the same bytes.
+    Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
     """
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
@@ -51,7 +51,7 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return DeepSeek's blocks with scales that are powers of two: 2^ceil(log2(amax / 448)), in E8M0.
 
-    Source: transformers 5.24.0; the same bytes.
+    Source: transformers 5.24.0, which writes the same bytes.
     """
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
@@ -64,7 +64,7 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
 
-    Source: compressed-tensors 0.20.0; the same bytes.
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     half = weight.half
 
@@ -78,7 +78,7 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' FP8 rows: s = amax / 448 in the model's dtype, code = w / s.
 
-    Source: compressed-tensors 0.20.0; the same bytes.
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -94,7 +94,7 @@ def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> Written
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
 
-    Source: compressed-tensors 0.20.0; the same bytes.
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     half = weight.half
     tensors = {"weight": (E4M3, weight.shape), "weight_scale": (weight.scale_dtype, (1,))}
@@ -115,7 +115,7 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' INT8 rows: s = amax / 127.5 in the model's dtype, codes of -128 to 127.
 
-    Source: compressed-tensors 0.20.0; the same bytes.
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -132,7 +132,7 @@ def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return ModelOpt's FP8: s = amax / 448 in float32; w / s is rounded to the model's dtype, then to E4M3.
 
-    Source: nvidia-modelopt 0.47.0; the same bytes.
+    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
     tensors = {"weight": (E4M3, weight.shape), "weight_scale": (F32, ())}
     if weight.input_amax is not None:
@@ -153,7 +153,7 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
 def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return ModelOpt's FP8 rows: s = amax / 448 in float32, 1 for rows of zeros, one rounding.
 
-    Source: nvidia-modelopt 0.47.0; the same bytes.
+    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -167,17 +167,17 @@ def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def compressed_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return compressed-tensors' MXFP8; source: compressed-tensors 0.20.0, the same bytes."""
+    """Return MXFP8 in the same bytes as compressed-tensors 0.20.0 writes."""
     return _mxfp8(weight, "weight", "weight_scale", U8, even_codes)
 
 
 def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return ModelOpt's MXFP8; source: nvidia-modelopt 0.47.0, the same bytes."""
+    """Return MXFP8 in the same bytes as nvidia-modelopt 0.47.0 writes."""
     return _mxfp8(weight, "weight", "weight_scale", U8, ceil_codes)
 
 
 def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return torchao's MXFP8 with its default rule for scales; source: torchao 0.18.0, the same bytes."""
+    """Return MXFP8 in the same bytes as torchao 0.18.0 writes with its default rule for scales."""
     written = _mxfp8(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
     return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
 

@@ -32,7 +32,7 @@ def words_of(codes: Array, bits: int) -> Array:
 def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' INT4, codes of -8 to 7 with s = amax / 7.5 in the model's dtype for each group.
 
-    Source: compressed-tensors 0.20.0; the same bytes.
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
     tensors: Stored = {
@@ -102,7 +102,7 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
     the middle code. A group of zeros has the range -1 to 1. Codes are rounded with the float32 scale, which is stored
     in FP16.
 
-    Source: gptqmodel 7.7.0; the same bytes, except that gptqmodel halves the scale of symmetric groups without
+    Source: gptqmodel 7.7.0, which writes the same bytes, except that it halves the scale of symmetric groups without
     negative values, and so clips them.
     """
     (n, k), group, bits = weight.shape, options.group_size or GROUP, options.bits
@@ -150,7 +150,7 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
 
-    Source: autoawq 0.2.9; the same bytes. AWQ's search for scales of the inputs is not part of the layout.
+    Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not part of the layout.
     """
     (n, k), group = weight.shape, options.group_size or GROUP
     groups = k // group

@@ -21,7 +21,7 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     A code is the index of the entry nearest to w / absmax; of two that are equally near, the lower one.
 
-    Source: bitsandbytes 0.50.2; the same bytes.
+    Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
     size = math.prod(weight.shape)
     state = {"quant_type": "nf4", "blocksize": BLOCK, "dtype": weight.dtype, "shape": list(weight.shape)}

@@ -25,7 +25,7 @@ class AdditionRule:
       result_bits: mantissa bits of a sum; None for those of the format.
       flushes: names of FLUSHES: numbers whose subnormals become zeros of their sign.
       least_inputs: for each operand the smallest magnitude that is not flushed to zero; empty where none is flushed.
-      overflow: as of `fp.encode`.
+      overflow: as for `fp.encode`.
       zeros: "kept": a sum of -0 alone is -0. "added": +0 is added to the result. "begin": a sum begins at +0, to
         which its first product is added unrounded, as in fused multiply-adds; a negative product may round to -0 then.
       product: the format that products are rounded to before they are added; None for that of the sums.

@@ -108,14 +108,14 @@ def thresholds(
     Args:
       fn: fn(a, b) of (M, K) and (K, N) arrays, of any M and N.
       lengths: the K that are tried. A single K cannot tell a threshold of N from one of N x K.
-      a, b, layout: as of `fp.probe.matmul`; floats.
+      a, b, layout: as for `fp.probe.matmul`; floats.
       largest: the largest number of rows and columns that is tried.
 
     Returns:
       A ShapeThresholds: `.edges`, and `.measure` such as "M x N x K" with `.largest` and `.smallest`.
 
     Raises:
-      ValueError, TypeError: as of `fp.probe.matmul`; lengths is empty.
+      ValueError, TypeError: as for `fp.probe.matmul`; lengths is empty.
 
     Source: docs/probe.md.
 

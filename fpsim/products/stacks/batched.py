@@ -34,7 +34,7 @@ def stacked(
     """Return the products of two stacks of matrices, (..., M, N), as `fpsim.matmul` computes each of them.
 
     Raises:
-      ValueError, TypeError: as of `fpsim.matmul`, or leading axes that do not broadcast.
+      ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
     """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):

@@ -81,7 +81,7 @@ class _ScaleState:
           A Scaled array; `scales` holds the decode scales that were used.
 
         Raises:
-          ValueError: x has other tiles than at the first step, or a word that is not possible. The state is as before.
+          ValueError: x has other tiles than at the first step, or an option is unknown. The state is as before.
           TypeError: x is not an array of floats, or another keyword.
         """
         from fpsim.runtime.processor import ieee_arithmetic

@@ -98,7 +98,7 @@ def depends_on_batch(
       schedule: a schedule, or a function (m, n, k) -> schedule such as a library's heuristic.
       k: number of terms.
       m, n: numbers of rows and columns to compare.
-      accumulate: the unit, as of `fp.schedules.tree`.
+      accumulate: the unit, as for `fp.schedules.tree`.
 
     Returns:
       A BatchReport; print it.

@@ -92,7 +92,7 @@ def explain(
     Args:
       schedule: of `fp.schedules`.
       m, n, k: the shape.
-      accumulate: the unit, as of `fp.matmul`; None as for `fp.schedules.tree`.
+      accumulate: the unit, as for `fp.matmul`; None as for `fp.schedules.tree`.
       out_fmt: the format of the result; None for that of the sums.
 
     Returns:

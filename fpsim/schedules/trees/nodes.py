@@ -30,7 +30,7 @@ class Arithmetic:
       operands: the change of operands before they are multiplied: "tf32" drops their low bits.
       scale, block: the format of block scales and the number of terms that share one.
       then: the format into which the result is rounded once more, to nearest even.
-      overflow, subnormals: as of `fp.encode`.
+      overflow, subnormals: as for `fp.encode`.
       stream: the source of the random numbers of stochastic rounding.
     """
 

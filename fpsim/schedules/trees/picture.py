@@ -23,7 +23,7 @@ def tree_axes(tree: Tree, ax: Any = None, title: str = "") -> Any:
     """Draw a tree into axes, or into new ones.
 
     Args:
-      tree: as of `fpsim.schedules.tree`.
+      tree: as for `fpsim.schedules.tree`.
       ax: matplotlib Axes; None for new ones.
       title: text above the tree.
 

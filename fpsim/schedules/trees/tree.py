@@ -173,7 +173,7 @@ def compare(
 
     Args:
       x, y: as `how` of `fp.schedules.tree`.
-      k, n, accumulate, out_fmt, scaled: as of `fp.schedules.tree`, for both; a schedule without a unit takes the
+      k, n, accumulate, out_fmt, scaled: as for `fp.schedules.tree`, for both; a schedule without a unit takes the
         other's.
 
     Returns:

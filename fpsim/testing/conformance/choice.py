@@ -167,7 +167,16 @@ def _products() -> Iterator[Vectors]:
 
 
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
-    """Return a row of codes (a, b, accumulator start, scales) per case: usual, cancelling and wide values in turn."""
+    """Return a row of codes (a, b, accumulator start, scales) for each case.
+
+    Cases are in turn usual, cancelling (of wide exponents), and large in the accumulator's start.
+
+    Args:
+      unit: the matrix unit.
+      k: the number of terms.
+      cases: the number of rows.
+      use: what the operands are for, such as "matmul"; with the unit's name it seeds the draws.
+    """
     rng = _rng(unit.name, use)
     rows_of_codes = []
     for case in range(cases):

@@ -66,11 +66,11 @@ def check_kernel(
         (M, N) results in the promised dtype, or their codes.
       a, b: formats, NumPy or torch dtypes (fn then gets tensors), or elements of units; b=None is the same as a.
       accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
-      schedule, promote, out_fmt: as of `fpsim.matmul`.
+      schedule, promote, out_fmt: as for `fpsim.matmul`.
       shapes: (M, N, K) of the calls; None for shapes around the boundaries of the schedule, such as K of 1, of one
         step more or less, and M and N of 1 to 1,030.
       scale_a, scale_b: "tensor", "row" (one per row of a, or column of b), "1x128", "128x128", or "block" for units
-        that take scale codes; shapes as of `fpsim.matmul`.
+        that take scale codes; shapes as for `fpsim.matmul`.
       bias: whether fn takes a bias, (N,) float32.
       envelope: check results against an error bound of the accumulation instead of comparing bits.
       certificate: False leaves out what the inputs exclude for a right kernel, which takes most of the time of a check.

@@ -65,14 +65,14 @@ def discriminating_inputs(
     """Return the inputs of `check_kernel`, which tell the arithmetic of a kernel from others.
 
     Args:
-      a, b, accumulate, schedule, promote, shapes, out_fmt, scale_a, scale_b, bias, seed: as of `check_kernel`.
+      a, b, accumulate, schedule, promote, shapes, out_fmt, scale_a, scale_b, bias, seed: as for `check_kernel`.
 
     Returns:
       Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), and `.scale_a`, `.scale_b`, `.bias`, which are None
       unless promised. The first shape has every kind of inputs, others a few.
 
     Raises:
-      TypeError, ValueError: as of `check_kernel`.
+      TypeError, ValueError: as for `check_kernel`.
 
     Example:
       >>> import fpsim as fp
@@ -350,7 +350,10 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Make integer factors whose sums are halfway between two results, or next to that."""
+    """Make random integers whose sums are around 2^precision, where many are ties of the result.
+
+    In half of the columns a last term of 1/64 moves the sums off the ties, upwards or downwards.
+    """
     m, n, k = shape
     largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]
     size = min(np.sqrt(3 * 1.5 * 2.0**promise.out.precision / np.sqrt(k)), *largest)

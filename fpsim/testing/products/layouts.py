@@ -24,14 +24,14 @@ def _same(x: Any) -> Any:
 
 
 def _transposed(x: Any) -> Any:
-    """Return the same matrix with its columns contiguous."""
+    """Return a copy of x with its columns contiguous in memory."""
     if not is_torch(x):
         return np.asfortranarray(x)
     return integers_of(x).t().contiguous().t().view(x.dtype)
 
 
 def _widened(x: Any) -> Any:
-    """Return the same matrix as columns of a wider one, with copies of its outer columns on either side."""
+    """Return a copy of x as inner columns of a wider matrix, with copies of x's outer columns on either side."""
     if not is_torch(x):
         return np.concatenate([x[:, -1:], x, x[:, :1]], 1)[:, 1:-1]
     import torch
@@ -41,7 +41,7 @@ def _widened(x: Any) -> Any:
 
 
 def _spaced(x: Any) -> Any:
-    """Return the same matrix as every other row and column of a larger one."""
+    """Return a copy of x as every other row and column of a larger matrix."""
     if not is_torch(x):
         return x.repeat(2, 0).repeat(2, 1)[::2, 1::2]
     return integers_of(x).repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, 1::2].view(x.dtype)

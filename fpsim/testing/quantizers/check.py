@@ -97,7 +97,7 @@ def check_quantizer(
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
-      ValueError: an unknown format or word, or stochastic rounding without a seed.
+      ValueError: an unknown format or option, or stochastic rounding without a seed.
       TypeError: fn cannot be called.
 
     Example:

@@ -1,1 +1,1 @@
-"""Activations that do not wait for the backward pass: computed again, or written to files and loaded when needed."""
+"""Activations that do not wait in memory for the backward pass: computed again, or kept in files until needed."""

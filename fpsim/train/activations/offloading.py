@@ -1,4 +1,4 @@
-"""Offloading: activations wait for the backward pass in files, and each is loaded when it is needed."""
+"""Offloading: activations wait in files for the backward pass, and each is loaded when it is needed."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Recompute:
       slices: number of slices, for "m", "n" and "k".
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> from fpsim.train import Recompute

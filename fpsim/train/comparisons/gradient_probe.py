@@ -58,7 +58,7 @@ def gradient_probe(
     have seen the 16 batches before. Overrides hold as in the first step, a controller has not moved.
 
     Args:
-      recipes: a recipe or several, as of `fpsim.train.run`.
+      recipes: a recipe or several, as for `fpsim.train.run`.
       steps: of float32 before; 0 for the weights that training begins with.
       scenario: "plain"; "loss_2^-12", "loss_2^12": the loss is multiplied by that; "outliers": one channel in 32 of
         what the norms return is 256 times as large, and its weights as small, so the function is the same;
@@ -67,7 +67,7 @@ def gradient_probe(
       seed: of the weights, batches and draws.
       seeds: the number of seeds, from `seed` on: with 2 or more the figures are means, and the error has the 95 %
         interval of its mean by Student's t.
-      text: as of `fpsim.train.run`.
+      text: as for `fpsim.train.run`.
       backend: what multiplies.
       progress: called with the share done and a text.
 
@@ -176,7 +176,7 @@ def with_one_product(recipe: Any, linear: Any = "BF16") -> list[Recipe]:
     """Return three variants of a recipe: in each, one product (fprop, dgrad or wgrad) of all layers follows `linear`.
 
     Args:
-      recipe: as of `fpsim.train.run`.
+      recipe: as for `fpsim.train.run`.
       linear: what the product follows instead, a `fpsim.torch.LinearRecipe` or the name of one.
 
     Returns:

@@ -107,7 +107,7 @@ def page(comparison: Compared, files: Sequence[str] = ()) -> str:
 
 
 def summary_table(comparison: Compared) -> str:
-    """Return the answer and the table of recipes as HTML for a notebook, which has its own stylesheet."""
+    """Return the answer and the table of recipes as HTML without styles, for a notebook, which brings its own."""
     heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in words(comparison, row)) + "</tr>"

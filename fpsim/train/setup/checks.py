@@ -50,7 +50,7 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 
 
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
-    """Raise a ValueError if the recipe or the model does not allow to recompute SwiGLU's input in slices."""
+    """Raise a ValueError if the recipe or the model does not allow recomputing SwiGLU's input in slices."""
     recompute = settings.recompute
     if recompute.by == "layer" or not recompute.share or not hasattr(model, "blocks"):
         return

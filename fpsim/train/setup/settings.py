@@ -32,7 +32,7 @@ class Settings:
       offload: share of the blocks whose activations wait for the backward pass in temporary files.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
     """
 
     steps: int = 250

@@ -168,17 +168,17 @@ def _wanted(x: Array, fmt: Element, scaling: Scaling, cast: dict[str, Any], valu
 
 
 def elements_of(q: Scaled, fmt: Element) -> Words:
-    """Return the values of the codes of a scaled array, as patterns of float64."""
+    """Return what each code of a scaled array stands for without its scale, as the bit pattern of a float64."""
     codes = q.codes.ravel()
     return words_of_codes(fmt)[codes] if isinstance(fmt, Format) else words_of(codes.astype(np.float64))
 
 
 def values_of_scaled(q: Scaled) -> Words:
-    """Return the values that a scaled array stands for, as patterns of float64."""
+    """Return what each code of a scaled array stands for with its scale, as the bit pattern of a float64."""
     return words_of(np.asarray(q.decode().ravel().astype(np.float64)))
 
 
 @functools.lru_cache(maxsize=16)
 def words_of_codes(fmt: Format) -> Words:
-    """Return the patterns of the values of all codes of a format."""
+    """Return the values of all codes of a format, as bit patterns of float64."""
     return words_of(fmt.table())
