@@ -262,7 +262,7 @@ def _find_tops(
 
 
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
-    """Queue the kernel of the whole array\'s scale, if the scaling has one, and return the ScaleNumbers on the GPU."""
+    """Queue the kernel of the whole array's scale, if the scaling has one, and return the ScaleNumbers on the GPU."""
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")
     numbers = uploaded(plan.numbers(TensorScale()))
