@@ -76,6 +76,7 @@ from fpsim.lazy import no_attribute
 from fpsim.matrix_units.catalogue import unit, units
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.integers.onnx import matmul_integer, qlinear_matmul
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
 from fpsim.scaling import recipes as scalings
@@ -101,13 +102,13 @@ __all__ = [
     "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LogFMT", "MatrixUnit",
     "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",
     "Sequential",
-    "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "cpu", "decode", "divide", "dot",
-    "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
-    "from_int", "gpu", "less", "less_equal", "matmul", "maximum", "maximum_number", "minimum", "minimum_number",
-    "multiply", "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff", "probe", "quantize",
-    "quantize_scaled", "recipes", "remainder", "round_to_integral", "rounding", "scalings", "schedules",
-    "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum", "testing", "to_int", "torch", "train", "unit",
-    "units",
+    "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "cpu", "decode", "divide",
+    "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
+    "from_int", "gpu", "less", "less_equal", "matmul", "matmul_integer", "maximum", "maximum_number", "minimum",
+    "minimum_number", "multiply", "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff",
+    "probe", "qlinear_matmul", "quantize", "quantize_scaled", "recipes", "remainder", "round_to_integral",
+    "rounding", "scalings", "schedules", "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum",
+    "testing", "to_int", "torch", "train", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", "torch", "train")

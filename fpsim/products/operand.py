@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
-from fpsim.formats.named import FP64
+from fpsim.casts.cast import encode
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import BF16, FP16, FP64
 from fpsim.instructions.operands import refuse_axes
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
@@ -146,6 +148,8 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     _refuse_doubles(unit, name)
+    if isinstance(x.fmt, IntegerFormat) and element.fmt in (FP16, BF16) and hasattr(x, "decode"):
+        return _decoded_integers(x, name, element)
     if x.fmt != element.carrier:
         raise ValueError(f"{unit.name} takes {element.name} as {name}; got a Scaled array of {x.fmt}.")
     shape = x.codes.shape
@@ -170,6 +174,13 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
         )
     facts = OperandShape(name, shape, has_tensor_scale=x.tensor_scale is not None)
     return UnitOperand(facts, codes, x.scale_codes, tensor_scale=x.tensor_scale)
+
+
+def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
+    """Return integers with scales as a unit of 16-bit floats multiplies them: decoded, and rounded once (W4A16)."""
+    refuse_axes(x.codes.shape, name)
+    codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale
+    return UnitOperand(OperandShape(name, codes.shape), codes)
 
 
 def block_along_k(block: tuple[int, ...], name: str) -> int:

@@ -209,6 +209,25 @@ def test_beta_adds_c_to_scaled_sums() -> None:
     assert_bits_equal(fp.matmul(a, b, c, accumulate=S8, alpha=2.0), 2 * (sums + c).astype(f32))
 
 
+@pytest.mark.parametrize(("unit", "fmt"), [("ampere_f16_f32", fp.FP16), ("hopper_bf16_f32", fp.BF16)])
+def test_w4a16_decodes_weights_and_rounds_them_once(unit: str, fmt: fp.Format) -> None:
+    rng = np.random.default_rng(6)
+    x = fp.cast(rng.standard_normal((3, 128)), fmt)
+    w = rng.standard_normal((128, 20)).astype(f32)
+    groups = fp.Scaling(block=(32, 1), scale_format=fp.FP16)
+    for q in (
+        fp.encode_scaled(w, fp.INT4, groups),
+        fp.encode_scaled(w, fp.UINT4, groups.replace(symmetric=False)),
+        fp.encode_scaled(w, fp.INT8, fp.scalings.COLUMN),  # float32 scales
+    ):
+        exact = np.repeat(q.scales, 128 // q.scales.shape[0], axis=0).astype(np.float64)
+        points = 0 if q.zero_points is None else np.repeat(q.zero_points, 32, axis=0).astype(int)
+        weights = fp.cast(exact * (q.codes.astype(int) - points), fmt)
+        assert_bits_equal(fp.matmul(x, q, accumulate=unit), fp.matmul(x, weights, accumulate=unit))
+        turned = fp.matmul(q.transpose(), x.T, accumulate=unit)
+        assert_bits_equal(turned, fp.matmul(weights.T, x.T, accumulate=unit))
+
+
 ONE = np.ones((2, 2), np.int8)
 WRONG: Any = "flat"
 MISPLACED: Any = S8

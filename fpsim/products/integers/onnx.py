@@ -1,0 +1,232 @@
+"""ONNX's integer products: MatMulInteger and QLinearMatMul, with zero points and scales of rows and columns."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, as_array, refuse_masked
+from fpsim.errors import require_word, shown
+from fpsim.lazy import deferred
+from fpsim.matrix_units.catalogue import INTEGER_ROWS
+from fpsim.matrix_units.integer_unit import IntegerUnit
+
+loops = deferred("fpsim.products.integers.product")  # imports numba
+zero_points = deferred("fpsim.products.integers.zero_points")
+Library = Literal["onnx", "onnxruntime"]
+BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+def matmul_integer(
+    a: npt.ArrayLike, b: npt.ArrayLike, a_zero_point: npt.ArrayLike | None = None,
+    b_zero_point: npt.ArrayLike | None = None,
+) -> Any:  # fmt: skip
+    """Return (a - a_zero_point) @ (b - b_zero_point) in int32, as ONNX's MatMulInteger does.
+
+    Products and sums are exact modulo 2^32.
+
+    Args:
+      a, b: int8 or uint8 arrays, multiplied as by `np.matmul`: (..., M, K) and (..., K, N), or one axis.
+      a_zero_point: integers of a's dtype: a number, one per row (M,), or (..., M, 1); None for 0.
+      b_zero_point: integers of b's dtype: a number, one per column (N,), or (..., 1, N); None for 0.
+
+    Returns:
+      int32 array of np.matmul's shape; a scalar for two operands of one axis.
+
+    Raises:
+      ValueError: shapes that do not match, zero points out of range.
+      TypeError: other dtypes.
+
+    Source: ONNX operators, MatMulInteger-10; docs/integer-products.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.matmul_integer(np.uint8([[11, 7, 3], [10, 6, 2]]), np.uint8([[1, 4], [2, 5], [3, 6]]), 12, 0)
+      array([[-38, -83], [-44, -98]], dtype=int32)
+    """
+    left, right = _bytes(a, "a"), _bytes(b, "b")
+    shape, rows, columns = _shapes(left, right)
+    points = (
+        _of_rows(a_zero_point, rows, left, "a_zero_point"), _of_columns(b_zero_point, columns, right, "b_zero_point"),
+    )  # fmt: skip
+    return _integer_sums(rows, columns, points).reshape(shape)[()]
+
+
+def qlinear_matmul(
+    a: npt.ArrayLike, a_scale: npt.ArrayLike, a_zero_point: npt.ArrayLike | None, b: npt.ArrayLike,
+    b_scale: npt.ArrayLike, b_zero_point: npt.ArrayLike | None, y_scale: npt.ArrayLike,
+    y_zero_point: npt.ArrayLike | None = None, *, library: Library = "onnx",
+) -> Any:  # fmt: skip
+    """Return the product of quantised matrices, quantised again, as ONNX's QLinearMatMul does.
+
+    The integer sums of `matmul_integer` are multiplied by a_scale * b_scale / y_scale, rounded to nearest even, and
+    saturated to the dtype of the result.
+
+    Args:
+      a, b: int8 or uint8 arrays, multiplied as by `np.matmul`.
+      a_scale, a_zero_point: a number, one per row (M,), or (..., M, 1); scales are float32 or float16.
+      b_scale, b_zero_point: a number, one per column (N,), or (..., 1, N).
+      y_scale, y_zero_point: those of the result, a number, or one per row, (M,) or (..., M, 1); the zero point's dtype
+        is that of the result, and None is 0 in a's dtype.
+      library: the library whose arithmetic is followed where the operator leaves it open. "onnx": the reference
+        evaluator, whose product is float64, and which adds the zero point before it rounds to an integer;
+        "onnxruntime": sum and product are rounded to float32, and the zero point is added to the rounded integer.
+
+    Returns:
+      Array of y_zero_point's dtype and np.matmul's shape.
+
+    Raises:
+      ValueError: shapes that do not match, zero points out of range, an unknown library.
+      TypeError: other dtypes.
+
+    Source: ONNX operators, QLinearMatMul-21; docs/integer-products.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> a, b = np.uint8([[208, 236, 0, 238]]), np.uint8([[152], [51], [60], [26]])
+      >>> fp.qlinear_matmul(a, np.float32(0.0066), np.uint8(113), b, np.float32(0.00705), np.uint8(114),
+      ...                   np.float32(0.0107), np.uint8(118))
+      array([[79]], dtype=uint8)
+    """
+    require_word("library", library, get_args(Library))
+    left, right = _bytes(a, "a"), _bytes(b, "b")
+    shape, rows, columns = _shapes(left, right)
+    points = (
+        _of_rows(a_zero_point, rows, left, "a_zero_point"), _of_columns(b_zero_point, columns, right, "b_zero_point"),
+    )  # fmt: skip
+    out = left.dtype if y_zero_point is None else _bytes(_one_of(y_zero_point), "y_zero_point").dtype
+    end = _of_rows(y_zero_point, rows, np.zeros(0, out), "y_zero_point")
+    m, n = rows.shape[-2], columns.shape[-1]
+    of_a, of_b = _scales(a_scale, m, rows.ndim, "a_scale"), _scales(b_scale, n, columns.ndim, "b_scale")
+    of_y = _scales(y_scale, m, rows.ndim, "y_scale")
+    with np.errstate(all="ignore"):
+        factor = of_a * of_b / of_y
+        sums = _integer_sums(rows, columns, points)
+        offset = np.zeros((), np.int64) if end is None else end.astype(np.int64)
+        if library == "onnx":
+            scaled = np.rint(sums.astype(np.float64) * factor.astype(np.float64) + offset)
+        else:
+            scaled = np.rint(sums.astype(np.float32) * factor.astype(np.float32)).astype(np.float64) + offset
+    ends = np.iinfo(out)
+    result = np.clip(np.where(np.isnan(scaled), 0, scaled), ends.min, ends.max)
+    return result.astype(out).reshape(shape)[()]
+
+
+# ---- operands
+
+
+def _bytes(x: Any, name: str) -> Array:
+    """Return an operand as an array of int8 or uint8.
+
+    Raises:
+      TypeError: another dtype.
+    """
+    refuse_masked(x, name)
+    array = as_array(x, name)
+    if array.dtype not in BYTES:
+        got = array.dtype if hasattr(x, "dtype") else shown(x)
+        raise TypeError(f"{name} must be an array of int8 or uint8; got {got}.")
+    return array
+
+
+def _one_of(x: Any) -> Any:
+    """Return a zero point of the result, whose dtype must be known."""
+    return x if hasattr(x, "dtype") else np.asarray(x)
+
+
+def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
+    """Return the shape of np.matmul(a, b), and both operands with two axes or more.
+
+    Raises:
+      ValueError: shapes that do not match.
+    """
+    rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
+    matches = min(a.ndim, b.ndim) > 0 and rows.shape[-1] == columns.shape[-2]
+    try:
+        batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2]) if matches else ()
+    except ValueError:
+        matches = False
+    if not matches:
+        raise ValueError(f"a (..., M, K) and b (..., K, N) must be operands of np.matmul; got {a.shape} and {b.shape}.")
+    shape = (*batch, *(rows.shape[-2:-1] if a.ndim > 1 else ()), *(columns.shape[-1:] if b.ndim > 1 else ()))
+    return shape, rows, columns
+
+
+def _of_rows(x: Any, rows: Array, operand: Array, name: str) -> Array | None:
+    """Return zero points of rows as (), or (..., M, 1)."""
+    return _points(x, rows.shape[-2], operand, name, axis=-1, most=rows.ndim)
+
+
+def _of_columns(x: Any, columns: Array, operand: Array, name: str) -> Array | None:
+    """Return zero points of columns as (), or (..., 1, N)."""
+    return _points(x, columns.shape[-1], operand, name, axis=-2, most=columns.ndim)
+
+
+def _points(x: Any, count: int, operand: Array, name: str, axis: int, most: int) -> Array | None:
+    """Return zero points as int32, () or with the axes of the operand.
+
+    Raises:
+      ValueError: another shape, or out of the range of the operand's dtype.
+      TypeError: no integers.
+    """
+    if x is None:
+        return None
+    points, ends = as_array(x, name), np.iinfo(operand.dtype)
+    if points.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold integers of {operand.dtype}; got {points.dtype}.")
+    outside = (points < ends.min) | (points > ends.max)
+    if outside.any():
+        raise ValueError(
+            f"{name} must lie in {ends.min} .. {ends.max}, the range of {operand.dtype}; got {points[outside].flat[0]}."
+        )
+    return _placed(points.astype(np.int32), count, name, axis, most)
+
+
+def _scales(x: Any, count: int, most: int, name: str) -> Array:
+    """Return scales of floats, () or with the axes of the operand.
+
+    Raises:
+      ValueError: another shape.
+      TypeError: no floats.
+    """
+    scales = as_array(x, name)
+    if not hasattr(x, "dtype") and scales.dtype.kind in "iuf":
+        scales = scales.astype(np.float32)
+    if scales.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
+        raise TypeError(f"{name} must be float32 or float16; got {scales.dtype if hasattr(x, 'dtype') else shown(x)}.")
+    return _placed(scales, count, name, -2 if name == "b_scale" else -1, most)
+
+
+def _placed(x: Array, count: int, name: str, axis: int, most: int) -> Array:
+    """Return numbers of rows (axis -1) or columns (axis -2) with an axis of length 1 there."""
+    if x.size == 1 and x.ndim <= 1:
+        return x.reshape(())
+    if x.shape == (count,):
+        return x[:, None] if axis == -1 else x[None]
+    other = -2 if axis == -1 else -1
+    if not 2 <= x.ndim <= most or x.shape[axis] != 1 or x.shape[other] not in (1, count):
+        one = f"({count},) or (..., {count}, 1)" if axis == -1 else f"({count},) or (..., 1, {count})"
+        raise ValueError(f"{name} must be one number, or have the shape {one}; got {x.shape}.")
+    return x
+
+
+def _integer_sums(rows: Array, columns: Array, points: tuple[Array | None, Array | None]) -> Array:
+    """Return the integer sums (..., M, N) of two operands without their zero points, modulo 2^32."""
+    sign = {np.dtype(np.int8): "s8", np.dtype(np.uint8): "u8"}
+    first, second = sign[rows.dtype], sign[columns.dtype]
+    unit: IntegerUnit = INTEGER_ROWS[f"hopper_{first if first == second else f'{first}x{second}'}_s32"]
+    batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
+    (m, k), n = rows.shape[-2:], columns.shape[-1]
+    total = np.zeros((*batch, m, n), np.int32)
+    left, right = np.broadcast_to(rows, (*batch, m, k)), np.broadcast_to(columns, (*batch, k, n))
+    of_rows, of_columns = (None if x is None else np.broadcast_to(x, (*batch, *size)) for x, size in
+                           zip(points, ((m, 1), (1, n)), strict=True))  # fmt: skip
+    for place in np.ndindex(batch):
+        loops().add_integer_product(total[place], left[place], right[place], unit)
+        zero_points().take_zero_points(
+            total[place], left[place], right[place], None if of_rows is None else of_rows[place],
+            None if of_columns is None else of_columns[place],
+        )  # fmt: skip
+    return total
