@@ -47,7 +47,10 @@ class FormatFacts(NamedTuple):
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """Return the numbers by which `nearest_loops` round float32 to a format; None for a cast that they cannot do."""
+    """Return the numbers by which `nearest_loops` round float32 to a format; None for a cast that they cannot do.
+
+    from_amax: the scale was computed from amax, so that a quotient may exceed the format's largest value by rounding.
+    """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
     if unscaled is None or not (one >= FP32_NORMAL and unscaled[nearest_loops.NORMAL_FROM] * one <= 1 / FAR_DOWN):

@@ -96,7 +96,7 @@ class ErrorReport:
       fmt, rounding, overflow, subnormals: how the data was rounded.
       scale: the decode scale; 1 without one, NaN where there are several or merged parts had different ones.
       sums: the counts and sums that the metrics are computed from.
-      scaling, scales: the recipe of scales per tile, and a report on these scales; None without them.
+      scaling, scales: the recipe of scales per tile, and a report on these scales; None if there are none.
       scale_bits: bits of all scales together.
       parts: the metrics of each channel or block, where `axis` or `block` asked for them.
     """

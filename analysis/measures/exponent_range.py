@@ -103,12 +103,12 @@ class RangeReport:
         return math.log2(self.amax) - math.log2(self.smallest) if self.amax > 0 else math.nan
 
     def quantile(self, share: float) -> int | None:
-        """Return the exponent that `share` (0 to 1) of the non-zero finite elements do not exceed; None without any."""
+        """Return the exponent that `share` (0 to 1) of the non-zero finite elements do not exceed; None for none."""
         place = self._place(share)
         return None if place is None else place // BINS_PER_BINADE
 
     def magnitude(self, share: float) -> float:
-        """Return the magnitude that `share` (0 to 1) of the non-zero finite elements do not exceed; NaN without any.
+        """Return the magnitude that `share` (0 to 1) of the non-zero finite elements do not exceed; NaN for none.
 
         It is rounded up to a 32nd of a binade, by at most 3.1 %.
 

@@ -124,7 +124,10 @@ def over_scale(size: Any, plan: Any) -> Any:
 
 @cache
 def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
-    """Return the loop that rounds a block; scaled: values have a scale; small: some may be below the normal range."""
+    """Return the loop that rounds a block of float32 values, toward zero if `truncates`, else to nearest.
+
+    scaled: values have a scale; small: some may be below the format's normal range.
+    """
     normal = truncated_normal if truncates else nearest_normal
 
     def round_block(x: Any, exact: Any, results: Any, plan: Any) -> None:
@@ -250,7 +253,11 @@ def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: A
 
 
 def _make_measure(scaled: bool, truncates: bool) -> Any:
-    """Return the function that rounds one block and adds its errors; `smallest`: its least magnitude after scaling."""
+    """Return the function that rounds one block and adds its errors to sums and counts.
+
+    scaled: values have a scale; truncates: they are rounded toward zero, not to nearest. The function's argument
+    `smallest` is the block's least magnitude after scaling.
+    """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)
     # with a scale, what is just above half the smallest value may become a little more than twice itself

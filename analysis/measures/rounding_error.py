@@ -192,7 +192,7 @@ def _judged_as(element: Element) -> Format:
 
 
 def _checked_scale(scale: Any, wide: bool) -> float:
-    """Return a scale as a positive finite float, rounded to float32 unless the source is float64."""
+    """Return a scale as a positive finite float, rounded to float32 unless `wide`, which says that x is float64."""
     if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
         with np.errstate(over="ignore", under="ignore"), contextlib.suppress(OverflowError):
             scale = float(scale)  # an integer may be too large for that

@@ -39,7 +39,7 @@ class RecordedProduct(NamedTuple):
       weight: the weight as a layer holds it; None for attention.
       lookup: whether the weight's rows are looked up.
       settings: the product's other settings: stride, padding, ... of a convolution, the scale of attention.
-      mask: the mask of attention: added to its scores, or True for the scores that it keeps; None without one.
+      mask: the mask of attention: added to its scores, or True for the scores that it keeps; None if it has none.
       multiplications: number of multiplications of the call.
     """
 
@@ -172,7 +172,16 @@ def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> RecordedProduct:  # fmt: skip
-    """Return the record of a product of `x` and a weight; `matrix`: the weight as (outputs, K), if not itself so."""
+    """Return the record of a product of `x` and a weight.
+
+    Args:
+      x: the layer's input.
+      weight: the parameter.
+      output: the layer's result.
+      lookup: True for an embedding, which reads rows of the weight and has no input of floats.
+      settings: the settings of a convolution or attention.
+      matrix: the weight as (outputs, K), if it has another shape itself.
+    """
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
     return RecordedProduct(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 

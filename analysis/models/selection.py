@@ -77,7 +77,10 @@ class Selection:
         return matches
 
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
-        """Return the name of the layer of a product that runs in `module`; its weight is None for attention."""
+        """Return the name of the layer of a product that runs in `module`.
+
+        weight: the product's weight; None for attention. is_layer: the module itself is the layer, as `nn.Linear`.
+        """
         name = self.modules[id(module)]
         if weight is None:
             return joined(name, ATTENTION)
@@ -85,7 +88,7 @@ class Selection:
         return (is_layer and name) or owner or name or "weight"
 
     def owner(self, weight: Any) -> str | None:
-        """Return the name of the layer that has `weight`, or the parameter that it is a view of; None without one."""
+        """Return the name of the layer that has `weight`, or the parameter that it is a view of; None for no layer."""
         return self.owners.get(id(weight)) or self.owners.get(id(weight._base))
 
 

@@ -84,7 +84,7 @@ def _draw_candidates(ax: Any, summaries: Sequence[CandidateSummary], required: f
 
 
 def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
-    """Return the deficits of the operands that chose a candidate, or of the others."""
+    """Return the deficits of the operands that a candidate is recommended for, or if not `chosen` of the others."""
     return [max(one.ideal_db - judged.worst.sqnr_db, 0.0) for judged in one.judged if judged.chosen is chosen]
 
 

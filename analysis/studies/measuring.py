@@ -179,7 +179,7 @@ def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
 
 
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
-    """Return the SQNR that nine of ten rows, and nine of ten columns, of a sample reach; NaN without any."""
+    """Return the SQNR in dB that 90 % of a sample's rows and 90 % of its columns reach; NaN if none can be measured."""
     height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
     sample = slab[:height]
     if min(sample.shape) < 2:
@@ -203,6 +203,6 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
 
 
 def _lower_quantile(x: Array, share: float) -> float:
-    """Return `np.quantile` with method="lower", which takes ten times as long for a few elements; NaN if one is."""
+    """Return NumPy's quantile with method="lower", in a tenth of its time for few elements; NaN if x has a NaN."""
     ordered = np.sort(x)
     return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

@@ -21,11 +21,11 @@ class JudgedCandidates(NamedTuple):
 
     Attributes:
       best: the choice.
-      runner_up: the best candidate of another format of as many bits; None without one.
+      runner_up: the best candidate of another format of as many bits; None if there is none.
       candidates: all candidates.
       passing: the candidates that are good enough.
       wanted: the requirements.
-      uniform: name of the candidate for all operands; "" without one.
+      uniform: name of the candidate for all operands; "" if there is none.
     """
 
     best: WorstFigures

@@ -65,7 +65,7 @@ class StudyReport:
 
     @cached_property
     def ranges_of(self) -> dict[str, tuple[RangeRow, ...]]:
-        """Tensor name -> its rows in the order of the steps."""
+        """Tensor name -> its ranges before rounding, in the order of the steps."""
         rows_of: dict[str, list[RangeRow]] = {}
         for row in self.ranges:
             rows_of.setdefault(row.tensor, []).append(row)
@@ -73,7 +73,7 @@ class StudyReport:
 
     @cached_property
     def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]:
-        """Tensor name -> its rows in the order of the steps."""
+        """Tensor name -> its errors in every format, in the order of the steps."""
         rows_of: dict[str, list[ErrorRow]] = {}
         for row in self.errors:
             rows_of.setdefault(row.tensor, []).append(row)

@@ -76,7 +76,7 @@ class Recommendation:
       sqnr_db, lost_energy: SQNR and lost energy of the choice at its worst step; of the closest candidate if none is
         good enough.
       deficit_db: SQNR of the format on normal data minus that of the choice; NaN for integers and tensors that stay.
-      runner_up: the best candidate of another format of as many bits, in words; "" without one.
+      runner_up: the best candidate of another format of as many bits, in words; "" if there is none.
       margin_db: SQNR of the choice minus that of the runner-up.
       met: whether a candidate is good enough.
       values: number of elements of one step.

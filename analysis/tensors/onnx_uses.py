@@ -121,7 +121,7 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
 
 
 def _role(kind: str, place: int) -> str:
-    """Return the role of an operator's input number `place`; "product" if the operator multiplies it."""
+    """Return the role of input number `place` of an operator of type `kind`; "product" if the operator multiplies."""
     known = OPERATORS.get(kind)
     if known is not None:
         return known.get(place, "statistics")

@@ -113,7 +113,10 @@ def _edge_of_tininess(fmt: Format) -> Edge:
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """Return the bits of the smallest magnitude that a mode rounds to the upper magnitude of an edge."""
+    """Return the bits of the smallest magnitude that a mode rounds up to an edge's upper magnitude.
+
+    negative: the sign of the value; width: of the float, in bits.
+    """
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     start = rounding.goes_away(edge.odd, negative)
     return {0.0: below, 0.5: middle, 1.0: above}[start.at] + (not start.included)

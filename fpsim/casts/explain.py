@@ -212,7 +212,7 @@ def _reason(
 
 
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
-    """Return the clause that says how a deterministic mode chooses between two neighbours."""
+    """Return the clause that says how a deterministic mode chooses between two neighbours, for a value's sign."""
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:
         return "odd truncates here: with one digit of precision every significand is odd"

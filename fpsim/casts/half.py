@@ -90,7 +90,10 @@ def _encode_half(bits: Any, _facts: Any) -> Any:
 
 @cache
 def half_kernel(streamed: bool) -> Any:
-    """Return the loop `(bits, codes, layout)` from float32 to FP16; the layout is not read."""
+    """Return the loop `(bits, codes, layout)` from float32 to FP16, which does not read the layout.
+
+    streamed: it stores results past the caches.
+    """
 
     loop = element_loop(_encode_half, streamed)
 
@@ -107,7 +110,10 @@ def decodes(fmt: Format, width: int) -> bool:
 
 @cache
 def half_decode_kernel(streamed: bool) -> Any:
-    """Return the loop `(codes, bits, layout)` from FP16 to float32; the layout is not read."""
+    """Return the loop `(codes, bits, layout)` from FP16 to float32, which does not read the layout.
+
+    streamed: as for `half_kernel`.
+    """
 
     loop = element_loop(_decode_half, streamed)
 

@@ -38,7 +38,8 @@ def encode_kernel(
 ) -> Any:
     """Return the loop `(bits, codes, layout)` for source floats of 32 or 64 bits and a deterministic mode.
 
-    by_sum: round by the processor's addition; it has to round to nearest, and `core.nearest` to serve the layout.
+    streamed: store results past the caches. by_sum: round by one float32 addition (`core.nearest`); the mode must be to
+    nearest even, and the layout one that `core.nearest` serves.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64
@@ -107,7 +108,7 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 
 @cache
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
-    """Return the loop `(codes, bits, layout)` for target floats of 32 or 64 bits."""
+    """Return the loop `(codes, bits, layout)` for target floats of 32 or 64 bits; streamed: see `encode_kernel`."""
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
     constants = constants_of(DecodeLayout, word, frozen)
@@ -130,7 +131,7 @@ def quantize_kernel(
 ) -> Any:
     """Return the loop `(bits, rounded bits, encode layout, decode layout)`, which keeps codes in registers.
 
-    by_sum: as for `encode_kernel`.
+    streamed, by_sum: as for `encode_kernel`.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

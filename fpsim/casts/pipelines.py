@@ -27,7 +27,7 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from words of the source's dtype to codes; long: the arrays will be pieces of a long one."""
+    """Return the stages from bit patterns of the source to codes; long: the arrays will be pieces of a long one."""
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
     if rounding is not Rounding.STOCHASTIC:
@@ -44,7 +44,10 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages of `encoding` for every seed; a stochastic stage takes the seed as one more argument."""
+    """Return the stages of `encoding` for every seed; a stochastic stage takes the seed as one more argument.
+
+    long: as for `encoding`.
+    """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
     if source in (FP32, FP64):
@@ -55,7 +58,7 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from codes in a dtype to words of the target, which holds the format; long: see `encoding`."""
+    """Return the stages from codes in a dtype to bit patterns of the target format; long: see `encoding`."""
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
         return (*stages, _decode_stage(fmt, target, long))
@@ -65,7 +68,10 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages from source words to target words, whose format holds the cast's; long: see `encoding`."""
+    """Return the stages from bit patterns of the source to those of the target; long: see `encoding`.
+
+    The target format must hold all values of the format that is cast to.
+    """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
         return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
@@ -74,7 +80,7 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages of `quantizing` for rounding modes without random bits."""
+    """Return the stages of `quantizing` for rounding modes without random bits; long: see `encoding`."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
@@ -104,7 +110,7 @@ def _convert(source: Array, target: Array, first: int) -> None:
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage from floats of a width to codes."""
+    """Return the stage from floats of a width to codes; long: see `encoding`."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
 
@@ -139,7 +145,7 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage from codes to words of FP32 or FP64."""
+    """Return the stage from codes to bit patterns of FP32 or FP64; long: see `encoding`."""
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:

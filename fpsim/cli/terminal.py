@@ -33,7 +33,7 @@ def refuse_bad_folder(out: Path) -> None:
 
 
 def scaling_named(word: str) -> Any:
-    """Return a scaling by its name: none, amax, or a name of fp.scalings in any case.
+    """Return the scaling that `word` names: none, amax, or a name of fp.scalings in any case.
 
     Raises:
       ValueError: there is no such scaling.

@@ -77,7 +77,7 @@ class CastOptions(NamedTuple):
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
-    """Check the keywords of a cast and return its options, with the seed 0 for every seed: plans serve them all."""
+    """Check the keywords of a cast and return its options, with seed 0 if it was given one: plans serve all seeds."""
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
     overflow_outcome(overflow, target_fmt)

@@ -89,7 +89,7 @@ class Rounding(IntEnum):
         return self.facts.inward[0] != self.facts.inward[1]
 
     def inward(self, negative: bool) -> bool:
-        """Return whether a value of this sign that is too large becomes the largest finite one instead of Inf."""
+        """Return whether a too large value, negative or not, becomes the largest finite one instead of Inf."""
         return self.facts.inward[negative]
 
     def goes_away(self, odd: bool, negative: bool) -> Start:
@@ -107,7 +107,7 @@ NAMES = tuple(mode.name.lower() for mode in Rounding)
 
 
 def _key(word: str) -> str:
-    """Return a name without case and separators."""
+    """Return the name of a mode in lower case and without separators."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

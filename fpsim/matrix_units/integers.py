@@ -67,7 +67,7 @@ def _units() -> Iterator[IntegerUnit]:
 
 
 def _suffix(prefix: str, saturates: bool) -> str:
-    """Return what the names of instructions that saturate have after those that wrap."""
+    """Return what an instruction's name ends in if it saturates, after the name of the one that wraps; else ""."""
     suffixes = {"x86_vnni": "S", "blackwell": " with its saturate bit, .satfinite"}
     return suffixes.get(prefix, " .satfinite") if saturates else ""
 

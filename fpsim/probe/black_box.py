@@ -24,7 +24,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")  # memory layouts of a and b: n is row-major,
 
 
 def _laid_out(matrix: Array, transposed: bool) -> Array:
-    """Return a copy that begins at a cache line, row-major or its transpose, with the strides of a new array.
+    """Return a copy that begins at a cache line, row-major or if `transposed` column-major, with a new array's strides.
 
     np.ascontiguousarray keeps the strides of a matrix of one row or column, and some libraries choose kernels by them.
     """

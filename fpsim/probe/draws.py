@@ -80,7 +80,7 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
 
 
 def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return block scales for operands of `drawn`; an empty tuple if the black box has none."""
+    """Return block scales for operands of a kind that `drawn` makes; an empty tuple if the black box has none."""
     rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind), 1])
     if box.scale == "ue8m0":
         span = 20 if kind in ("wide", "subnormal") else 3

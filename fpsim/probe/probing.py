@@ -230,7 +230,7 @@ class _Witness:
         self.seen: dict[tuple[str, int], tuple[tuple[Array, ...], tuple[Array, ...], Array]] = {}
 
     def of(self, kind: str, seed: int = 1) -> tuple[tuple[Array, ...], tuple[Array, ...], Array]:
-        """Return drawn operands, their block scales, and the results of the black box."""
+        """Return operands drawn of a kind, such as "wide", their block scales, and the results of the black box."""
         if (kind, seed) not in self.seen:
             values = drawn(kind, self.box, seed)
             scales = drawn_scales(kind, self.box, seed)
@@ -238,7 +238,10 @@ class _Witness:
         return self.seen[kind, seed]
 
     def agrees(self, model: AdderCandidate | Program, kind: str, seed: int = 1) -> bool:
-        """Return whether a model gives the same bits; False if the black box raises for operands at the edges."""
+        """Return whether a model gives the black box's bits for drawn operands of a kind.
+
+        Return False if the black box raises a ValueError for operands at the edges of their range (a kind in EDGES).
+        """
         try:
             values, scales, want = self.of(kind, seed)
         except ValueError:
@@ -274,7 +277,7 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
 
 
 def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[AdderCandidate, ...]:
-    """Return the candidates with the black box's order and bits, of those that libraries take or refuse."""
+    """Return the candidates with the black box's order and bits: those that libraries take, or if `refused` do not."""
     groups: dict[Tree, list[AdderCandidate]] = {}
     for candidate in dict.fromkeys(_candidates(box, order, refused)):
         how = candidate.tree(box.n, _columns(box))
@@ -290,7 +293,7 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
 
 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """Yield the candidates for the operands of a black box."""
+    """Yield the candidates for the operands of a black box: those that libraries take, or if `refused` refuse."""
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)

@@ -79,7 +79,7 @@ def load(path: str | Path) -> Model:
 
 
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """Return the fields of a rule for the treatment of subnormals in files of older versions."""
+    """Return the fields of a rule that files of older versions saved as one word on subnormals."""
     if word == "keep":
         return {}
     least = tuple(float(operand.fmt.smallest_normal) for operand in operands) if word == "flush" else ()

@@ -143,7 +143,10 @@ def one_part(m0: int, m1: int) -> Array:
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to convert to floats at a time: whole slices or promotions, so that sums can go on."""
+    """Return how many terms of K to convert to floats at a time: whole slices or promotions, so that sums can go on.
+
+    by_codes: kernels read B as codes.
+    """
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
         wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN

@@ -111,7 +111,7 @@ class MatmulPlan:
 
 
 def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
-    """Return the plan of a product, with a warning for each remark on its schedule.
+    """Return the plan of a product, and warn of each remark on its schedule; has_c: an addend C is given.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.

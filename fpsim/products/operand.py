@@ -89,7 +89,10 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
 
 
 def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: Array, blocks: bool) -> UnitOperand:
-    """Return an operand with an array of decode scales, whose shape says what shares a scale."""
+    """Return an operand with an array of decode scales, whose shape says what shares a scale.
+
+    blocks: where K is one block, a scale per row or column is that of the block, not of the row or column.
+    """
     _refuse_doubles(unit, name)
     factors = _float_scales(scales, name, unit)
     k_axis = 1 if name == "a" else 0

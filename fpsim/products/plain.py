@@ -87,7 +87,10 @@ class PlainUnit(NamedTuple):
 def _by_unit(
     a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Array | None, is_short: bool
 ) -> Array | None:
-    """Return the product by a matrix unit; None for a unit, a dtype or an `out` that is not plain."""
+    """Return the product by a matrix unit; None for a unit, a dtype or an `out` that is not plain.
+
+    is_short: all three matrices have few elements (at most SHORT).
+    """
     plan = plain_unit(unit, promote)
     if plan is None or (out is not None and out.dtype != FLOAT):
         return None

@@ -93,7 +93,7 @@ NVFP4 = _row(
 
 
 def row_name(word: str) -> str:
-    """Return a recipe's name in the spelling of the tables: capitals, with underscores."""
+    """Return a recipe's name as tables spell it: in capitals, with underscores."""
     return word.strip().upper().replace("-", "_")
 
 

@@ -250,7 +250,10 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """Return an operand's cast as text ("" for none), and whether it reuses the cast of the forward product."""
+        """Return an operand's cast as text ("" for none), and whether the backward pass reuses the forward pass's.
+
+        backward: the cast that the backward pass reads, if it is another one.
+        """
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
         same = isinstance(other, str) and other == "same"

@@ -31,7 +31,7 @@ def target() -> CompileTarget:
 
 @cache
 def _features(with_avx: bool) -> str:
-    """Return the features of this processor, those of AVX switched off if asked for."""
+    """Return this processor's features as LLVM names them, without those of AVX unless `with_avx`."""
     try:
         features = binding.get_host_cpu_features()
     except RuntimeError:  # LLVM cannot tell

@@ -146,7 +146,7 @@ def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords
 def _plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, cast: ElementKeywords, *, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the options of the elements' cast, and the plan of tiles."""
+    """Return the options of the elements' cast, and the plan of tiles; back: values are wanted, not codes."""
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
     options = element_options_of(element, scaling, cast)

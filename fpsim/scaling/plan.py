@@ -179,7 +179,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
 
 
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
-    """Return the plan by which scaled floats of a width become codes."""
+    """Return the plan by which scaled floats of a width become codes, of integers or of a float format."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
     if not integer:

@@ -287,7 +287,7 @@ def encode_both_ways(
 
 
 def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return the arrays to fill: those of an earlier result, or new ones.
+    """Return the arrays to fill: those of an earlier result, or new ones; has_scales: the caller gives the scales.
 
     Raises:
       ValueError: out does not fit.

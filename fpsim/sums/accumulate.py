@@ -150,7 +150,10 @@ def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
-    """Return sums in words as codes; a NaN keeps its sign, which tells of an overflow in formats without Inf."""
+    """Return sums as codes, from codes in uint64 or if `in_float64` from bit patterns of float64.
+
+    A NaN keeps its sign, which tells of an overflow in formats without Inf.
+    """
     if fmt == FP64:
         return canonical(words, fmt)
     if not in_float64:
@@ -205,7 +208,7 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
-    """Return the loop that adds in 64-bit words."""
+    """Return the loop of an accumulator that adds in 64 bits, by `way`; `outer_way`: for the totals of Chunked."""
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 

@@ -84,7 +84,7 @@ def _sums_fit(accumulator: Accumulator, fmt: Format, formats: tuple[Format | Non
 
 @lru_cache(maxsize=4096)
 def target(options: CastOptions, in_float64: bool) -> Array:
-    """Return the numbers by which loops round sums to a format and read them back."""
+    """Return the numbers by which loops round sums to a format and read them back, in integers or in float64."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
     if in_float64 and fmt == FP64:

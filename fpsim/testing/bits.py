@@ -119,7 +119,7 @@ def _along(got: Any, want: Any) -> str:
 
 
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
-    """Return the first difference between two arrays in a sentence, or "" if they are equal."""
+    """Return the first difference between two arrays, called `part`, in a sentence; "" if they are equal."""
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:
         return f"dtypes{of} differ: got {got.dtype}, want {want.dtype}."
@@ -140,7 +140,7 @@ def _differing(got: Array, want: Array) -> Any:
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
-    """Return a remark if one array is the other one with its axes in reverse order, else ""."""
+    """Return a remark if got is want with its axes in reverse order, or looks so if `part` is a scale; else ""."""
     if got.ndim < 2 or got.T.shape != want.shape:
         return ""
     equal = not _differing(got.T, want).any()

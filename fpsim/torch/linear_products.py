@@ -44,7 +44,7 @@ def _gradients(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute dx and dw (empty tensors if not needed), and the state of delayed scales after the backward pass."""
+    """Compute dx if `of_x` and dw if `of_weight` (else empty tensors), and the next state of delayed scales."""
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
     row = grad = None
@@ -91,7 +91,7 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 
 
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
-    """Multiply two operands, pass the product to watchers, and return the result."""
+    """Multiply two operands, show watchers the product, and return it; turned: the one to transpose, "a", "b" or ""."""
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)
     if is_watched():

@@ -102,7 +102,7 @@ def multiply(
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Multiply the values with torch."""
+    """Multiply the values with torch; `turned`: the operand to transpose, "a", "b" or ""."""
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
     with torch.autocast("cpu", enabled=False):
@@ -128,7 +128,7 @@ def _as_float(product: Array, fmt: Format) -> Array:
 
 
 def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
-    """Return an operand in the form that the unit multiplies: codes, a Scaled, or values."""
+    """Return operand `side`, "a" or "b", in the form that the unit multiplies: codes, a Scaled, or values."""
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
         return x.values.astype(np.float32, copy=False)  # TF32, which units read as patterns of float32

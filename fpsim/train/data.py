@@ -330,7 +330,7 @@ def _counts(generator: np.random.Philox, *shape: int) -> Integers:
 
 
 def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
-    """Return examples whose last tenth is the validation set."""
+    """Return examples of a kind whose last tenth is the validation set."""
     digest = hashlib.sha256(inputs.astype("<f4").tobytes() + classes.astype("<i8").tobytes()).hexdigest()
     first = len(inputs) - len(inputs) // VALIDATION
     inputs.flags.writeable = False

@@ -277,7 +277,10 @@ class Trainer:
     def _diverged(
         self, loss: float, overflowed: bool, gradients: Mapping[str, Tensor], scales: Mapping[str, Tensor]
     ) -> str:
-        """Return the reason why training must stop before this step changes the weights; "" if it continues."""
+        """Return the reason why training must stop before this step changes the weights; "" if it continues.
+
+        overflowed: a gradient of the step is Inf or NaN.
+        """
         if not math.isfinite(loss):
             reason = f"the loss of step {self.steps} is {loss}"
         elif (overflowed or self.recipe.loss_factor < 1) and not self._skips() and not _all_finite(gradients):

@@ -192,7 +192,7 @@ class AdamW:
         return _count(before, update, weight, lost)
 
     def _round_moment(self, kind: str, name: str) -> None:
-        """Round a moment of one weight into the format in which it is kept, if it has one."""
+        """Round the moment `kind` of one weight into the format in which it is kept, if it has one."""
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)

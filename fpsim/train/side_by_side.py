@@ -122,7 +122,7 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def _side(name: str, recipe: Recipe, word: str, settings: Settings) -> RunSide:
-    """Return a run of a recipe on a backend or on a chip, before its first step."""
+    """Return a run of a recipe on a backend or on a chip, which `word` names, before its first step."""
     if word in BACKENDS:
         if word in PLACES:
             public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step

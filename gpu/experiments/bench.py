@@ -77,7 +77,7 @@ def bench(
 
 
 def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
-    """Return the rows of some parts, and the copy."""
+    """Return the benchmark's rows of some parts (None: all), if `short` only those in SHORT, and that of a copy."""
     return [
         work for work in WORKS
         if work.part == COPY or (work.part in (parts or PARTS) and (not short or work.name in SHORT))

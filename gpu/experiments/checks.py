@@ -88,7 +88,7 @@ def casts(lab: Lab) -> Iterator[Check]:
 
 
 def _sweep(lab: Lab, kind: str) -> ValidationRow:
-    """Return the comparison of PTX's conversion and fp.gpu.encode for every float32."""
+    """Return the comparison of PTX's conversion to a format with fp.gpu.encode, for every float32."""
     compared, differing, first = lab.hardware.sweep(kind)
     return row_of_difference(WordDifference(compared, differing, 0, first))
 
@@ -111,7 +111,10 @@ def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
 
 
 def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> ValidationRow:
-    """Compare the results of a cast with fp.encode under each overflow policy, and return the row of the best one."""
+    """Compare a cast's results with fp.encode under each overflow policy, and return the row of the closest one.
+
+    kind: the name of the format, as in NAMES; expected: the predicted policies.
+    """
     tried = []
     for overflow in dict.fromkeys(overflows):
         tried.append((overflow, difference(got, encode(x, NAMES[kind], overflow=overflow), kind)))
@@ -121,7 +124,11 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
 
 
 def row_of_difference(of: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
-    """Return a row of the given differences; its part, subject and inputs are empty, for the caller to fill."""
+    """Return a row of the given differences; its part, subject and inputs are empty, for the caller to fill.
+
+    model: the model that was compared; rivals: the number of other models with the same bits; expected: whether the
+    model is the predicted one.
+    """
     note = f"{of.other_nans} NaNs with other payloads" if of.other_nans else ""
     return ValidationRow(
         "", "", "", of.compared, of.differing, of.other_nans, of.first, model, max(rivals, 0), expected,

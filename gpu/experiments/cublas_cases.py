@@ -52,7 +52,7 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
 def _half(
     lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[LibraryModel], layout: str = "nn"
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a product by torch.mm."""
+    """Return the case of a product by torch.mm of operands of a half-precision format."""
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         return lab.hardware.matmul(problem.a, problem.b, kind, out=out, layout=layout), None
@@ -114,7 +114,7 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
-    """Return the case of a product by cublasLtMatmul."""
+    """Return the case of a product by cublasLtMatmul; `fast` asks for fast accumulation of FP8."""
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
 

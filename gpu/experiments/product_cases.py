@@ -111,7 +111,7 @@ def _scaled(
     lab: Lab, part: str, shape: Shape, pair: Pair, recipe: str, fast: bool, models: Sequence[LibraryModel],
     out: str = "fp32", **more: Any,
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a product by torch._scaled_mm."""
+    """Return the case of a product by torch._scaled_mm; `fast` asks for fast accumulation."""
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         one = np.float32(1)

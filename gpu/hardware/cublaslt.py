@@ -179,7 +179,7 @@ def _handle() -> Any:
 
 @contextmanager
 def _made(kind: str, *arguments: Any) -> Iterator[Any]:
-    """Make a descriptor, and destroy it afterwards."""
+    """Make a descriptor of cuBLASLt, such as "MatmulDesc", for a `with` block, and destroy it afterwards."""
     made = ctypes.c_void_p()
     _call(f"cublasLt{kind}Create", ctypes.byref(made), *arguments)
     try:
@@ -262,7 +262,10 @@ def lt_matmul(
 
 
 def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:
-    """Ask the heuristic, run its first algorithm on torch's stream, and read the fields."""
+    """Ask cuBLASLt's heuristic, run its first algorithm on torch's stream, and return that algorithm's fields.
+
+    scales: those of both operands, for FP8 alone; fast_accum: whether FP8 sums are fast; workspace: its bytes.
+    """
     torch = torch_module()
     with ExitStack() as made:
         enter = made.enter_context

@@ -138,10 +138,10 @@ def scaled_mm(
 
 
 def _block_scales(scales: Any, kind: str) -> Any:
-    """Return scales (rows or blocks of rows, K / 128) in the layout that torch needs.
+    """Return scales (rows or blocks of rows, K / 128) in the layout that torch needs for tiles of a kind.
 
-    1x128: the same shape, rows next to each other in memory. 128x128: (K / 128 padded to a multiple of 4, blocks), K
-    next to each other; without the padding wrong scales are read (pytorch issue 166752).
+    "BlockWise1x128": the shape as it is, rows contiguous in memory. "BlockWise128x128": (K / 128 padded to a multiple
+    of 4, blocks), contiguous along K; without the padding torch reads wrong scales (pytorch issue 166752).
     """
     if kind == "BlockWise1x128":
         # the stride of an axis of one element is arbitrary, but torch only takes the usual one
@@ -154,7 +154,7 @@ def _block_scales(scales: Any, kind: str) -> Any:
 
 
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
-    """Raise a ValueError for operands that torch does not take."""
+    """Raise a ValueError for operands or options that torch._scaled_mm does not take."""
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)
     known(recipe, tuple(RECIPES), "recipe")

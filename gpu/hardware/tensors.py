@@ -34,7 +34,7 @@ def torch_module() -> Any:
 
 
 def tensor(x: Any, kind: str) -> Any:
-    """Return codes or floats as a contiguous tensor on the GPU, of the dtype of a format."""
+    """Return codes or floats as a contiguous tensor on the GPU, of the dtype of the format named `kind`."""
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
     if is_torch(x):
@@ -53,7 +53,7 @@ def words(x: Any) -> Words:
 
 
 def column_major(x: Any, kind: str) -> Any:
-    """Return a (K, N) tensor with unit stride along K."""
+    """Return a (K, N) matrix of the format named `kind` as a tensor on the GPU with unit stride along K."""
     return tensor(x.t().contiguous() if is_torch(x) else np.ascontiguousarray(np.asarray(x).T), kind).t()
 
 

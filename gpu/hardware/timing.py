@@ -26,7 +26,7 @@ class TorchArrays:
     """Makes operands of calls as tensors on the GPU."""
 
     def floats(self, kind: str, shape: tuple[int, ...]) -> Any:
-        """Return normally distributed "float32" or "bfloat16" values."""
+        """Return normally distributed values of a kind, "float32" or "bfloat16"."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE, dtype=getattr(torch, kind))
 

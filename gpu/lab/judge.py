@@ -93,7 +93,16 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 
 
 def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, expected: bool) -> ValidationRow:
-    """Return a row completed with the best model of its case and that model's differences for the row's problem."""
+    """Return a row completed with the best model of its case and that model's differences for the row's problem.
+
+    Args:
+      row: the row of one problem, still without a model.
+      best: the model, and its differences for each problem of the case.
+      place: the index of the row's problem.
+      rivals: the number of other models with the same bits.
+      others: the number of other models that were tried.
+      expected: whether the model is the predicted one.
+    """
     model, differences = best
     of = differences[place]
     note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")

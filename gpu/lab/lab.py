@@ -88,7 +88,10 @@ def named(shape: Shape, *words: str) -> str:
 
 
 def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
-    """Return models of cuBLAS with every split, with and without promotion, and of other libraries."""
+    """Return models of cuBLAS with every split of K, and of other libraries.
+
+    Of cuBLAS those with fast accumulation come first if `fast`, else those with promoted sums; then the others.
+    """
     models = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
     return [*models, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
 
@@ -99,7 +102,10 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """Return the settings of a validation, with the names of the hardware's chip in units and schedules."""
+    """Return the settings of a validation, with the names that units and schedules have for the hardware's chip.
+
+    about: facts on the GPU, with its "capability"; small: few and small problems, for a quick run.
+    """
     capability = about.get("capability", "")
     if not capability:
         return Lab(silicon, seed=seed, small=small)

@@ -92,7 +92,7 @@ def built(model: LibraryModel) -> Schedule:
 
 
 def _called(words: str) -> Schedule:
-    """Return the schedule that a text names, without running code."""
+    """Return the schedule that a text such as "cutlass_2xacc(64)" stands for, without running it as code."""
     refusal = ValueError(f"a model's schedule must be FLAT or a call of fpsim.schedules; got {shown(words)}.")
     try:
         node = ast.parse(words, mode="eval").body
@@ -141,7 +141,10 @@ def predict(problem: ProductProblem, model: LibraryModel) -> Words:
 
 
 def _carried(codes: Words, name: str, side: str, unit: Any) -> Words:
-    """Return codes of the problem's unit as codes of another unit, which holds all their values."""
+    """Return an operand's codes for the unit `name` as codes for `unit`, whose format holds all their values.
+
+    side: "a" or "b", the operand.
+    """
     source, wanted = getattr(find_unit(name), side), getattr(unit, side)
     if source == wanted:
         return codes

@@ -30,7 +30,7 @@ ALL_BITS = 0xFFFFFFFF
 
 @cache
 def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool) -> Any:
-    """Return the kernel `(a, b, totals, facts)` of units whose elements have these signs.
+    """Return the kernel `(a, b, totals, facts)` of integer units with signed or unsigned a, b and results d.
 
     It adds the products of row i // N of a and column i % N of b to totals[i], or of row i of both where paired.
     a, b: words of 8 bits; totals: flat words of 32 bits.
@@ -120,7 +120,10 @@ def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: st
 
 
 def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: Any, *, paired: bool) -> None:
-    """Add the products of words of integers to flat totals by a unit, in pairs of rows or as matrices."""
+    """Add the products of 8-bit integers to flat totals by a unit: each row of a by every column of b.
+
+    paired: row i of a by row i of b instead.
+    """
     facts = np.array([int(x) for x in facts_of(unit)], np.int64)
     kernel = integer_kernel(unit.a.signed, unit.b.signed, unit.d.signed, paired)
     launch(kernel, like, totals.size, a, b, totals, uploaded(facts))

@@ -54,7 +54,10 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 
 @cache
 def gather_kernel(along_rows: bool) -> Any:
-    """Return the kernel `(source, places, out)`: rows, or columns, in another order, zeros where a place is -1."""
+    """Return the kernel `(source, places, out)`, which copies the rows at `places`, or if not `along_rows` the columns.
+
+    Where a place is -1 it writes zeros.
+    """
 
     def gather(source: Any, places: Any, out: Any) -> None:
         rows, columns = out.shape
@@ -164,7 +167,7 @@ def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Return the rows or columns of a matrix at `places`, zeros where a place is -1."""
+    """Return the rows of a matrix, or if not `along_rows` the columns, at `places`; zeros where a place is -1."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)
@@ -172,7 +175,10 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 
 
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
-    """Launch the specification of a unit over all of K; c and out are flat, an empty c stands for +0."""
+    """Launch the kernel of a unit's definition in integers over all of K.
+
+    c and out are flat; an empty c stands for +0. paired: row i of a is multiplied by row i of b, not by every column.
+    """
     unit = product.unit
     plan = unit_plan(unit)
     launch(

@@ -82,7 +82,10 @@ class GpuTileJob(NamedTuple):
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
-        """Return the areas of blocks, for the array's tiles or for the whole array as one tile."""
+        """Return the areas that blocks of threads work on, for the array's tiles, or if `whole` for one tile of it all.
+
+        cut: blocks of threads may share a large tile.
+        """
         tiles = self.tiling
         if whole:
             size = self.source.size
@@ -138,7 +141,10 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary arrays for all else."""
+    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary arrays for all else.
+
+    scales_known: the caller gives the scales, so that none are computed.
+    """
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
     if job.plan.code_dtype is not None and not scales_known:
@@ -254,7 +260,11 @@ def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None
 def _find_tops(
     job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, areas: Areas, tops: Any, lows: Any, specials: Any
 ) -> None:
-    """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes and flags for NaN and Inf."""
+    """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes and flags for NaN and Inf.
+
+    With zero points, `tops` is of the positive elements and `lows` of the negative ones; else `lows` stays 0.
+    widened: the source is narrower than the arithmetic, so that kernels decode its elements.
+    """
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
     kernel = tile_kernels.tops_kernel(job.width, widened, job.affine)

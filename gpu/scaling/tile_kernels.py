@@ -51,7 +51,7 @@ def choice_words(e: ElementKernels) -> ElementChoices:
 
 @cache
 def loader(width: int, widened: bool) -> Any:
-    """Return the function `(source, i, g)` for the bits of element i in the width of the arithmetic."""
+    """Return the function `(source, i, g)` for the bits of element i in `width` bits; widened: decoded by layout g."""
     word: Any = word_of(width)
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
 

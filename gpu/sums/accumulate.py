@@ -98,7 +98,7 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 
 @cache
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
-    """Return the kernel of sums by pairs; depth: that of a tree.
+    """Return the kernel of sums by pairs; depth: that of a tree; wide: as for `sequence_kernel`.
 
     Arguments: `(a, b, b's rows per row of a, c, out, layouts of a, b and the sum as rows, r)`.
     """

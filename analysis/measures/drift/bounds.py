@@ -86,7 +86,7 @@ def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chan
 
 
 def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
-    """Return the roundings on the longest path of a term, for each format."""
+    """Return the roundings on the longest path from a term to the sum, for each format; products: so are the terms."""
 
     def kind(fmt: Format, count: int, total: int) -> Roundings:
         step = smallest_step(fmt, accumulator.rounding, accumulator.subnormals)
@@ -137,7 +137,11 @@ def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) 
 def matrix_unit_bounds(
     unit: MatrixUnit, schedule: Schedule, terms: Terms, length: int, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the error bounds of a matrix unit's sums under a schedule, for the first `length` terms."""
+    """Return the error bounds of a matrix unit's sums under a schedule, for the first `length` terms.
+
+    random_signs: the terms are known to have independent random signs; without these, cuts toward zero are biased and
+    units that align and cut have no probable bounds.
+    """
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
     if plan.lost.terms:
@@ -228,7 +232,10 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 def _aligning_unit_bounds(
     unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the error bounds of a unit that aligns and cuts its terms, step by step from exact partial sums."""
+    """Return the error bounds of a unit that aligns and cuts its terms, step by step from exact partial sums.
+
+    random_signs: as for `matrix_unit_bounds`.
+    """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
     total = _joined(parts) if len(parts) > 1 else parts[0]

@@ -109,7 +109,7 @@ def _label(ax: Any, ends: list[tuple[float, str, str]], last: int) -> None:
 
 
 def _legend(ax: Any, stagnates: bool, bounds: bool) -> None:
-    """Draw a legend of the lines above the axes."""
+    """Draw a legend above the axes, of the lines that are drawn: with bounds, and with a mark where sums stagnate."""
     if bounds:
         for label, style in (("bound, always", (0, (5, 2))), ("bound, probable", (0, (1, 1.5)))):
             ax.plot([], [], color=QUIET, linewidth=0.9, linestyle=style, label=label)

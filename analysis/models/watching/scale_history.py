@@ -30,7 +30,7 @@ class ScaleHistory:
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     def skipped(self, step: int, has_run: bool) -> bool:
-        """Note the loss scale, and return whether it fell, which means that the optimizer skipped the step's update."""
+        """Note a step's loss scale, and return whether it fell, so that the optimizer skipped the step's update."""
         before, self._loss_scale = self._loss_scale, self._current()
         if self._loss_scale is None or before is None or not self._loss_scale < before or not has_run:
             return False

@@ -343,7 +343,10 @@ class Watch:
             self._add(layer, which, x, first, "embedding" if which == "weight" and product.lookup else "")
 
     def _await_gradients(self, layer: str, product: RecordedProduct, first: bool) -> None:
-        """Add hooks that measure the gradients of a product's result and weight when autograd has computed them."""
+        """Add hooks that measure the gradients of a product's result and weight when autograd has computed them.
+
+        first: it is the layer's first call in this step, of which the result's gradient may be kept.
+        """
         step = self.step
         output: Any = product.output  # whose register_hook has no types
         weight: Any = product.weight
@@ -360,7 +363,16 @@ class Watch:
     def _add(
         self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
     ) -> None:
-        """Measure a tensor and add its row to the recording, unless it is empty or no dense tensor of floats."""
+        """Measure a tensor and add its row to the recording, unless it is empty or no dense tensor of floats.
+
+        Args:
+          layer: the layer's name.
+          which: the tensor's name in the layer, a key of TENSORS such as "weight_gradient".
+          x: the tensor.
+          keep: whether a copy of an operand is kept, if the recording keeps this step.
+          role: the row's role; "" for the one that TENSORS has.
+          step: None for the current step.
+        """
         step = self.step if step is None else step
         array = as_floats_of(x)
         if array is None:

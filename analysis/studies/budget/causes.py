@@ -179,7 +179,7 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the squared error of a product that independent roundings of one operand's elements would make."""
+    """Return the squared error that independent roundings of an operand's elements would make; `first`: of a, not b."""
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
         square = float(lost @ side.factors)
@@ -253,7 +253,7 @@ class LineSizes(NamedTuple):
 
 
 def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
-    """Return the sums of the relative squares of all rows and of all columns, each at most 1, and their numbers.
+    """Return, for rows and for columns, the sum of their squared relative errors, each at most 1, and their number.
 
     Rows and columns that are 0 in the exact product are not counted.
 

@@ -89,7 +89,7 @@ def _squares(y: Array, reference: Array) -> tuple[Array, float]:
 
 
 def _product(kept: Kept, plan: str, draws: bool) -> Array:
-    """Return the layer's output without its bias, as `fp.torch.QuantLinear` computes it."""
+    """Return the layer's output without its bias, as `fp.torch.QuantLinear` computes it; `draws`: it has a seed."""
     step = torch.tensor(kept.step - 1) if draws else None
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         x, weight = tensor_of(kept.x), tensor_of(kept.weight)

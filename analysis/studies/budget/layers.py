@@ -106,7 +106,7 @@ def parts_of(layer: str) -> tuple[str, str]:
 
 
 def recorded_layer(layer: str, kind: str) -> str:
-    """Return the name in a recording of the layer that a product belongs to.
+    """Return the name in a recording of the layer that a product belongs to; `kind` is "attention" or another kind.
 
     Example:
       >>> from fpsim.analysis.studies.budget.layers import recorded_layer

@@ -30,7 +30,7 @@ class Squares(NamedTuple):
       joint: of the error with all causes together.
       inherited: of the error of the exact product of the operands in low precision; None if these are not known.
       total: of the error with all causes together on the operands in low precision; None if these are not known.
-      closed_a, closed_b, closed_cast: of the errors that roundings should make by their closed forms; None without one.
+      closed_a, closed_b, closed_cast: of the errors that roundings should make by their closed forms; None if unknown.
       a, b: of the operands.
       a_stored, b_stored: of the errors that the recipe's casts make of the operands.
       rows, columns: sums of the relative squares of each row and each column of the product's error, each at most 1.
@@ -196,17 +196,17 @@ class BudgetRow:
 
     @property
     def closed_a(self) -> float:
-        """Value that `rounding_a` should have by its closed form; NaN without one."""
+        """Value that `rounding_a` should have by its closed form; NaN if it has none."""
         return self._relative(self.squares.closed_a)
 
     @property
     def closed_b(self) -> float:
-        """Value that `rounding_b` should have by its closed form; NaN without one."""
+        """Value that `rounding_b` should have by its closed form; NaN if it has none."""
         return self._relative(self.squares.closed_b)
 
     @property
     def closed_cast(self) -> float:
-        """Value that `cast` should have by its closed form; NaN without one."""
+        """Value that `cast` should have by its closed form; NaN if it has none."""
         return self._relative(self.squares.closed_cast)
 
     @property

@@ -33,7 +33,7 @@ class Chosen(NamedTuple):
 
     Attributes:
       plan: the recommended plan.
-      low: the recipe of fewer than 16 bits that is recommended, or that would be if it saved enough; "" without one.
+      low: the recipe of fewer than 16 bits that is recommended, or would be if it saved enough; "" if there is none.
       high: the recipe of 16 bits or more.
       joint: the measured errors of the model with `low` where it fits and `high` elsewhere; None without `low`.
       missed: the requested bits a value if no plan of products that fit takes as few; None otherwise.

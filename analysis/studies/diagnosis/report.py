@@ -42,7 +42,7 @@ class Diagnosis:
       sensitivity: the errors that each product alone makes of the model, in each recipe.
       plan: the recommended plan.
       verdicts: a Verdict for each layer, product and recipe, in the model's order.
-      low: the recipe of fewer than 16 bits that fits best, which the answer is about; "" without one.
+      low: the recipe of fewer than 16 bits that fits best, which the answer is about; "" if there is none.
       high: the recipe of 16 bits or more for products that do not fit `low`.
       joint: the errors of the model with `low` where it fits and `high` elsewhere; None without `low`.
       missed: the requested bits a value if no plan of products that fit takes as few; None otherwise.

@@ -331,13 +331,13 @@ def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Pla
 
 
 def known_budget(cells: Cells | None, key: str) -> Budget | None:
-    """Return the budget of a finished cell; None if there is none."""
+    """Return the budget that the file of cells holds under a key; None if there is none."""
     cell = None if cells is None else cells.finished.get(key)
     return None if cell is None or cell.result is None else from_text(cell.result["budget"])
 
 
 def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: Budget) -> None:
-    """Keep a budget in the file of cells, if there is one."""
+    """Add a budget under a key to the file of cells, if there is one."""
     if cells is not None:
         cells.add(SweepCell(key, {"recipe": recipe, "layer": layer}, {"budget": to_text(budget)}))
 

@@ -188,7 +188,7 @@ def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
 
 
 def _ratio(recording: Recording, layer: str, which: str) -> float:
-    """Return the largest value of a tensor divided by the median; 0 where that is not known."""
+    """Return the largest magnitude of a layer's tensor `which` divided by the median; 0 where that is not known."""
     spread = _range(recording, layer, which)
     median = math.nan if spread is None else spread.magnitude(0.5)
     return spread.amax / median if spread is not None and median > 0 else 0.0
@@ -221,7 +221,7 @@ def _out_of_range(
 
 
 def _range(recording: Recording, layer: str, which: str) -> Any:
-    """Return the range of a tensor at the first recorded step; None if it was not recorded."""
+    """Return the range of a layer's tensor, such as "input", at its first recorded step; None if it has none."""
     rows = [row for row in recording if (row.layer, row.tensor) == (recorded_name(layer), which)]
     return rows[0].range if rows else None
 

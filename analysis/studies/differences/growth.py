@@ -65,7 +65,7 @@ Logits = bool | Callable[[Any], Any] | None
 
 
 def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
-    """Return the mean of KL(first || second) in nats, with two outputs as logits along the last axis; None without.
+    """Return the mean of KL(first || second) in nats of two outputs, as logits along the last axis; None if not logits.
 
     Args:
       x, y: the outputs of the model in both runs.

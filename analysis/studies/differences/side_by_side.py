@@ -259,7 +259,7 @@ class _ProductComparison:
         return first_divergence(one, two, self.names, step=None, after=self._after)
 
     def divergence(self) -> Divergence | None:
-        """Return the first difference, after the end of the run."""
+        """Return the first difference that was seen; called when the second run has ended."""
         if self._first is None and self._others:
             self._first = self._divergence(self._others[0], None)
         return self._first

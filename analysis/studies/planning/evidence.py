@@ -239,7 +239,7 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
 
 
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
-    """Return the terms that a product of each group sums, from the sizes of a layer's operands; 0 if unknown."""
+    """Return K, the number of terms of a product of each group, from the sizes of a layer's operands; 0 if unknown."""
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
     dy, x = values.get((layer, "wgrad"), (dy, x))

@@ -246,7 +246,10 @@ GEMMS = {"fprop": "output", "dgrad": "grad_input", "wgrad": "grad_weight"}
 def _float8_linear(
     products: Mapping[str, LinearRecipe], kinds: Mapping[str, str], kind: str
 ) -> Said | None:  # fmt: skip
-    """Return the Float8LinearConfig: formats of operands, and high precision or fast sums of products; None without."""
+    """Return torchao's Float8LinearConfig for three products; None if it has no such combination.
+
+    It gives formats of operands, and which products have high precision or fast sums. `kind` is that of the scales.
+    """
     words = []
     for operand, (first, again, second) in USES.items():
         ours = operand.removesuffix("_output")

@@ -27,7 +27,7 @@ class Optimum(NamedTuple):
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """Return the choice of the least harm whose price is at most `limit`, the cheapest of equals; None without one.
+    """Return the choice of least harm with a price of at most `limit`, of equals the cheapest; None if all cost more.
 
     Harms and prices are integers, with which every answer of the solver is checked. A larger limit never gives more
     harm, since it admits every choice that a smaller limit does.

@@ -23,7 +23,7 @@ TENSOR_SCALE = 32  # bits of a second scale for the whole tensor
 
 
 def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling | None:
-    """Return the scaling that an operand is cast with; None without one.
+    """Return the scaling that an operand is cast with; None if it has no scales.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import scaling_of

@@ -63,7 +63,7 @@ class Choice:
       bits: bits per value that the product reads, scales included.
       value, spread: the metric measured with this product alone in the recipe, and its standard deviation over batches.
       harm: the harm of this product, of which plans minimise the sum.
-      cheaper, dearer: the next recipes of fewer and of more bits; None without one.
+      cheaper, dearer: the next recipes of fewer and of more bits; None if there are none.
     """
 
     layer: str

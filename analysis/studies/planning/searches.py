@@ -145,7 +145,7 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 
 
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return the least harmful choice of one recipe for all units at a price of at most `limit`; None without one."""
+    """Return the least harmful choice of one recipe for all units at a price up to `limit`; None if all cost more."""
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]
     return min((c for c in possible if problem.price(c) <= limit), key=problem.rank, default=None)

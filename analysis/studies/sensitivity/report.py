@@ -312,7 +312,7 @@ def estimated(figures: BatchFigures, estimate: str) -> float:
 
 
 def _spearman(x: Any, y: Any) -> float:
-    """Return the rank correlation; NaN if there is none."""
+    """Return Spearman's rank correlation of x and y; NaN if it is undefined."""
     if len(x) < 3:
         return math.nan
     first, second = (_ranks(values) - (len(x) + 1) / 2 for values in (x, y))

@@ -140,6 +140,6 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def harm(row: SensitivityRow, by: str) -> float:
-    """Return the magnitude of a metric; NaN counts as infinite."""
+    """Return the magnitude of the metric `by` of a row; infinity if it is NaN."""
     size = abs(float(getattr(row, by)))
     return math.inf if math.isnan(size) else size

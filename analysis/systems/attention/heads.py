@@ -16,7 +16,10 @@ from fpsim.errors import shown
 def heads_of(
     q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None
 ) -> tuple[list[Head], tuple[int, ...]]:
-    """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d)."""
+    """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
+
+    causal: a query sees no later keys.
+    """
     names = dict(zip("qkv", (q, k, v), strict=True))
     arrays = {name: float_array(without_gradient(x), name)[0].astype(np.float64) for name, x in names.items()}
     for name, x in arrays.items():
@@ -55,7 +58,7 @@ def checked_scale(scale: Any) -> float:
 
 
 def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
-    """Yield the mask of each head as numbers to add to the scores; None for no mask."""
+    """Yield numbers to add to each head's scores, with -Inf for later keys if `causal`; None where there is no mask."""
     hidden = None
     if causal:
         hidden = np.where(np.tri(queries, keys, keys - queries, dtype=bool), 0.0, -np.inf)

@@ -59,7 +59,7 @@ class KVCache:
             raise ValueError(f"{self.fmt.name} needs scales; got 'none'. Take scales='token', for example.")
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the scaling of an array (tokens, channels) for a name such as "token"; None for "none"."""
+        """Return the scaling of an array (tokens, channels) for `word`, such as "token"; None for "none"."""
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 

@@ -180,7 +180,7 @@ class Contributions:
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
-        """Return the codes of a rank's values; for a mean, scaled if that happens before the sum."""
+        """Return the codes of a rank's values: rounded unless `exact`, and for a mean scaled if `before` names how."""
         adder = self._adder
         values = np.ascontiguousarray(values)
         codes = words(values) if exact else adder.rounded(values, rank, CAST)

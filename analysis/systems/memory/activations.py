@@ -48,13 +48,13 @@ class Activation:
 def _kept(
     block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None
 ) -> Activation:  # fmt: skip
-    """Return an activation that is kept in a format (None: float32) with its scaling."""
+    """Return an activation of a part of a block that is kept in a format (None: float32) with its scaling."""
     text = str(FP32 if fmt is None else fmt)
     return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
 
 
 def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
-    """Return an activation that is kept in the same way by every recipe, such as indices and masks."""
+    """Return an activation that every recipe keeps alike, such as indices and masks: its dtype's name, and its bits."""
     count = math.prod(shape)
     return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
 

@@ -104,7 +104,10 @@ class WeightParts:
         bands: Callable[[], Iterator[Array]],
         outputs_last: bool | None = None,
     ) -> Tensor:
-        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order."""
+        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
+
+        words: the name of the stored format, which stands in place of a dtype.
+        """
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
             read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),

@@ -55,6 +55,6 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield a note on what a file of these layouts cannot show without the unquantised model."""
+    """Yield a note on what a file of these layouts cannot show, if the unquantised model is not given too."""
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

@@ -112,7 +112,7 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
 
 
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
-    """Return the options for a layout, after checking that it has them and allows their values.
+    """Return the options of a layout, after checking that it has them and allows their values.
 
     Raises:
       ValueError: the layout does not have an option, or does not allow its value.

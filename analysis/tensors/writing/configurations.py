@@ -88,7 +88,7 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
 
 
 def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
-    """Return the content of ModelOpt's hf_quant_config.json."""
+    """Return the content of ModelOpt's hf_quant_config.json for a kind of layout, a key of ALGORITHMS."""
     quantization: Config = {"quant_algo": ALGORITHMS[kind], "kv_cache_quant_algo": None}
     if kind in GROUPS:
         quantization["group_size"] = GROUPS[kind]
@@ -96,7 +96,7 @@ def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
-    """Return ModelOpt's `quantization_config`."""
+    """Return ModelOpt's `quantization_config`; `measured`: inputs have scales that were measured."""
     config: Config = {"ignore": list(kept), "quant_algo": ALGORITHMS[kind], "producer": MODELOPT}
     if kind in ("fp8", "nvfp4"):
         scheme: Config = {"dynamic": False, "num_bits": 8 if kind == "fp8" else 4, "type": "float"}
@@ -107,7 +107,10 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return compressed-tensors' `quantization_config`, for all linear layers except those kept."""
+    """Return compressed-tensors' `quantization_config`, for all linear layers except those kept.
+
+    kind: a key of COMPRESSED; measured: inputs have scales that were measured.
+    """
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {
         "num_bits": bits, "type": number, "symmetric": symmetric, "strategy": strategy, "dynamic": False,

@@ -96,7 +96,10 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
 
 
 def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
-    """Return the header of a little-endian .gguf file of version 3, padded up to the first element."""
+    """Return the header of a little-endian .gguf file of version 3, padded up to the first element.
+
+    kind: the type of its blocks, such as "Q8_0".
+    """
     pairs = [
         _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),
         _text("general.quantization_version") + struct.pack("<II", U32, 2),

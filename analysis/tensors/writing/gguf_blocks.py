@@ -36,7 +36,7 @@ def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _blocks(weight: WeightToWrite, kind: str, coded: Callable[[Array], tuple[Array, ...]]) -> WrittenWeight:
-    """Return a weight as GGUF blocks: `coded` turns (blocks, 32) float32 into the fields of each block."""
+    """Return a weight as GGUF blocks of a kind: `coded` turns (blocks, 32) float32 into the fields of each block."""
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:

@@ -78,7 +78,9 @@ class IntegerRule(NamedTuple):
 
 
 def cut(sums: Array, dtype: str, saturates: bool) -> Array:
-    """Return integers brought into the range of a dtype, by clipping or modulo 2^bits, in their own dtype.
+    """Return integers brought into the range of a dtype, by clipping if `saturates`, else modulo 2^bits.
+
+    The result keeps the dtype of `sums`.
 
     Example:
       >>> from fpsim.probe.integers.rules import cut
@@ -93,7 +95,7 @@ def cut(sums: Array, dtype: str, saturates: bool) -> Array:
 
 
 def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
-    """Return the terms of each sum, (..., n), or (M, N, n) of a matrix product.
+    """Return the terms of each sum, (..., n), or if kind is "matmul" those of each element, (M, N, n).
 
     They are int64 if that holds every sum of them, else Python's integers.
     """
@@ -146,7 +148,15 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
-    """Return rows (L, n) of integers of a dtype."""
+    """Return random rows (L, n) of integers of a dtype: "small", "uniform", or at the ends of its range.
+
+    Args:
+      rng: the generator.
+      kind: "small", "uniform", "runs" (whose sums leave the range and come back), or another name for random ends.
+      ends: the range of the dtype.
+      shape: (L, n).
+      place: the operand's number.
+    """
     low, high = int(ends.min), int(ends.max)
     if kind == "small":
         return np.asarray(rng.integers(max(low, -4), 5, shape))

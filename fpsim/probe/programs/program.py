@@ -252,7 +252,7 @@ class Program:
         return product_steps(self.order, self.exact, plain and FAST.get(self.rule.fmt, AS_IT_IS) == AS_IT_IS)
 
     def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
-        """Return the sums of lines (n, R) as one row, or a matrix product, by the loop over nodes."""
+        """Return by the loop over nodes the sums of lines (n, R) as one row, or if `of_matrices` a matrix product."""
         a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
         sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
         unsure = np.zeros(sums.shape, np.int64)

@@ -164,7 +164,7 @@ class _Boxes:
         return False
 
     def _product(self, shape: Shape, kind: str, seed: int) -> Array:
-        """Return the product of a shape for drawn operands."""
+        """Return the black box's product of a shape, for drawn operands of a kind."""
         m, n, k = shape
         if shape not in self._boxes:
             self._boxes[shape] = BlackBox(self.fn, ProbedCall("matmul", k, self.operands, (m, n), layout=self.layout))

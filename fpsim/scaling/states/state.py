@@ -130,7 +130,7 @@ class _ScaleState:
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Return codes or values, the tiles' factors, the arrays of the next step, and whether scales were computed."""
+        """Return codes, or if `back` values, the tiles' factors, the next step's arrays, and whether scales are new."""
         raise NotImplementedError
 
     def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:

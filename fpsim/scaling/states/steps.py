@@ -84,7 +84,10 @@ class EncodingStep(NamedTuple):
     keywords: ElementKeywords
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
-        """Return the job of the loops over tiles; without a target it can be read, but not encoded."""
+        """Return the job of the loops over tiles, which write codes, or if `back` values, into `target`.
+
+        Without a target, loops may read the source but not encode it.
+        """
 
         assert not isinstance(self.element, LogFMT)
         tiles = tiling(self.source.shape, self.scaling.block)
@@ -95,7 +98,7 @@ class EncodingStep(NamedTuple):
 
 
 def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
-    """Encode with the scales that the scaling finds; return the codes or values, the scales and the factors."""
+    """Encode with scales from the array itself; return codes, or if `back` values, the scales and the factors."""
 
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)

@@ -188,7 +188,7 @@ def _family(family: str | int | None, arch: str) -> str:
 
 
 def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
-    """Raise a ValueError if a field that the family does not have is given."""
+    """Raise a ValueError if a field is given that kernels of a family, such as "nvjet", do not have."""
     for field, value in fields.items():
         if value is not None and field not in FIELDS[kind]:
             has = ", ".join(FIELDS[kind]) or "no further fields"
@@ -196,7 +196,10 @@ def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
 
 
 def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
-    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation."""
+    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation.
+
+    count: slices of K; tail_loss: lengths of slices are rounded down, so that for some K the last terms are left out.
+    """
     blocks = 128 if arch == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"
     source = f"{EQUIV}; fast accumulation: {MMAEMU}" if fast_accum else EQUIV
@@ -208,7 +211,10 @@ def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule
 
 
 def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
-    """Return the schedule of FP8 on Ada: slices take tiles of 64 terms in turn and promote every two tiles."""
+    """Return the schedule of FP8 on Ada: slices take tiles of 64 terms in turn, and promote every two tiles.
+
+    count: slices of K; merge: how they are added; fast_accum: they do not promote.
+    """
     how = _merge("serial" if merge is None else merge, ("serial", "pairwise"))
     return Schedule(
         "", sums=Chain(0 if fast_accum else 128), slicing=Slicing(count, 64, "interleaved", how),

@@ -164,7 +164,7 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
 
 
 def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
-    """List the terms of the first or the last additions."""
+    """List the terms of the first `count` additions, or if `from_end` of the last."""
     if from_end:
         last: list[Any] = []
         for run in reversed(runs):

@@ -251,7 +251,7 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
 
 
 def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> TrackedNode:
-    """Return a chain of products that starts at +0."""
+    """Return a chain of products that starts at +0; never_minus_zero: its sum is never -0."""
     if not steps:
         return TrackedNode(zero(how.fmt), True)
     return TrackedNode(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
@@ -262,7 +262,8 @@ def add(
 ) -> TrackedNode:
     """Return the sum of parts by additions that round the exact sum once.
 
-    Steps that change no bits are left out: a +0 at the start before a part that is never -0, and a sum of one part.
+    from_zero: the sum starts at +0. Steps that change no bits are left out: a +0 before a part that is never -0, and a
+    sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)

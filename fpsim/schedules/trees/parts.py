@@ -82,7 +82,7 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 
 
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
-    """Return the sums of the slices by matrix instructions."""
+    """Return the sums of the slices by matrix instructions; scaled: each block of K is multiplied by its scales."""
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
     never_minus_zero = unit.rule in CUTS and unit.d.fmt == FP32
@@ -102,7 +102,7 @@ def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: 
 def _chain(
     of: Slice, starts: Sequence[int], block: Span, step: int, how: Arithmetic, never_minus_zero: bool
 ) -> TrackedNode:  # fmt: skip
-    """Return the chain of a block's instructions from +0."""
+    """Return the chain of a block's instructions from +0; never_minus_zero: the unit's sums are never -0."""
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
     for start, stop in pairwise(cuts):
@@ -171,7 +171,11 @@ def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) 
 
 @lru_cache(maxsize=256)  # a search asks for the same schedules with units that differ in their operands alone
 def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tuple[TrackedNode, ...]:
-    """Return the sums of the slices by threads, with `chains` chains per thread of cuBLAS's dot kernel."""
+    """Return the sums of the slices by threads, with `chains` chains per thread of cuBLAS's dot kernel.
+
+    coarse: all products are multiples of float32's smallest number, so that sums from +0 are never -0; the functions
+    below have it too.
+    """
     parts = []
     for of in plan.slices:
         run = of.runs[0] if of.runs else Span(0, 0)

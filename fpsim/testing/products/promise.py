@@ -299,7 +299,7 @@ def _float32(results: Array, fmt: Format) -> Array:
 
 
 def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
-    """Return finished sums with scales and bias, float32."""
+    """Return float32 results from sums: scaled, and with the bias added, if `fused` in one rounding."""
     of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
     with np.errstate(all="ignore"):
         return np.asarray(finished(sums.copy(), Epilogue(fused_bias=fused), of, Cpu()), np.float32)

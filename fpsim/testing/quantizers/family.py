@@ -300,7 +300,10 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield the faults of results in another format: of about as many bits, or with a field that is off by one."""
+    """Yield the faults of results in another format: of about as many bits, or with a field that is off by one.
+
+    codes: the quantizer returns codes, not values.
+    """
     fmt = model.fmt
     others = [
         other for other in NAMED.values() if other != fmt and abs(other.bits - fmt.bits) <= 2 and other.bits <= 19

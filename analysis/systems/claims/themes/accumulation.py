@@ -24,7 +24,7 @@ HOPPER = "hopper_e4m3_f32"
 
 
 def _product_error(kind: str, terms: int, promote: int | None) -> float:
-    """Return the relative error of a 32 x K x 32 product of E4M3 operands on Hopper's unit."""
+    """Return the relative error of a 32 x terms x 32 product on Hopper's E4M3 unit, of "normal" or uniform operands."""
     rng = np.random.default_rng(0)
     shapes = ((32, terms), (terms, 32))
     drawn = [rng.standard_normal(shape) if kind == "normal" else rng.random(shape) for shape in shapes]

@@ -101,7 +101,7 @@ def _candidates() -> tuple[Scaling, ...]:
 
 @functools.cache
 def _candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
-    """Return the recipes that an element format can have: with zero points first, where these are promised."""
+    """Return the recipes that an element format can have; if `affine`, those with zero points come first."""
     plain = _candidates() if not isinstance(fmt, IntegerFormat) or fmt.signed else ()
     if not affine:
         return plain

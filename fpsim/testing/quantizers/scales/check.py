@@ -93,7 +93,10 @@ class ScaledCheck:
         self.findings.record("calls")
 
     def compare(self, case: str, x: Array, may_refuse: str = "") -> None:
-        """Compare the results for one matrix; may_refuse: what the function may refuse, which is then a note."""
+        """Compare the results for one matrix, called `case`.
+
+        may_refuse: what the function may refuse, in words; "" if it must return. A refusal is then a note.
+        """
         try:
             parts = self.call(x.copy())
         except FunctionMisbehaved as refusal:

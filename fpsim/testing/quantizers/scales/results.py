@@ -154,7 +154,7 @@ def is_packed(codes: Array, shape: tuple[int, ...], fmt: Element) -> bool:
 
 
 def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: bool) -> Array:
-    """Return one code of 4 bits per element from bytes with two codes, the first in the low or the high bits."""
+    """Return one 4-bit code per element from bytes of two codes; high_first: the first is in the high bits."""
     packed = codes.view(np.uint8)
     nibbles = [packed & 15, packed >> 4]
     flat = np.stack(nibbles[::-1] if high_first else nibbles, -1).reshape(*codes.shape[:-1], -1)
