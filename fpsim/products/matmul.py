@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
 
+from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arithmetic.operands import Formats
+from fpsim.arrays import as_array, format_of
 from fpsim.deprecation import warn_renamed
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import format as find_format
+from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.lazy import deferred
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.sums.accumulators import Accumulator
 
 # Modules that multiply, which import numba.
@@ -29,7 +37,7 @@ def matmul(
     c: npt.ArrayLike | None = None,
     *,
     accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | ShapedSchedule | None = None,
     promote: int | None = None,
     scale_a: npt.ArrayLike | None = None,
     scale_b: npt.ArrayLike | None = None,
@@ -56,6 +64,7 @@ def matmul(
         beta, and for schedules of libraries that have no other C, beta * c is added in the epilogue.
       accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule: how a library chains the unit over K and puts the parts together, of `fp.schedules`; None for one chain.
+        A library on a processor (`fp.schedules.torch_mm`, `onednn`, `mkl`) chooses unit, schedule and result by itself.
       promote: terms of K after which the unit's partial sum is added to a float32 total (one nearest-even addition) and
         starts again at +0, as in CUTLASS's 2xAcc; a multiple of the unit's step. None adds up all of K in the unit.
       scale_a, scale_b: (M, K / block) and (K / block, N) scale codes for block-scaled units, unless the operands are
@@ -110,6 +119,13 @@ def matmul(
         plain: npt.NDArray[Any] | None = short_way().plain_product(a, b, accumulate, fmt, promote, out)
         if plain is not None:
             return plain
+    if isinstance(schedule, ShapedSchedule):
+        words = {"c": c, "accumulate": accumulate, "promote": promote, "scale_a": scale_a, "scale_b": scale_b,
+                 "scale_order": scale_order, "bias": bias, "alpha": alpha, "beta": beta, "fmt": fmt, "out": out,
+                 "out_fmt": out_fmt, "out_format": out_format}  # fmt: skip
+        passed = {name: value for name, value in words.items() if value is not None}
+        chosen: npt.NDArray[Any] = _by_library(schedule, a, b, passed)
+        return chosen
     if out_format is not None:
         out_fmt = renamed_out_fmt(out_fmt, out_format)
     request = requests().Request(
@@ -140,3 +156,45 @@ def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: Form
         raise TypeError("out_fmt and its old name out_format must not both be given. Leave out out_format.")
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)  # shown where matmul is called
     return out_format
+
+
+def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, Any]) -> Any:
+    """Return the product by the schedule that a library chooses for the operands.
+
+    Args:
+      schedule: the library.
+      a, b: arrays of float dtypes, or codes with `fmt` in `words`.
+      words: the other arguments of `fp.matmul` that were passed.
+
+    Raises:
+      DeclinedShape: the library's order of additions is not known for the shape.
+      ValueError: an argument whose effect in the library is not known, or operands of two formats.
+    """
+    for name in words:
+        if name not in ("out_fmt", "fmt", "out"):
+            reason = "is chosen by" if name in ("accumulate", "promote") else "is not known for"
+            raise ValueError(f"{name} {reason} {schedule}; got {shown(words[name])}. Leave it out.")
+    shapes = [tuple(as_array(x, name).shape) for x, name in ((a, "a"), (b, "b"))]
+    for shape, name in zip(shapes, "ab", strict=True):
+        refuse_axes(shape, name)
+    refuse_shapes(*shapes)
+    fmt = words.get("fmt")
+    formats = [_format(x, fmt, name) for x, name in ((a, "a"), (b, "b"))]
+    if formats[0] != formats[1]:
+        raise ValueError(f"{schedule} multiplies operands of one format; got {formats[0]} and {formats[1]}.")
+    chosen = schedule.at(shapes[0][0], shapes[1][1], shapes[0][1], formats[0])
+    kept = {"out": words["out"]} if "out" in words else {}
+    if not isinstance(chosen.accumulate, str):  # a unit says itself what its operands are
+        kept |= {"fmt": formats[0]} if fmt is not None else {}
+    out_fmt = words.get("out_fmt", chosen.out_fmt)
+    return matmul(a, b, accumulate=chosen.accumulate, schedule=chosen.schedule, out_fmt=out_fmt, **kept)
+
+
+def _format(x: Any, fmt: Any, name: str) -> Format:
+    """Return the format of an operand."""
+    if isinstance(x, EncodedArray) and isinstance(x.fmt, Format):
+        return x.fmt
+    stored = format_of(as_array(x, name).dtype)
+    if stored is None and fmt is None:
+        raise TypeError(f"{name} must be an array of bfloat16, float16 or float32; got {shown(x)}. Codes need fmt=.")
+    return find_format(fmt) if stored is None else stored

@@ -210,7 +210,8 @@ def _with_step(product: Any, step: int) -> Any:
       ValueError: how such an instruction adds is not known.
     """
     unit = product.unit
-    if unit.rule is not Rule.FUSED or step % 4:
+    multiple = {Rule.FUSED: 4, Rule.TWO_CHAINS: 2}.get(unit.rule)  # of terms, in which it adds
+    if multiple is None or step % multiple:
         raise ValueError(f"instructions of {step} terms are not known for {unit.name}, whose steps have {unit.terms}.")
     return product._replace(unit=replace(unit, terms=step))
 

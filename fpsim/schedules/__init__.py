@@ -15,9 +15,14 @@ from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
 from fpsim.schedules.libraries.deepgemm import deepgemm
+from fpsim.schedules.libraries.mkl import mkl
+from fpsim.schedules.libraries.onednn import onednn
+from fpsim.schedules.libraries.segments import rounds, segments
+from fpsim.schedules.libraries.torch_cpu import torch_mm, torch_native
 from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
 from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Lanes, Schedule, Slicing
+from fpsim.schedules.shaped import ChosenSchedule, DeclinedShape, ShapedSchedule
 
 if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load on first use
     from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
@@ -26,9 +31,10 @@ if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load 
     from fpsim.schedules.trees.tree import Tree, compare, tree
 
 __all__ = [
-    "FLAT", "ROWS", "BatchReport", "Chain", "Comparison", "Epilogue", "Explanation", "Lanes", "Schedule", "Slicing",
-    "Tree", "compare", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain",
-    "torch_rowwise", "tree", "triton",
+    "FLAT", "ROWS", "BatchReport", "Chain", "ChosenSchedule", "Comparison", "DeclinedShape", "Epilogue",
+    "Explanation", "Lanes", "Schedule", "ShapedSchedule", "Slicing", "Tree", "compare", "cublas", "cutlass_2xacc",
+    "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain", "mkl", "onednn", "rounds", "segments",
+    "torch_mm", "torch_native", "torch_rowwise", "tree", "triton",
 ]  # fmt: skip
 
 _no_name, __dir__ = face(__name__, __all__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -84,6 +84,13 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
     """Return the runs of K of every slice, and the end of the terms that are added."""
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
+    if slicing.rule == "listed":
+        return _listed(slicing.lengths, k), k
+    if slicing.rule == "rounds" and count > 1:
+        whole = k - k % (grain * count)
+        tiles = [Span(start, start + grain) for start in range(0, whole, grain)]
+        rest = [Span(whole, k)] if whole < k else []
+        return tuple(tuple(tiles[s::count] + (rest if s == 0 else [])) for s in range(count)), k
     if slicing.rule == "interleaved" and count > 1:
         tiles = [Span(start, min(start + grain, k)) for start in range(0, k, grain)]
         # slices without tiles count where the order of the merge depends on their number
@@ -102,8 +109,27 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
     return tuple((Span(start, min(start + chunk, stop)),) for start in range(0, max(stop, 1), chunk)), stop
 
 
+def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
+    """Return a run of K for each length.
+
+    Raises:
+      ValueError: the lengths don't add up to K.
+    """
+    stops = [*accumulate(lengths, initial=0)]
+    if stops[-1] != k:
+        raise ValueError(f"slices of {_shown(lengths)} terms need K = {stops[-1]}; got K = {k}. List those of this K.")
+    return tuple((Span(start, stop),) for start, stop in pairwise(stops))
+
+
+def _shown(lengths: tuple[int, ...]) -> str:
+    """Return lengths as a list, shortened if there are many."""
+    few = ", ".join(map(str, lengths[:6]))
+    return f"{few}, ..." if len(lengths) > 6 else few
+
+
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
     """Return a slice with its blocks and residue."""
+    runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)
     restart = (chain.restart if interval else 0) or max(terms, 1)
     blocks = tuple(
@@ -113,6 +139,13 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
     )
     rest = min(terms % chain.residue, terms) if chain.residue else 0
     return Slice(runs, blocks, rest if rest % step else 0)
+
+
+def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Return single terms in which the second of each pair comes before the first; a last term alone stays last."""
+    terms = [k for run in runs for k in range(run.start, run.stop)]
+    pairs = [terms[i : i + 2][::-1] for i in range(0, len(terms), 2)]
+    return tuple(Span(k, k + 1) for pair in pairs for k in pair)
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.reload import reloadable
 
-Rule = Literal["even", "ceiling", "floor", "cutlass", "interleaved"]
+Rule = Literal["even", "ceiling", "floor", "cutlass", "interleaved", "rounds", "listed"]
 Merge = Literal["float32", "output", "in_place", "from_both_ends"]
 LaneMerge = Literal["forward", "butterfly", "blocks"]
 ScaleOrder = Literal["product", "a_first", "b_first", "cublas"]
@@ -28,23 +28,37 @@ class Slicing:
         "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left
         out of the sum.
         "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes every
-        count-th run of grain terms from run s on.
+        count-th run of grain terms from run s on. "rounds": as "interleaved" for whole rounds of all slices; the terms
+        after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
       merge: "float32": partial sums are added one after the other. "output": each is rounded to the output format
         first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": the
         last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2); one slice
         stays as it is.
+      lengths: terms of each slice, which add up to K, for the rule "listed".
+
+    Raises:
+      ValueError: lengths without the rule "listed", or another number of them than `count`.
     """
 
     count: int = 1
     grain: int = 0
     rule: Rule = "even"
     merge: Merge = "float32"
+    lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require_integer("count", self.count, 1)
         require_integer("grain", self.grain, 0)
         require_word("rule", self.rule, get_args(Rule))
         require_word("merge", self.merge, get_args(Merge))
+        require_kind("lengths", self.lengths, tuple, "a tuple of numbers of terms")
+        for length in self.lengths:
+            require_integer("a length", length, 1)
+        if len(self.lengths) != (self.count if self.rule == "listed" else 0):
+            raise ValueError(
+                f"the rule 'listed' has a length for each of its {self.count} slices, and other rules have none; got "
+                f"the rule {self.rule!r} with {len(self.lengths)} lengths."
+            )
 
 
 @reloadable
@@ -59,6 +73,7 @@ class Chain:
       first_as_is: a total starts at its first partial sum, instead of at +0 (which differs for -0 alone).
       residue: terms of a tile; the remainder of a slice by it is added first. 0 for none.
       step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
+      odd_first: of each two terms of a slice, the second is added before the first.
 
     Raises:
       ValueError: both an interval and a residue are given, which no library has.
@@ -70,11 +85,12 @@ class Chain:
     first_as_is: bool = False
     residue: int = 0
     step: int = 0
+    odd_first: bool = False
 
     def __post_init__(self) -> None:
         for count in ("interval", "restart", "residue", "step"):
             require_integer(count, getattr(self, count), 0)
-        for flag in ("short_sums_only", "first_as_is"):
+        for flag in ("short_sums_only", "first_as_is", "odd_first"):
             require_kind(flag, getattr(self, flag), bool, "True or False")
         if self.interval and self.residue:
             raise ValueError(

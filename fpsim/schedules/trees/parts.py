@@ -45,7 +45,8 @@ MOST_PARTS = 1 << 20  # parts of a tree: seconds of work
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
     """Raise a ValueError if the tree of a schedule would have more than MOST_PARTS parts."""
     sums, slicing = schedule.sums, schedule.slicing
-    tiles = k // grain_of(schedule, unit) if slicing.rule == "interleaved" and slicing.count > 1 else 0
+    dealt = slicing.rule in ("interleaved", "rounds") and slicing.count > 1
+    tiles = k // grain_of(schedule, unit) if dealt else 0
     if isinstance(sums, Lanes):
         runs = k // (abs(sums.run) or k or 1)
         parts = slicing.count + sums.count * max(sums.blocks, 1) + runs + (k // sums.chunk if sums.chunk else 0)

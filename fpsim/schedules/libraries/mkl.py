@@ -1,0 +1,74 @@
+"""The schedules of MKL's float32 products: chains of multiply-adds over segments of K."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fpsim.formats.named import FP32
+from fpsim.schedules.arguments import positive
+from fpsim.schedules.libraries.segments import segments
+from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, declined, layout_of
+
+LIBRARY = "MKL 2024.2"
+SOURCE = "torch 2.13.0 with MKL 2024.2 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
+SEGMENT = 384
+SMALL = 128  # rows or columns up to which the rule was compared for every K
+FEW_ROWS = 16  # up to which another kernel is taken for a transposed b
+
+
+def mkl(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
+    """Return the schedules of MKL's sgemm, by shape, as torch.mm calls it with float32 operands on AVX-512.
+
+    While 768 terms or more are left, a segment takes 384; more than 384 are then halved, the larger half first.
+
+    Args:
+      threads: number of threads; rules are known for one.
+      layout: see `ShapedSchedule`.
+
+    Raises:
+      ValueError: an unknown layout, or threads that are not a positive integer.
+
+    Source: docs/cpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> [fp.schedules.mkl().at(40, 50, k, "fp32").schedule for k in (300, 601, 1000)]
+      [segments(300), segments(301, 300), segments(384, 308, 308)]
+    """
+    threads, layout = positive(threads, "threads"), layout_of(layout)
+    words = [*([f"threads={threads}"] if threads > 1 else []), *([f"layout={layout!r}"] if layout != "nn" else [])]
+    name = f"mkl({', '.join(words)})"
+    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads), layout, SOURCE)
+
+
+def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule for a shape, or raise a DeclinedShape."""
+    m, n, k = shape.m, shape.n, shape.k
+    if shape.fmt != FP32:
+        raise declined(name, shape, "sgemm multiplies float32")
+    if threads > 1:
+        raise declined(name, shape, f"how {threads} threads share a product is not known")
+    if shape.is_vector:
+        raise declined(name, shape, "how sgemv adds one row or one column is not known")
+    if shape.layout == "nt" and m <= FEW_ROWS:
+        raise declined(name, shape, f"the kernel for up to {FEW_ROWS} rows with a transposed b is not known")
+    if k > SEGMENT and (n if shape.layout == "nt" else min(m, n)) > SMALL:
+        raise declined(name, shape, f"how K > {SEGMENT} is cut beyond {SMALL} rows and columns is not known")
+    rule = "chains of multiply-adds over segments, added left to right"
+    schedule = segments(*lengths(k), library=LIBRARY, source=SOURCE, evidence="hardware")
+    return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule)
+
+
+def lengths(k: int) -> tuple[int, ...]:
+    """Return the terms of each segment of K.
+
+    Example:
+      >>> from fpsim.schedules.libraries.mkl import lengths
+      >>> lengths(385), lengths(768), lengths(1200)
+      ((193, 192), (384, 384), (384, 384, 216, 216))
+    """
+    whole = []
+    while k >= 2 * SEGMENT:
+        whole.append(SEGMENT)
+        k -= SEGMENT
+    return (*whole, -(-k // 2), k // 2) if k > SEGMENT else (*whole, k)

@@ -1,0 +1,131 @@
+"""Schedules of oneDNN's matrix products on x86, as torch calls it: a chain of an instruction over segments of K."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fpsim.formats.named import BF16, FP16
+from fpsim.schedules.arguments import positive
+from fpsim.schedules.libraries.segments import segments
+from fpsim.schedules.shaped import (
+    CHAIN,
+    ChosenSchedule,
+    Isa,
+    Layout,
+    ProductShape,
+    ShapedSchedule,
+    cut,
+    declined,
+    isa_of,
+    layout_of,
+)
+
+LIBRARY = "oneDNN 3.12"
+SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
+L1, L2 = 48 << 10, 2 << 20  # bytes of a core's caches, of the measured processor
+BLOCK = 32  # terms of TDPBF16PS
+SMALL_A = 126  # bytes of a up to which AMX is refused
+LONG, SEGMENT, LONG_SEGMENT = 1024, 512, 1024  # brg_matmul without AMX
+
+
+def onednn(
+    isa: Isa = "avx512_bf16", threads: int = 1, *, l1: int = L1, l2: int = L2, layout: Layout = "nn"
+) -> ShapedSchedule:
+    """Return the schedules of oneDNN's products of BF16 and FP16 operands, by shape.
+
+    Args:
+      isa: the largest set of instructions that oneDNN uses, as ONEDNN_MAX_CPU_ISA limits it: "amx", "avx512_fp16",
+        "avx512_bf16", "avx512" or "avx2".
+      threads: number of threads; rules for several are known without AMX only.
+      l1, l2: bytes of a core's caches, on which blocks of K depend with AMX.
+      layout: see `ShapedSchedule`.
+
+    Raises:
+      ValueError: an unknown isa or layout, or a size that is not a positive integer.
+
+    Source: docs/cpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.onednn("amx").at(33, 20, 66).schedule
+      segments(66, step=22)
+      >>> fp.schedules.onednn("avx512_fp16").at(1, 64, 2000, "fp16").schedule
+      segments(512, 512, 512, 464)
+    """
+    isa, layout = isa_of(isa), layout_of(layout)
+    threads, l1, l2 = positive(threads, "threads"), positive(l1, "l1"), positive(l2, "l2")
+    words = [repr(isa), *([f"threads={threads}"] if threads > 1 else [])]
+    words += [f"l1={l1}"] * (l1 != L1) + [f"l2={l2}"] * (l2 != L2) + [f"layout={layout!r}"] * (layout != "nn")
+    name = f"onednn({', '.join(words)})"
+    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, isa, threads), layout, SOURCE)
+
+
+def _chosen(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule for a shape, or raise a DeclinedShape."""
+    takes = (shape.fmt == BF16 and isa != "avx2") or (shape.fmt == FP16 and isa in ("amx", "avx512_fp16"))
+    if not takes:
+        raise declined(name, shape, f"torch gives oneDNN no {shape.fmt} with these instructions; take torch_mm()")
+    if isa == "amx" and shape.fmt == BF16:
+        return _amx(name, threads, shape)
+    if isa == "avx512":
+        return _gemm(name, threads, shape)
+    if threads > 2 or (threads > 1 and (shape.layout != "nn" or shape.is_vector)):
+        raise declined(name, shape, f"how {threads} threads share K is not known in this case")
+    if shape.fmt == FP16 and shape.layout == "nt" and shape.m == 1:
+        raise declined(name, shape, "the kernel of one row with a transposed b is not known")
+    return _brgemm(shape)
+
+
+def _brgemm(shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of brg_matmul without tiles: VDPBF16PS, or multiply-adds of converted FP16."""
+    whole = shape.k > LONG and not shape.is_vector and shape.layout != "tn"
+    lengths = cut(shape.k, LONG_SEGMENT if whole else SEGMENT)
+    of = "VDPBF16PS, the odd term first," if shape.fmt == BF16 else "float32 multiply-adds"
+    accumulate = "x86_avx512_bf16_f32" if shape.fmt == BF16 else CHAIN
+    rule = f"chains of {of} over segments of {max(lengths)} terms, added left to right, one cast at the end"
+    schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
+    return ChosenSchedule("brg_matmul", schedule, accumulate, shape.fmt, rule)
+
+
+def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of gemm:jit:bf16, for AVX-512 without BF16 instructions.
+
+    Its multiply-adds stand for VDPBF16PS, in the same order, but keep subnormals.
+    """
+    if threads > 1:
+        raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
+    if shape.n == 1 or (shape.m == 1 and shape.layout == "nt"):
+        raise declined(name, shape, "the kernel of gemm:jit:bf16 for a vector along K is not known")
+    k = shape.k
+    if shape.m == 1:
+        lengths = cut(k, 8)
+    elif k <= 384:
+        lengths = (k,)
+    else:
+        lengths = cut(k, -(-k // 2) if k < 1536 else 768)
+    rule = f"chains of multiply-adds, odd terms first, over segments of {max(lengths)} terms, added left to right"
+    schedule = segments(*lengths, odd_first=True, library=LIBRARY, source=SOURCE, evidence="hardware")
+    return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule)
+
+
+def _amx(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of brg_matmul with AMX, where a whole K is one segment."""
+    m, n, k = shape.m, shape.n, shape.k
+    if threads > 1:
+        raise declined(name, shape, f"how {threads} threads share K with AMX is not known in general")
+    if shape.layout == "tn":
+        raise declined(name, shape, "how AMX adds with a transposed a is not known")
+    if 2 * m * k <= SMALL_A:  # tiles don't pay
+        return _brgemm(shape)
+    if not (n <= 32 or k <= BLOCK or (m <= 32 and shape.layout == "nt")):
+        raise declined(name, shape, "oneDNN's choice of the block of K by cache sizes is not modelled here for N > 32")
+    step = BLOCK if shape.is_vector else _step(k)
+    schedule = segments(k, step=0 if step == BLOCK else step, library=LIBRARY, source=SOURCE, evidence="hardware")
+    rule = f"TDPBF16PS of {step} terms each, onto the running float32 sum, one cast at the end"
+    return ChosenSchedule("brg_matmul:amx", schedule, "x86_amx_bf16_f32", BF16, rule)
+
+
+def _step(k: int) -> int:
+    """Return the terms of an instruction: K in equal even parts if there are as few of them as of 32 terms, else 32."""
+    parts = -(-k // BLOCK)
+    return k // parts if k % (2 * parts) == 0 else BLOCK

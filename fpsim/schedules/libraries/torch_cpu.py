@@ -1,0 +1,99 @@
+"""torch.mm on x86: torch's own loop, and which of it, oneDNN and MKL takes a product."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fpsim.formats.named import BF16, FP16, FP32
+from fpsim.schedules.arguments import positive
+from fpsim.schedules.libraries.mkl import mkl
+from fpsim.schedules.libraries.onednn import L1, L2, onednn
+from fpsim.schedules.libraries.segments import rounds
+from fpsim.schedules.shaped import (
+    CHAIN,
+    ChosenSchedule,
+    Isa,
+    Layout,
+    ProductShape,
+    ShapedSchedule,
+    declined,
+    isa_of,
+    layout_of,
+)
+
+LIBRARY = "torch 2.13.0"
+SOURCE = "torch 2.13.0 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
+LANES = 4
+SMALL = 4096  # multiply-adds up to which torch takes its own loop
+
+
+def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
+    """Return the schedule of torch's own loop for BF16 and FP16, which small products take, and all without oneDNN.
+
+    Term k belongs to lane k mod 4, those after the last whole round to lane 0; then ((L0 + L1) + L2) + L3 is cast.
+
+    Args:
+      layout: see `ShapedSchedule`.
+
+    Raises:
+      ValueError: an unknown layout.
+
+    Source: docs/cpu.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.torch_native().at(5, 6, 70, "fp16").schedule
+      rounds(4)
+    """
+    layout = layout_of(layout)
+    name = "torch_native()" if layout == "nn" else f"torch_native(layout={layout!r})"
+    return ShapedSchedule(name, LIBRARY, partial(_native, name), layout, SOURCE)
+
+
+def _native(name: str, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape."""
+    if shape.fmt not in (BF16, FP16):
+        raise declined(name, shape, "torch gives float32 to MKL")
+    if shape.layout != "nn":
+        raise declined(name, shape, "how torch's own loop adds transposed operands is not known")
+    rule = "four lanes of float32 multiply-adds, joined from the first to the last, one cast at the end"
+    schedule = rounds(LANES, library=LIBRARY, source=SOURCE, evidence="hardware")
+    return ChosenSchedule("torch's own loop", schedule, CHAIN, shape.fmt, rule)
+
+
+def torch_mm(
+    isa: Isa = "avx512_bf16", threads: int = 1, *, l1: int = L1, l2: int = L2, layout: Layout = "nn"
+) -> ShapedSchedule:
+    """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop for BF16 and FP16.
+
+    Args:
+      isa, threads, l1, l2: as in `onednn`.
+      layout: see `ShapedSchedule`.
+
+    Raises:
+      ValueError: an unknown isa or layout, or a size that is not a positive integer.
+
+    Source: docs/cpu.md.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> cpu = fp.schedules.torch_mm("avx512_bf16")
+      >>> [cpu.at(*shape).kernel for shape in ((4, 4, 64, "bf16"), (40, 50, 64, "bf16"), (40, 50, 64, "fp32"))]
+      ["torch's own loop", 'brg_matmul', 'sgemm']
+      >>> x = fp.cast(np.ones((40, 64), np.float32), fp.BF16)
+      >>> float(fp.matmul(x, x.T, schedule=cpu)[0, 0])
+      64.0
+    """
+    isa, layout, threads = isa_of(isa), layout_of(layout), positive(threads, "threads")
+    inner = onednn(isa, threads, l1=l1, l2=l2, layout=layout)
+    name = f"torch_mm({inner.name.partition('(')[2]}"
+    small, floats = torch_native(layout=layout), mkl(threads, layout=layout)
+
+    def choose(shape: ProductShape) -> ChosenSchedule:
+        if shape.fmt == FP32:
+            return floats.choose(shape)
+        has_half = shape.fmt == BF16 or isa in ("amx", "avx512_fp16")
+        is_small = shape.m * shape.n * shape.k <= SMALL
+        return small.choose(shape) if isa == "avx2" or not has_half or is_small else inner.choose(shape)
+
+    return ShapedSchedule(name, LIBRARY, choose, layout, SOURCE)

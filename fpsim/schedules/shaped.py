@@ -1,0 +1,151 @@
+"""Libraries on processors: a schedule for each shape, format and memory layout of a product, or the reason for none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+from fpsim.errors import require_word, shown
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import BF16, FP16, FP32
+from fpsim.formats.named import format as find_format
+from fpsim.reload import reloadable
+from fpsim.schedules.arguments import positive
+from fpsim.schedules.schedule import Schedule
+from fpsim.sums.accumulators import FusedMultiplyAdd
+
+Isa = Literal["amx", "avx512_fp16", "avx512_bf16", "avx512", "avx2"]
+Layout = Literal["nn", "nt", "tn"]
+ISAS: tuple[Isa, ...] = get_args(Isa)  # the largest first, as oneDNN orders them
+CHAIN = FusedMultiplyAdd(FP32)
+FORMATS = (BF16, FP16, FP32)
+
+
+@reloadable
+class ProductShape(NamedTuple):
+    """The shape of a product a (M, K) times b (K, N), the format of its operands, and how they lie in memory."""
+
+    m: int
+    n: int
+    k: int
+    fmt: Format
+    layout: Layout
+
+    @property
+    def is_vector(self) -> bool:
+        """Return whether the result is one row or one column."""
+        return 1 in (self.m, self.n)
+
+
+@reloadable
+class ChosenSchedule(NamedTuple):
+    """The schedule of a library for one shape.
+
+    kernel: the library's name of the kernel. accumulate, out_fmt: what `fp.matmul` takes beside the schedule. rule: how
+    the kernel adds, in words.
+    """
+
+    kernel: str
+    schedule: Schedule
+    accumulate: str | FusedMultiplyAdd
+    out_fmt: Format
+    rule: str
+
+
+class DeclinedShape(ValueError):
+    """The error for a shape whose order of additions is not known; it names the rule that is missing."""
+
+
+@reloadable
+@dataclass(frozen=True)
+class ShapedSchedule:
+    """A library whose schedule depends on the shape of the product; `fp.matmul(schedule=)` takes it.
+
+    Attributes:
+      name: the call that makes it.
+      library: name of the library, with its version.
+      layout: "nn": a and b in C order; "nt": b is the transpose of an array in C order, as the weights of a linear
+        layer; "tn": a is.
+      source: the source of the rules.
+
+    Example:
+      >>> import fpsim as fp
+      >>> cpu = fp.schedules.onednn("avx512_bf16")
+      >>> cpu.at(40, 50, 1500, "bf16").schedule
+      segments(1024, 476)
+      >>> print(cpu.declines(40, 50, 1500, "fp16"))
+      onednn('avx512_bf16') has no proven rule for 40 x 50 x 1500 in FP16 (nn): torch gives oneDNN no FP16 with these
+      instructions; take torch_mm().
+    """
+
+    name: str
+    library: str
+    choose: Callable[[ProductShape], ChosenSchedule] = field(compare=False, repr=False)
+    layout: Layout = "nn"
+    source: str = field(default="", repr=False)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def at(self, m: int, n: int, k: int, fmt: FormatLike = BF16) -> ChosenSchedule:
+        """Return the schedule for a product of M x K by K x N.
+
+        Raises:
+          DeclinedShape: the order of additions is not known; a ValueError whose sentence names the missing rule.
+          ValueError: a size is not a positive integer, or the format is none of BF16, FP16 and FP32.
+        """
+        rows, columns, terms = positive(m, "m"), positive(n, "n"), positive(k, "k")
+        return self.choose(ProductShape(rows, columns, terms, _format(fmt), self.layout))
+
+    def declines(self, m: int, n: int, k: int, fmt: FormatLike = BF16) -> str:
+        """Return why the order of additions of a product is not known, "" if it is."""
+        try:
+            self.at(m, n, k, fmt)
+        except DeclinedShape as reason:
+            return str(reason)
+        return ""
+
+
+def _format(fmt: FormatLike) -> Format:
+    found = find_format(fmt)
+    if found not in FORMATS:
+        raise ValueError(f"fmt must be BF16, FP16 or FP32, whose products are known on processors; got {shown(fmt)}.")
+    return found
+
+
+def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:
+    """Return the error for a shape; missing: a clause that names the rule which is not known.
+
+    Example:
+      >>> from fpsim.schedules.shaped import ProductShape, declined
+      >>> print(declined("mkl()", ProductShape(1, 8, 64, fp.FP32, "nn"), "how sgemv adds is not known here"))
+      mkl() has no proven rule for 1 x 8 x 64 in FP32 (nn): how sgemv adds is not known here.
+    """
+    sizes = f"{shape.m} x {shape.n} x {shape.k}"
+    return DeclinedShape(f"{name} has no proven rule for {sizes} in {shape.fmt} ({shape.layout}): {missing}.")
+
+
+def layout_of(layout: Layout) -> Layout:
+    """Return a layout, or raise a ValueError if it is none of the three."""
+    require_word("layout", layout, get_args(Layout))
+    return layout
+
+
+def isa_of(isa: Isa) -> Isa:
+    """Return a set of instructions, or raise a ValueError if it is none that oneDNN's rules are known for."""
+    require_word("isa", isa, ISAS)
+    return isa
+
+
+def cut(k: int, length: int) -> tuple[int, ...]:
+    """Return the lengths of segments of `length` terms, the last of which may be shorter.
+
+    Example:
+      >>> from fpsim.schedules.shaped import cut
+      >>> cut(1100, 512)
+      (512, 512, 76)
+    """
+    whole, rest = divmod(k, length)
+    return (length,) * whole + ((rest,) if rest else ())
