@@ -16,6 +16,8 @@ from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, FP64, NAMED,
 from fpsim.formats.policies import OVERFLOWS, Outcome, overflow_outcome
 from fpsim.formats.rounding import NAMES
 from fpsim.matrix_units.catalogue import float_units as units
+from fpsim.matrix_units.catalogue import integer_units
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.testing.boundary_points import points
 from fpsim.testing.conformance.kinds import OPERATIONS, computed, matrix_fields, unit_fields
@@ -154,6 +156,28 @@ def _dots() -> Iterator[Vectors]:
         fields = unit_fields(unit, k)
         inputs = _operands(unit, k, DOTS, "dot_add")
         yield _set("dot_add", {"unit": unit.name, "terms": k}, fields, (Field(unit.d.carrier, 1),), inputs)
+    for integers in integer_units():
+        k = 2 * integers.terms
+        words = {"unit": integers.name, "terms": k}
+        yield _set("dot_add", words, unit_fields(integers, k), (Field(integers.d, 1),), _integers(integers, k))
+
+
+def _integers(unit: IntegerUnit, k: int) -> Words:
+    """Return a row of codes per case: any integers, or a first half whose sum leaves the range at either end."""
+    rng = _rng(unit.name, "dot_add")
+    a, b, d = unit.a, unit.b, unit.d
+    low = (a.lowest, b.highest) if a.signed else (a.highest, b.lowest)
+    rows_of_codes = []
+    for case in range(DOTS):
+        x, y = (rng.integers(of.lowest, of.highest, k, endpoint=True) for of in (a, b))
+        start = rng.integers(d.lowest, d.highest, 1, endpoint=True)
+        if case:
+            below = case == 2 and d.signed
+            x[: k // 2], y[: k // 2] = low if below else (a.highest, b.highest)
+            start[0] = d.lowest + 9 if below else d.highest - 9
+        row = [codes & ((1 << of.bits) - 1) for codes, of in ((x, a), (y, b), (start, d))]
+        rows_of_codes.append(np.concatenate(row).astype(np.uint64))
+    return np.stack(rows_of_codes)
 
 
 def _products() -> Iterator[Vectors]:

@@ -16,7 +16,9 @@ from fpsim.errors import unknown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.instructions.dot_add import dot_add
+from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.catalogue import float_unit as find_unit
+from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
 from fpsim.scaling import recipes
@@ -119,8 +121,10 @@ def _operands(vectors: Vectors) -> tuple[Field, ...]:
 # ---- instructions and products
 
 
-def unit_fields(unit: MatrixUnit, k: int) -> tuple[Field, ...]:
+def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
     """Return the input fields of a case of a unit: k codes of a, k of b, the start, and the scales of both."""
+    if isinstance(unit, IntegerUnit):
+        return Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)
     fields = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
     if unit.scale_format is not None:
         fields += [Field(unit.scale_format, k // unit.block)] * 2
@@ -128,15 +132,27 @@ def unit_fields(unit: MatrixUnit, k: int) -> tuple[Field, ...]:
 
 
 def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
-    return unit_fields(find_unit(vectors.words["unit"]), _integer(vectors, "terms"))
+    return unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms"))
 
 
 def _unit_gives(vectors: Vectors) -> tuple[Field, ...]:
-    return (Field(find_unit(vectors.words["unit"]).d.carrier, 1),)
+    unit = any_unit("unit", vectors.words["unit"])
+    return (Field(unit.d if isinstance(unit, IntegerUnit) else unit.d.carrier, 1),)
+
+
+def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray[Any]:
+    """Return the integers whose codes are in two's complement."""
+    numbers = codes.astype(np.int64)
+    return (numbers - ((numbers > element.highest).astype(np.int64) << element.bits)).astype(element.dtype)
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
     a, b, c, *scales = columns
+    unit = any_unit("unit", vectors.words["unit"])
+    if isinstance(unit, IntegerUnit):
+        operands = (integers_of(codes, x) for codes, x in zip(columns, (unit.a, unit.b, unit.d), strict=True))
+        left, right, start = operands
+        return [dot_add(left, right, start[:, 0], unit).view(np.uint32)]
     keywords = dict(zip(("scale_a", "scale_b"), scales, strict=False))
     return [dot_add(a, b, c[:, 0], vectors.words["unit"], **keywords)]
 
@@ -238,7 +254,7 @@ def _source(vectors: Vectors) -> Format:
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
     """Return which outputs are NaN; all NaNs count as equal."""
     parts = [
-        np.isnan(decode(part, field.fmt, np.float64))
+        np.isnan(decode(part, field.fmt, np.float64)) if isinstance(field.fmt, Format) else np.zeros(part.shape, bool)
         for part, field in zip(split(outputs, fields), fields, strict=True)
     ]
     return np.concatenate(parts, axis=1)

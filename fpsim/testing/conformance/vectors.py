@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.integer_unit import INTEGER_ELEMENTS, IntegerElement
 
 Words = npt.NDArray[np.uint64]
 MOST_FIELDS, MOST_CASES = 1 << 14, 1 << 24  # that a file may have
@@ -19,13 +20,18 @@ PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
 class Field(NamedTuple):
     """Consecutive numbers of one format in a line."""
 
-    fmt: Format
+    fmt: Format | IntegerElement  # integers are codes in two's complement
     numbers: int
 
     @property
     def digits(self) -> int:
         """Number of hexadecimal digits of one number."""
         return -(-self.fmt.bits // 4)
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """Unsigned dtype of the codes."""
+        return self.fmt.storage if isinstance(self.fmt, Format) else np.dtype(f"u{self.fmt.dtype.itemsize}")
 
     def __str__(self) -> str:
         return self.fmt.name if self.numbers == 1 else f"{self.fmt.name}*{self.numbers}"
@@ -78,7 +84,8 @@ def _fields(text: str) -> tuple[Field, ...]:
     fields = []
     for part in text.split(","):
         name, star, count = part.partition("*")
-        fields.append(Field(find_format(name), _count(count, MOST_FIELDS) if star else 1))
+        fmt = INTEGER_ELEMENTS[name] if name in INTEGER_ELEMENTS else find_format(name)
+        fields.append(Field(fmt, _count(count, MOST_FIELDS) if star else 1))
     if sum(field.numbers for field in fields) > MOST_FIELDS:
         raise ValueError(f"a line must have at most {MOST_FIELDS} numbers; got {text!r}")
     return tuple(fields)
@@ -123,4 +130,4 @@ def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
     """Return the columns of rows by field: an array of codes, (cases, count), for each field."""
     ends = np.cumsum([field.numbers for field in fields])[:-1]
     parts = np.split(row, ends, axis=1)
-    return [part.astype(field.fmt.storage) for part, field in zip(parts, fields, strict=True)]
+    return [part.astype(field.storage) for part, field in zip(parts, fields, strict=True)]

@@ -10,11 +10,12 @@ import pytest
 
 import fpsim as fp
 from fpsim.formats.named import NAMED
-from fpsim.matrix_units.catalogue import float_units
+from fpsim.matrix_units.catalogue import integer_units
 from fpsim.testing import conformance
 from fpsim.testing.conformance.files import load, save
 from fpsim.testing.conformance.vectors import Vectors
 from tests.oracles import casts, scaling
+from tests.oracles.integers import chain
 from tests.testing.conformance.vector_cases import FOREIGN, command
 
 
@@ -31,7 +32,7 @@ def file(request: pytest.FixtureRequest, sets: list[Vectors], tmp_path_factory: 
 def test_files_are_small_and_hold_every_kind(sets: list[Vectors], file: Path) -> None:
     assert file.stat().st_size < 1_200_000
     kinds = Counter(each.kind for each in sets)
-    assert kinds["dot_add"] == len(float_units())
+    assert kinds["dot_add"] == len(fp.units())
     assert {"cast", "add", "fma", "sqrt", "matmul", "scaled"} <= kinds.keys()
     casts_to = {each.words["format"] for each in sets if each.kind == "cast"}
     assert casts_to == set(NAMED)
@@ -51,6 +52,21 @@ def test_every_code_of_small_formats_is_decoded_and_has_its_square_root_taken(se
         fp.testing.assert_bits_equal(each.outputs.ravel().astype(np.uint32).view(np.float32), values)
     roots = [each for each in sets if each.kind == "sqrt" and each.words["format"] in ("E4M3", "E5M2")]
     assert {len(each.inputs) for each in roots} == {256}
+
+
+def test_steps_of_integers_hold_sums_of_pythons_integers(sets: list[Vectors]) -> None:
+    dots = {each.words["unit"]: each for each in sets if each.kind == "dot_add"}
+    saturated = 0
+    for unit in integer_units():
+        each, k = dots[unit.name], 2 * unit.terms
+        assert [str(field) for field in each.takes] == [f"{unit.a.name}*{k}", f"{unit.b.name}*{k}", unit.d.name]
+        for row, (got,) in zip(each.inputs.tolist(), each.outputs.tolist(), strict=True):
+            parts = zip((row[:k], row[k : 2 * k], row[2 * k :]), (unit.a, unit.b, unit.d), strict=True)
+            a, b, (c,) = ([code - (code > of.highest) * 2**of.bits for code in codes] for codes, of in parts)
+            want = chain(a, b, c, unit.terms, unit.d.dtype, unit.saturates)
+            assert got == want % 2**32, (unit.name, row)
+            saturated += want in (unit.d.lowest, unit.d.highest)
+    assert saturated > 5
 
 
 def test_every_cast_has_signalling_nans(sets: list[Vectors]) -> None:
@@ -96,7 +112,7 @@ def test_casts_are_those_of_the_oracle(sets: list[Vectors]) -> None:
         fmt = fp.format(each.words["format"]) if each.kind == "cast" else fp.E4M3
         if each.kind == "cast" and fmt in (fp.E4M3, fp.E5M2FNUZ, fp.E8M0, fp.BF16):
             source = each.takes[0].fmt
-            x = each.inputs[:, 0].astype(source.storage).view(np.float32 if source == fp.FP32 else np.float64)
+            x = each.inputs[:, 0].astype(each.takes[0].storage).view(np.float32 if source == fp.FP32 else np.float64)
             words = {word: each.words[word] for word in ("rounding", "overflow", "subnormals")}
             with np.errstate(invalid="ignore"):  # NumPy warns of signalling NaNs
                 want = casts.encode_all(x, fmt, **words)
