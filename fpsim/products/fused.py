@@ -15,8 +15,10 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.products.fast_units import is_centred, is_fast, rows_of, source_of
 from fpsim.products.kernels.code_panel import facts_of, facts_of_halves
 from fpsim.products.kernels.fused_product import NO_SCALE, fused_product
+from fpsim.products.kernels.fused_row import RowFacts
 from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.kernels.promotion import ADD, ADD_HALF
+from fpsim.products.kernels.wide_row import WideFacts
 from fpsim.products.operand_floats import as_they_lie, bases_of, floats, lies_turned
 from fpsim.products.result_parts import blocks, in_spans
 from fpsim.products.unit_product import UnitProduct
@@ -30,8 +32,6 @@ RUN, SHORT_RUN, SHORT_CODE_RUN, FEW = 1024, 128, 256, 8
 TWO_PASS_TERMS = 32  # the largest step
 NO_FACTORS = np.zeros((0, 0), i32)
 
-Facts = tuple[Array, Array, Array, Array]  # what `fused_product` takes about a unit: facts, of_a, of_b, wide
-
 
 class FusedPlan(NamedTuple):
     """The plan of all products by one unit of the FUSED rule, or of a rule that is built from it."""
@@ -40,9 +40,9 @@ class FusedPlan(NamedTuple):
     loop: Any
     formats: tuple[Format, Format]  # as the loop sees the operands
     by_codes: bool  # whether the loop reads the codes of b instead of their floats
-    facts: dict[bool | None, Facts] | None  # by whether b is transposed; None where they depend on the operands
+    facts: dict[bool | None, Array] | None  # by whether b is transposed; None where they depend on the operands
 
-    def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Facts:
+    def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:
         """Return the facts for two operands; turned: whether codes of b are transposed, None where it has floats."""
         if self.facts is not None:
             return self.facts[turned]
@@ -64,32 +64,35 @@ def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
     formats, by_codes = (unit.operand_format(unit.a), unit.operand_format(unit.b)), source != "floats"
     orders = (False, True) if by_codes else (None,)
     is_known = all(map(is_centred, formats))  # the bases are 0 then, whatever the operands hold
-    facts: dict[bool | None, Facts] = {turned: fused_facts(unit, (0, 0), turned) for turned in orders}
+    facts: dict[bool | None, Array] = {turned: fused_facts(unit, (0, 0), turned) for turned in orders}
     return FusedPlan(unit, loop, formats, by_codes, facts if is_known else None)
 
 
 @lru_cache(maxsize=1024)
-def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Facts:
-    """Return the numbers that `fused_product` takes for a unit; bases: those of the operands' exponents in panels.
+def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Array:
+    """Return the facts that `fused_product` takes of a unit; bases: those of the operands' exponents in panels.
 
     turned: whether codes of b are transposed, None if b is read as floats.
     """
     half, d = unit.d.fmt == FP16, unit.d.fmt
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
     of_a, of_b = (
-        np.array([kept_bits(element), fmt.min_exponent, base], i32)
+        [kept_bits(element), fmt.min_exponent, base]
         for element, fmt, base in zip((unit.a, unit.b), formats, bases, strict=True)
     )
     if turned is not None:
         is_byte, fmt = unit.b.fmt.bits <= 8, unit.b.fmt
-        of_b = facts_of(fmt, turned) if is_byte else facts_of_halves(fmt, bases[1], turned)
+        of_b = (facts_of(fmt, turned) if is_byte else facts_of_halves(fmt, bases[1], turned)).tolist()
     cleared = 0 if half else (1 << (FP32.mantissa_bits - unit.result_bits)) - 1
-    facts = np.array([unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), d.min_exponent], i32)
-    wide = np.array(
-        [unit.fraction_bits, unit.floor_exponent, formats[0].min_exponent, formats[1].min_exponent, d.min_exponent,
-         unit.result_bits, int(half), d.bias + 1], i32,
+    row = RowFacts(unit.fraction_bits, unit.floor_exponent, ~cleared, sum(bases), d.min_exponent)
+    wide = WideFacts(
+        unit.fraction_bits, unit.floor_exponent, formats[0].min_exponent, formats[1].min_exponent, d.min_exponent,
+        unit.result_bits, int(half), d.bias + 1,
     )  # fmt: skip
-    return facts, of_a, of_b, wide
+    facts = np.zeros((4, len(wide)), i32)
+    for numbers, values in zip(facts, (row, of_a, of_b, wide), strict=True):
+        numbers[: len(values)] = values
+    return facts
 
 
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
@@ -106,8 +109,8 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
         """Return the function that adds a run of K to rows m0 .. m1 and columns n0 .. n1 of the result."""
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
-        rest = *plan.facts_of((a, b), turned), promotion, p.cut // unit.terms, mode
-        return partial(_run, plan.loop, (a, b), (*scales, part.factors.rows, part.factors.columns, *rest))
+        rest = (*scales, part.factors.rows, part.factors.columns, plan.facts_of((a, b), turned))
+        return partial(_run, plan.loop, (a, b), (promotion, p.cut // unit.terms, mode), rest)
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
         for rows, columns in blocks(m0, m1, n0, n1, side):
@@ -129,17 +132,18 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
 
 
 def _run(
-    loop: Any, operands: tuple[Array, Array], rest: tuple[Any, ...], patterns: Array, m0: int, m1: int, n0: int, n1: int
+    loop: Any, operands: tuple[Array, Array], sums: tuple[int, int, int], rest: tuple[Array, ...], patterns: Array,
+    *span: int,
 ) -> None:  # fmt: skip
-    """Call `loop` with its arguments in order; a `partial` of this function fixes those known early."""
+    """Call `loop` for rows m0 .. m1 and columns n0 .. n1; a `partial` of this function fixes what is known early."""
     a, b = operands
-    loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(m0, m1), *rest, n0, n1)
+    loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
 
 
 @lru_cache(maxsize=256)
-def one_part(m0: int, m1: int) -> Array:
-    """Return the parts of `fused_product` for one product, rows m0 .. m1 of the result."""
-    return np.array([[0, 0, 0, m0, m1]], np.int64)
+def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode: int) -> Array:
+    """Return the parts of `fused_product` for one product, rows m0 .. m1 and columns n0 .. n1 of the result."""
+    return np.array([[promotion, cut, mode, n0, n1], [0, 0, 0, m0, m1]], np.int64)
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:

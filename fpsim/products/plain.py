@@ -22,7 +22,7 @@ from fpsim.matrix_units.catalogue import ROWS
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.add_product import add_product
 from fpsim.products.fast_units import rows_of
-from fpsim.products.fused import NO_FACTORS, Facts, FusedPlan, fused_plan, one_part
+from fpsim.products.fused import NO_FACTORS, FusedPlan, fused_plan, one_part
 from fpsim.products.kernels.fused_product import NAN_PATTERN
 from fpsim.products.kernels.panel import PANEL_COLUMNS, canonical_nan
 from fpsim.products.kernels.row_vectors import VECTOR_COLUMNS
@@ -75,7 +75,7 @@ class PlainUnit(NamedTuple):
     """The plan of all plain products by a unit and a promotion."""
 
     loop: Any  # of `fused`, as are the facts
-    facts: dict[bool | None, Facts] | None
+    facts: dict[bool | None, Array] | None
     fused: FusedPlan
     decoders: dict[np.dtype[Any], Decoder]  # of short a, by the dtypes whose elements are all codes of its format
     readers: dict[np.dtype[Any], Reader]  # of short b
@@ -108,8 +108,8 @@ def _by_unit(
         left, (right, turned) = decode(a).view(INT), read(b)
         facts = plan.facts[turned] if plan.facts else plan.fused.facts_of((left, right), turned)
         plan.loop(
-            left[None], right[None], result.view(INT)[None], one_part(0, m), NO_FACTORS, NO_FACTORS, NOTHING, NOTHING,
-            *facts, promotion, 0, ADD, 0, n,
+            left[None], right[None], result.view(INT)[None], one_part(0, m, 0, n, promotion, 0, ADD), NO_FACTORS,
+            NO_FACTORS, NOTHING, NOTHING, facts,
         )  # fmt: skip
         return result
     codes = a.view(unit.a.carrier.storage), b.view(unit.b.carrier.storage)

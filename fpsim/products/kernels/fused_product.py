@@ -182,17 +182,17 @@ def fused_product(
 ) -> Any:  # fmt: skip
     """Return the loop that adds the products of a fast unit to matrices, with scales, promotion and slices.
 
-    `(a, b, c, parts, scale_a, scale_b, left, right, u, of_a, of_b, wide, promotion, cut, mode, n0, n1)` does so for
-    each row (i, j, l, m0, m1) of parts: it adds a[i] @ b[j] to c[l] in rows m0 .. m1 and columns n0 .. n1. kind: of
-    the innermost loops, as in fast_units.rows_of; source: what b holds, "floats", or "bytes" or "halves" as code_panel
-    says, with their facts in the place of of_b.
+    `(a, b, c, parts, scale_a, scale_b, left, right, facts)`: a: (A, M, K), b: (B, K, N), c: (C, M, N) float32 patterns
+    as int32. parts: (1 + P, 5) int64: for each row (i, j, l, m0, m1) after the first,
+    a[i] @ b[j] is added to c[l] in rows m0 .. m1. The first row holds, for all parts: promotion, the steps from one
+    promotion to the next, 0 for none; cut, the steps of a slice whose promoted total is added to c, and begins anew as
+    its first partial sum is, 0 for none; the mode of promotions; and n0 .. n1, the columns of the result.
 
-    a: (A, M, K), b: (B, K, N), c: (C, M, N) float32 patterns as int32; parts: (P, 5) int64. All parts share what
-    follows. scale_a: (M, steps), scale_b: (steps, N) exponents of block scales; left: (M, blocks), right: (blocks, N)
-    float32 factors of partial sums; u: RowFacts; of_a, of_b: the bits that the unit reads, the smallest exponent and
-    the base of the relative exponents; wide: the facts of wide_row; promotion: steps from one promotion to the next, 0
-    for none; cut: steps of a slice whose promoted total is added to c, and begins anew as its first partial sum is, 0
-    for none.
+    scale_a: (M, steps), scale_b: (steps, N) exponents of block scales; left: (M, blocks), right: (blocks, N) float32
+    factors of partial sums; facts: rows of int32, those of RowFacts; for a and for b the bits that the unit reads, the
+    smallest exponent and the base of the relative exponents; and WideFacts. kind: of the innermost loops, as in
+    fast_units.rows_of; source: what b holds, "floats", or "bytes" or "halves" as code_panel says, with their facts in
+    the row of b.
     """
     if kind == "chained":
         loops = chained_row(terms, half)
@@ -211,14 +211,16 @@ def fused_product(
 
     def product(
         stack_a: Any, stack_b: Any, stack_c: Any, parts: Any, scale_a: Any, scale_b: Any, left: Any, right: Any,
-        facts: Any, of_a: Any, of_b: Any, wide: Any, promotion: Any, cut: Any, mode: Any, n0: Any, n1: Any,
+        facts: Any,
     ) -> None:  # fmt: skip
+        promotion, cut, mode, n0, n1 = parts[0, 0], parts[0, 1], parts[0, 2], parts[0, 3], parts[0, 4]
+        of_a, of_b, wide = facts[1], facts[2], facts[3]
         steps = (stack_a.shape[2] + terms - 1) // terms
         most = i64(1)
-        for i in range(parts.shape[0]):
+        for i in range(1, parts.shape[0]):
             most = max(most, i64(parts[i, 4] - parts[i, 3]))
         block = max(min(DECODED_BYTES // (5 * terms * steps), ROW_BLOCK, most), 1)
-        u = row_facts(facts)
+        u = row_facts(facts[0])
         a_values, a_exponents = np.empty((steps, block, terms), i32), np.empty((steps, block, terms), i8)
         a_flags = np.empty((steps, block), i32)
         b_values, b_exponents, b_floats, b_bytes = panel_of()
@@ -235,7 +237,7 @@ def fused_product(
         wide_e, wide_total = np.empty(columns, i32), np.empty(columns, f64)
         a_floats = a_values.view(f32)
 
-        for i in range(parts.shape[0]):
+        for i in range(1, parts.shape[0]):
             a, b, c = stack_a[parts[i, 0]], stack_b[parts[i, 1]], stack_c[parts[i, 2]]
             m0, m1 = parts[i, 3], parts[i, 4]
             for m in range(m0, m1, block):

@@ -98,9 +98,10 @@ def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
     """Add a few products to their part of the result."""
-    rows = parts.rows.copy()
-    lowest, highest = rows[:, :2].min(axis=0), rows[:, :2].max(axis=0)
-    rows[:, :2] -= lowest
+    lowest, highest = parts.rows[:, :2].min(axis=0), parts.rows[:, :2].max(axis=0)
+    rows = np.empty((1 + len(parts.rows), 5), np.int64)
+    rows[0], rows[1:] = (promotion, 0, ADD, 0, result.shape[2]), parts.rows
+    rows[1:, :2] -= lowest
     a, b = (x[i : j + 1] for x, i, j in zip((parts.a, parts.b), lowest.tolist(), highest.tolist(), strict=True))
     left = plan.decoders[a.dtype](a).view(INT)
     right, turned = _as_it_lies(b.view(plan.storage)) if plan.fused.by_codes else plan.readers[b.dtype](b)
@@ -109,8 +110,7 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
     else:
         facts = plan.fused.facts_of((left.reshape(-1, left.shape[2]), right.reshape(-1, right.shape[2])), turned)
     plan.loop(
-        left, right, result.view(INT), rows, NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, *facts, promotion, 0, ADD,
-        0, result.shape[2],
+        left, right, result.view(INT), rows, NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, facts
     )  # fmt: skip
 
 
