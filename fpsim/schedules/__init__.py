@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fpsim.lazy import attach, face
 from fpsim.schedules.catalogue import ROWS
 from fpsim.schedules.libraries.cublas import cublas
+from fpsim.schedules.libraries.cublas_choice import cublas_choice
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
 from fpsim.schedules.libraries.deepgemm import deepgemm
 from fpsim.schedules.libraries.mkl import mkl
@@ -32,9 +33,9 @@ if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load 
 
 __all__ = [
     "FLAT", "ROWS", "BatchReport", "Chain", "ChosenSchedule", "Comparison", "DeclinedShape", "Epilogue",
-    "Explanation", "Lanes", "Schedule", "ShapedSchedule", "Slicing", "Tree", "compare", "cublas", "cutlass_2xacc",
-    "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain", "mkl", "onednn", "rounds", "segments",
-    "torch_mm", "torch_native", "torch_rowwise", "tree", "triton",
+    "Explanation", "Lanes", "Schedule", "ShapedSchedule", "Slicing", "Tree", "compare", "cublas", "cublas_choice",
+    "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain", "mkl", "onednn", "rounds",
+    "segments", "torch_mm", "torch_native", "torch_rowwise", "tree", "triton",
 ]  # fmt: skip
 
 _no_name, __dir__ = face(__name__, __all__)

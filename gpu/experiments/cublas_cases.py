@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
 from fpsim.gpu.lab.judge import ProductCase
 from fpsim.gpu.lab.lab import (  # fmt: skip
     E4M3,
@@ -26,6 +25,7 @@ from fpsim.gpu.lab.lab import (  # fmt: skip
 )
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words
 from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
+from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
 
 INSTRUCTION = 8  # terms of the mma that takes operands without alignment
 TN = {"nn": (), "tn": ("TN",)}  # layout -> words in the name of a case

@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from fpsim.deprecation import renamed_arguments
 from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.tensors import (
@@ -30,7 +29,7 @@ from fpsim.gpu.hardware.tensors import (
     torch_module,
     words,
 )
-from fpsim.schedules import Schedule, cublas
+from fpsim.schedules.libraries.cublas_choice import Fields
 
 COMPUTE_32F = 68  # CUBLAS_COMPUTE_32F
 TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3": 28, "e5m2": 29}  # cudaDataType_t
@@ -41,25 +40,7 @@ DESC_TRANSA, DESC_A_SCALE, DESC_B_SCALE, DESC_FAST_ACCUM = 3, 17, 18, 25  # CUBL
 MAX_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
 WORKSPACE = 32 << 20  # bytes, as bitequiv/cublas_match measured
 ALIGNED = 16  # bytes
-NVJET = 66
 LAYOUTS = ("nn", "tn")  # both operands row-major; both contiguous along K
-
-
-class Fields(NamedTuple):
-    """The fields of an algorithm, CUBLASLT_ALGO_CONFIG_..., in the order of their numbers."""
-
-    algo: int
-    tile: int
-    split_k: int
-    reduction: int
-    swizzle: int
-    option: int
-    stages: int
-    inner_shape: int
-    cluster: int
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in self._asdict().items())
 
 
 class _Result(ctypes.Structure):
@@ -69,35 +50,6 @@ class _Result(ctypes.Structure):
         ("algo", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int),
         ("waves", ctypes.c_float), ("reserved", ctypes.c_int * 4),
     ]  # fmt: skip
-
-
-@renamed_arguments(arch="chip")
-def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
-    """Return the schedule of an algorithm by its fields.
-
-    Args:
-      fields: fields of the algorithm, as `lt_matmul` returns them.
-      chip: as for `fpsim.schedules.cublas`.
-      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
-
-    Raises:
-      ValueError: the algorithm, or the value of a field, is unknown.
-
-    Example:
-      >>> from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
-      >>> schedule_of(Fields(66, 0, 4, 2, 0, 0, 35, 0, 0))
-      cublas('sm_90', family=66, split_k=4)
-    """
-    options: dict[str, Any] = {"family": fields.algo}
-    if fields.algo in (12, 21, 23, 24):
-        options |= {"stages": fields.stages} | ({"merge": fields.reduction} if fields.split_k > 1 else {})
-    if fields.algo in (11, 13):
-        options["option"] = fields.option
-    if fields.split_k > 1:
-        options["split_k"] = fields.split_k
-    if fast_accum and fields.algo == NVJET:
-        options["fast_accum"] = True
-    return cublas(chip, **options)
 
 
 # ---- the library

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.gpu.experiments.twins import arrays_of
-from fpsim.gpu.hardware.cublaslt import Fields, schedule_of
 from fpsim.gpu.lab.bench_rows import BenchWork
 from fpsim.gpu.lab.judge import as_words
 from fpsim.gpu.lab.lab import unit_name
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict
+from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
 
 Words = npt.NDArray[Any]
 Plant = Callable[[str, Words], Words]

@@ -15,8 +15,9 @@ import fpsim as fp
 from fpsim.gpu import hardware
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, tensors
-from fpsim.gpu.hardware.cublaslt import Fields, Sides, schedule_of
+from fpsim.gpu.hardware.cublaslt import Sides
 from fpsim.gpu.lab.model import LibraryModel, built
+from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
 from fpsim.testing import operands as inputs
 
 torch = pytest.importorskip("torch")

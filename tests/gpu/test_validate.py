@@ -14,13 +14,13 @@ import pytest
 import fpsim as fp
 from fpsim.gpu.experiments.product_cases import PRODUCTS
 from fpsim.gpu.experiments.validate import PARTS, run_part, validate
-from fpsim.gpu.hardware.cublaslt import Fields
 from fpsim.gpu.lab.judge import ProductCase, judged
 from fpsim.gpu.lab.lab import Lab, about_of, laboratory, sets_for, unit_name
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict
 from fpsim.gpu.lab.recording import replay
 from fpsim.gpu.lab.report import ValidationReport, difference
 from fpsim.matrix_units.catalogue import float_units, integer_units
+from fpsim.schedules.libraries.cublas_choice import Fields
 from tests.gpu.fake_hardware import FakeGpu
 
 Words = npt.NDArray[Any]

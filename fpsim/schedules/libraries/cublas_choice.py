@@ -1,0 +1,218 @@
+"""cublas_choice: the schedule of the kernel that cuBLAS chose, by the fields of its algorithm or from recorded calls.
+
+cuBLAS's heuristic is not public. Its answer fixes the order of additions, and can be read on the GPU (`Fields`).
+Without it, the choice is known only for the calls that were recorded; every other call is declined.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from fpsim.errors import require_integer, require_word
+from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import format as find_format
+from fpsim.schedules.arguments import chip_of
+from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
+from fpsim.schedules.plan import BLOCK_BITS
+from fpsim.schedules.schedule import Schedule
+
+CALLS = ("cublasLtMatmul", "torch.mm")
+LAYOUTS = ("nn", "tn")
+NVJET = 66
+STAGES = {16: 35, 8: 36}  # bits of operands -> STAGES_ID of nvjet, as it was seen
+# Outputs up to which the order of gemv's option 10 was seen: threads of the GPU that has them, by lane (EQUIV).
+GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2048 // 32, "sm_103": 152 * 2048 // 32}
+
+
+class Fields(NamedTuple):
+    """The fields of an algorithm, CUBLASLT_ALGO_CONFIG_..., in the order of their numbers."""
+
+    algo: int
+    tile: int
+    split_k: int
+    reduction: int
+    swizzle: int
+    option: int
+    stages: int
+    inner_shape: int
+    cluster: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self._asdict().items())
+
+
+class CublasChoice(NamedTuple):
+    """The kernel that cuBLAS takes for a call, as far as it is known.
+
+    Attributes:
+      schedule: the kernel's order of additions; None where it is not known.
+      reason: why there is no schedule, as a sentence; empty where there is one.
+      source: where the choice was published or recorded, with the version of cuBLAS; empty without a schedule.
+    """
+
+    schedule: Schedule | None
+    reason: str = ""
+    source: str = ""
+
+
+class RecordedChoice(NamedTuple):
+    """A call whose result was recorded on a GPU, with a schedule that gives all its bits."""
+
+    call: str
+    shape: tuple[int, int, int]  # M, N, K
+    operands: tuple[str, str]
+    out: str
+    layout: str
+    fast_accum: bool
+    options: dict[str, Any]  # of `cublas`
+
+
+def _recorded() -> list[RecordedChoice]:
+    """List the calls that were recorded on an H100 and an H200 with cuBLAS 13.1.0 and gave the same choice on both."""
+    square, deep, odd = (32, 32, 512), (16, 16, 2048), (9, 24, 100)
+    lt, rows = "cublasLtMatmul", []
+    for kind in ("FP16", "BF16"):
+        rows += [RecordedChoice(lt, square, (kind, kind), kind, layout, False, {}) for layout in LAYOUTS]
+        rows.append(RecordedChoice("torch.mm", square, (kind, kind), kind, "nn", False, {}))
+    rows.append(RecordedChoice("torch.mm", square, ("BF16", "BF16"), "BF16", "tn", False, {}))
+    rows.append(RecordedChoice(lt, square, ("FP16", "FP16"), "FP32", "nn", False, {}))
+    rows += [RecordedChoice("torch.mm", square, ("FP16", "FP16"), "FP32", layout, False, {}) for layout in LAYOUTS]
+    stages = {"family": 23, "stages": 20}
+    rows += [RecordedChoice(lt, odd, ("FP16", "FP16"), out, "nn", False, stages) for out in ("FP16", "FP32")]
+    rows.append(RecordedChoice(lt, odd, ("BF16", "BF16"), "BF16", "nn", False, {**stages, "split_k": 264, "merge": 2}))
+    for shape, pair in ((square, ("E4M3", "E4M3")), (deep, ("E4M3", "E4M3")), (square, ("E4M3", "E5M2"))):
+        rows.append(RecordedChoice(lt, shape, pair, "FP16", "tn", True, {"fast_accum": True}))
+        rows.append(RecordedChoice(lt, shape, pair, "FP32", "tn", False, {}))
+    return rows
+
+
+RECORDED = tuple(_recorded())
+RECORDING = "tests/gpu/recordings: an H100 on 2026-11-22 and an H200 on 2026-11-26, cuBLAS 13.1.0"
+
+
+def cublas_choice(
+    chip: str, m: int, n: int, k: int, *, fmt: FormatLike | tuple[FormatLike, FormatLike] = "fp16",
+    out_fmt: FormatLike | None = None, layout: str = "nn", fast_accum: bool = False, call: str = "cublasLtMatmul",
+    fields: Fields | None = None,
+) -> CublasChoice:  # fmt: skip
+    """Return the schedule of the kernel that cuBLAS takes for a product, or the reason why it is not known.
+
+    Args:
+      chip: "H100", "sm_90" or another name of a Hopper or Blackwell chip.
+      m, n, k: shape of the product.
+      fmt: format of both operands, or (format of a, format of b).
+      out_fmt: format of the result; None for that of the operands, float32 for FP8.
+      layout: "nn", both operands row-major, or "tn", both contiguous along K, which FP8 always is.
+      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8.
+      call: the function that was called: "cublasLtMatmul" or "torch.mm".
+      fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_matmul` reads them. They
+        alone decide then, and call, out_fmt and layout have no effect.
+
+    Returns:
+      A record: `.schedule`, or None with `.reason`; `.source`.
+
+    Raises:
+      ValueError: an unknown chip, format, layout or call, or a shape without elements.
+
+    Source:
+      Fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1). Its published plans begin with
+      fields as well: none says what the heuristic chose for a shape. Calls without fields: recordings of this project.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.cublas_choice("H100", 9, 24, 100).schedule
+      cublas('sm_90', family=23, stages=20)
+      >>> unknown = fp.schedules.cublas_choice("H100", 4096, 4096, 4096)
+      >>> unknown.schedule is None, unknown.reason
+      (True, "cuBLAS's choice for FP16 x FP16 -> FP16, nn, 4096 x 4096 x 4096 by cublasLtMatmul was not recorded. Pass
+      fields=, which fp.gpu.hardware.lt_matmul reads on the GPU.")
+    """
+    known = chip_of(chip, "cuBLAS", tuple(ON))
+    for name, value in (("m", m), ("n", n), ("k", k)):
+        require_integer(name, value, 1)
+    require_word("layout", layout, LAYOUTS)
+    require_word("call", call, CALLS)
+    sides = fmt if isinstance(fmt, tuple) else (fmt, fmt)
+    operands = find_format(sides[0]), find_format(sides[1])
+    narrow = max(operands[0].bits, operands[1].bits) <= 8
+    if fields is not None:
+        reason = _refusal(fields, known.sm, (m, n, k), narrow)
+        if reason:
+            return CublasChoice(None, reason)
+        return CublasChoice(schedule_of(fields, known.sm, fast_accum=fast_accum), source=EQUIV)
+    out = find_format(out_fmt) if out_fmt is not None else find_format("fp32") if narrow else operands[0]
+    wanted = (call, (m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
+    if known.sm == "sm_90":
+        for row in RECORDED:
+            if row[:-1] == wanted:
+                return CublasChoice(cublas(known.sm, **row.options), source=RECORDING)
+    product = f"{operands[0]} x {operands[1]} -> {out}, {wanted[4]}{', fast accumulation' * fast_accum}"
+    return CublasChoice(
+        None,
+        f"cuBLAS's choice for {product}, {m} x {n} x {k} by {call} was not recorded. Pass fields=, which "
+        "fp.gpu.hardware.lt_matmul reads on the GPU.",
+    )
+
+
+def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
+    """Return the schedule of an algorithm by its fields.
+
+    Args:
+      fields: fields of the algorithm, as `fp.gpu.hardware.lt_matmul` returns them.
+      chip: as for `fpsim.schedules.cublas`.
+      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
+
+    Raises:
+      ValueError: the algorithm, or the value of a field, is unknown.
+
+    Example:
+      >>> from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
+      >>> schedule_of(Fields(66, 0, 4, 2, 0, 0, 35, 0, 0))
+      cublas('sm_90', family=66, split_k=4)
+    """
+    options: dict[str, Any] = {"family": fields.algo}
+    if ALGORITHMS.get(fields.algo) == "cutlass":
+        options |= {"stages": fields.stages} | ({"merge": fields.reduction} if fields.split_k > 1 else {})
+    if fields.algo in (11, 13):
+        options["option"] = fields.option
+    if fields.split_k > 1:
+        options["split_k"] = fields.split_k
+    if fast_accum and fields.algo == NVJET:
+        options["fast_accum"] = True
+    return cublas(chip, **options)
+
+
+def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], narrow: bool) -> str:
+    """Return the reason why fields and a shape have no known schedule, as a sentence; "" if they have one."""
+    m, n, k = shape
+    family = ALGORITHMS.get(fields.algo, "")
+    if not family:
+        known = ", ".join(map(str, sorted(ALGORITHMS)))
+        return f"the order of algorithm {fields.algo} is not known; known are {known}."
+    if narrow and family != "nvjet":
+        return f"FP8 was seen with nvjet kernels (66) only; got algorithm {fields.algo}."
+    if family in ("gemv", "dot") and m != 1 and n != 1:
+        return f"algorithm {fields.algo} multiplies by a vector; got {m} x {n} outputs."
+    if family in ("gemm_sn", "magma") and (fields.split_k > 1 or (family == "magma" and fields.option)):
+        return f"algorithm {fields.algo} was seen without split-K and options only; got {fields}."
+    if family == "gemv" and fields.option == 5 and m != 1:
+        return f"option 5 of gemv was seen with one row only; got {m}."
+    if family == "gemv" and fields.option == GEMV_BUTTERFLY and max(m, n) > GEMV_OUTPUTS[sm]:
+        return (
+            f"option {GEMV_BUTTERFLY} of gemv takes as many lanes as the GPU has room for, and was seen with up to "
+            f"{GEMV_OUTPUTS[sm]} outputs; got {max(m, n)}."
+        )
+    bits = 8 if narrow else 16
+    if family == "nvjet" and fields.stages != STAGES[bits]:
+        return f"nvjet was seen with STAGES_ID {STAGES[bits]} for operands of {bits} bits only; got {fields.stages}."
+    try:
+        schedule = schedule_of(fields, sm)
+    except ValueError as unknown:
+        return str(unknown)
+    if family in ("nvjet", "cutlass") and fields.split_k > 1:
+        grain = BLOCK_BITS // bits if family == "nvjet" else 64 if k % 64 == 0 else 8
+        chunk = grain * math.ceil(math.ceil(k / grain) / fields.split_k)
+        if chunk > k or (family == "nvjet" and chunk == k):
+            return f"{schedule} cuts K into slices of {chunk} terms; got K = {k}, for which it was not seen."
+    return ""
