@@ -10,7 +10,7 @@ EXPERIMENTS = ("validate", "bench", "record")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment that the first argument names, and return its exit code, or 2 without such an experiment."""
+    """Run the experiment that the first argument names, and return its exit code; 2 if there is no such experiment."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in EXPERIMENTS:
         named = f"got {words[0]!r}" if words else "none was named"

@@ -65,7 +65,10 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
 
 
 def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """Return (batch, result) for each part of an array: `begin()`, updated by `work(matrix, corner, result)`."""
+    """Return (batch, result) for each part of a job's array.
+
+    Each result starts as `begin()`; `work(matrix, corner, result)` updates it for each piece of the part.
+    """
     results: list[tuple[int, Any]] = []
 
     def on_part(part: Place) -> None:
@@ -95,7 +98,10 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
 
 
 def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
-    """Return given scales, batch x bands x tiles, NaN for tiles that a NaN spoils; count special tiles in `counts`."""
+    """Return given scales, batch x bands x tiles, with NaN for tiles that hold a NaN if the scaling says so.
+
+    Tiles with NaN or Inf are counted in `counts`, if it is given.
+    """
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):
         return scales

@@ -71,7 +71,7 @@ class ScaleCounts:
     recalibrations: int = 0
 
     def merge(self, other: ScaleCounts) -> ScaleCounts:
-        """Return the sums of this object's counts and the other's."""
+        """Return counts that are the sums of this object's and the other's."""
         return ScaleCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property

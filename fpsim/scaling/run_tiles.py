@@ -183,7 +183,7 @@ class ShortLoops(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
-    """Return the loops for a small matrix; of_columns: tiles are one column wide; short: use one loop for all modes."""
+    """Return the loops for a small matrix; of_columns: tiles are one column wide; short: one loop serves all modes."""
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
     types = (np.uint32, np.float32, 0x7F800000) if how.width == 32 else (np.uint64, np.float64, 0x7FF0000000000000)

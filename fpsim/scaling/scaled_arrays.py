@@ -94,11 +94,11 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _flipped(self, array: ArrayT) -> ArrayT:
-        """Return the transposed matrix, in C order."""
+        """Return the transpose of one of this object's matrices (codes or scales), in C order."""
 
     @abstractmethod
     def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
-        """Return a part of this array: these arrays, and a report that counts `tiles` tiles and nothing else."""
+        """Return a part of this array with the given arrays and a report that counts `tiles` tiles and nothing else."""
 
     @property
     def shape(self) -> tuple[int, ...]:

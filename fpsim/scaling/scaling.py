@@ -204,11 +204,11 @@ class Scaling:
         return smallest if smallest >= 2.0**-127 else max(fmt.smallest_normal, 2.0**-127)
 
     def replace(self, **changes: Any) -> Scaling:
-        """Return the same scaling with other fields, and without its name."""
+        """Return this scaling with other values of some fields, and without its name."""
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def transposed(self) -> Scaling:
-        """Return the same scaling for the transposed matrix: the block reversed."""
+        """Return the scaling that cuts a transposed matrix into this one's tiles: the block is reversed."""
         return self.replace(block=_matrix_block(self.block)[::-1])
 
     def to_dict(self) -> dict[str, Any]:

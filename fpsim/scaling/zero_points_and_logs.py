@@ -29,7 +29,7 @@ from fpsim.scaling.tiling import Tiling
 
 
 def _bands(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
-    """Yield (batch, first band, first row, contiguous words of the width) of as many bands as fit a piece."""
+    """Yield (batch, first band, first row, their values as contiguous floats of the width), as many bands as fit."""
     words = source.reshape(tiling.shape)
     wide = FP32 if width == 32 else FP64
     bands_at_once = max(PIECE // max(tiling.tile_rows * tiling.columns, 1), 1)
@@ -101,7 +101,7 @@ def encode_affine(
 
 
 def _words(options: CastOptions, first: int, matrix: Array) -> Array:
-    """Return a random word per element, or none in a deterministic mode."""
+    """Return a random number per element of a matrix; an empty array for deterministic modes."""
     if options.rounding is not Rounding.STOCHASTIC:
         return np.empty(0, np.uint32)
     seed, skip = options.seed or 0, first % 4

@@ -1,4 +1,4 @@
-"""Runs an accumulator over two matrices of codes: chooses the words that hold its sums, and the loop. Loads numba."""
+"""Runs an accumulator over two matrices of codes: chooses how sums are held in memory, and the loop. Loads numba."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None,
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
-    """Return codes with every NaN as the format's own."""
+    """Return codes in which every NaN is replaced by the format's canonical NaN."""
     if fmt.nan_code is None:
         return codes.astype(fmt.storage, copy=False)
     magnitude = codes & fmt.storage.type(fmt.top_magnitude)
@@ -165,7 +165,7 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the sums, computed in float32, or in 64-bit words if they come near the ends of its range."""
+    """Return the sums, computed in float32; those that come near the ends of its range in 64-bit integers or floats."""
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
     c = _as_float32(problem.c, plan.result) if problem.c.size else NO_C
@@ -190,7 +190,7 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 
 
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
-    """Return words of a float that hold values of a format as codes; a NaN keeps its sign."""
+    """Return codes of a format from bit patterns of a float that hold its values; a NaN keeps its sign."""
     codes = np.empty(words.shape, fmt.storage)
     run_stages(encoding(source, exactly(fmt)), words, codes)
     return codes
@@ -200,7 +200,7 @@ def _encoded(words: Array, source: Format, fmt: Format) -> Array:
 
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the sums, computed in 64-bit words."""
+    """Return the sums, computed in float64 or in 64-bit integers."""
     way, outer_way = ways(accumulator, problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
@@ -213,7 +213,7 @@ def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the sums, computed in 64-bit words that hold values as `way` and `outer_way` say."""
+    """Return the sums, computed in 64 bits; way, outer_way: how these hold sums, and Chunked's outer sums."""
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
         return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)
@@ -251,7 +251,7 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
 
 @under_ieee
 def _with_products(problem: SumProblem) -> SumProblem:
-    """Return paired rows as one row of sums of float64 products, so that loops add many sums at a time."""
+    """Return a problem of paired rows as sums of their float64 products in one row, which loops add many at a time."""
     a_format, b_format = problem.formats
     assert a_format is not None
     left = as_float64(problem.a, a_format).view(np.float64)
@@ -285,7 +285,7 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 
 def _fits_bins(problem: SumProblem) -> bool:
-    """Return whether the sums are those of a large enough product of matrices whose terms float64 holds."""
+    """Return whether the sums are of an unpaired product of matrices, large enough, whose products float64 holds."""
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)

@@ -1,4 +1,4 @@
-"""Sums along the last axis, some terms at a time, so that the words that hold them take little memory. Loads numba.
+"""Sums along the last axis, some terms at a time, so that converted terms take little memory. Loads numba.
 
 Short lines are taken whole, several at a time. A long line is cut where its accumulator lets a sum begin anew: at a
 power of two for a tree of pairs, at the end of a run, or anywhere in a chain, which goes on from the code it reached.
@@ -23,7 +23,7 @@ SUBTREE = 1 << 12  # terms of a tree of pairs that a long line is cut into
 
 
 class Lines(NamedTuple):
-    """Terms of sums along the last axis, or the factors of these terms: codes, (..., K)."""
+    """Codes (..., K) of the terms of sums along the last axis, or of both factors of each term; a sum is a "line"."""
 
     a: Array | None  # None: the terms are those of b
     b: Array

@@ -1,4 +1,4 @@
-"""Plans of sums: the words that hold them, and the layouts that loops take."""
+"""Plans of sums: the floats or integers that hold them, and the layouts that loops take."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 
 
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return how words hold values of the sum and of the outer sum (kernels/steps.py): "core" for both or neither."""
+    """Return how 64 bits hold values of the sum and of the outer sum (kernels/steps.py): "core" for both or neither."""
     return _ways(seedless(accumulator), formats)
 
 
@@ -122,7 +122,7 @@ class ExactPlan(NamedTuple):
 
 
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan of Exact for operands of these formats; starts: there is a c."""
+    """Return the plan of Exact for operands of these formats; starts: sums begin with values c, not at 0."""
     return _exact_plan(seedless(accumulator), formats, starts)
 
 
@@ -155,7 +155,7 @@ def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomne
 
 
 def roundings(accumulator: Accumulator, terms: int) -> int:
-    """Return the number of random words that one output takes; each list of docs/accumulators.md is padded to 4."""
+    """Return how many random numbers one output draws; each list of them (docs/accumulators.md) is padded to 4."""
     whole = -(-terms // 4) * 4
     runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0
     return 2 * whole + -(-runs // 4) * 4

@@ -113,7 +113,7 @@ def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
 
 
 def _row(state: Tensor | None, row: int) -> Tensor | None:
-    """Return one operand's row of the delayed scales' state; None without state."""
+    """Return one operand's row of the delayed scales' state; None if scales are not delayed."""
     return None if state is None else state[row]
 
 

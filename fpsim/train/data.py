@@ -324,7 +324,7 @@ def teacher_student(seed: int = 0) -> Examples:
 
 
 def _counts(generator: np.random.Philox, *shape: int) -> Integers:
-    """Return random integers: the number of set bits among 64, minus 32."""
+    """Return random integers, nearly normal with mean 0 and deviation 4: set bits among 64 random ones, minus 32."""
     words = generator.random_raw(int(np.prod(shape)))
     return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
 

@@ -59,12 +59,12 @@ class StepReport:
 
     @property
     def lost_share(self) -> float:
-        """Share of the updates that were lost; NaN without any."""
+        """Share of the updates that were lost; NaN if there were no updates."""
         return self.lost / self.updates if self.updates else math.nan
 
     @property
     def update_ratio(self) -> float:
-        """Power of two below the median of abs(update) / abs(kept weight); NaN without any."""
+        """Power of two below the median of abs(update) / abs(kept weight); NaN if there were no updates."""
         counted, half = 0, sum(self.ratios.values()) / 2
         for exponent in sorted(self.ratios):
             counted += self.ratios[exponent]

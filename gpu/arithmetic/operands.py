@@ -20,7 +20,7 @@ from fpsim.gpu.device.launch import uploaded
 
 
 class GpuOperands(NamedTuple):
-    """Operands on the GPU: their words, and the distance of their elements (0 for a single element)."""
+    """Operands on the GPU: flat arrays of unsigned integers, and the steps to their next elements (0 for only one)."""
 
     words: tuple[Any, ...]
     steps: tuple[int, ...]
@@ -118,7 +118,7 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return the result array for a format, its words, and operands that do not overlap it."""
+    """Return the result array for a format, its memory as unsigned integers, and operands that do not overlap it."""
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
     typed = inputs.typed if taken not in (dtype.name, fmt.storage.name) else taken == dtype.name
@@ -126,7 +126,7 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 
 
 def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return the result array for a dtype, its words, and operands that do not overlap it."""
+    """Return the result array for a dtype, its memory as unsigned integers, and operands that do not overlap it."""
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:
         return result, words, inputs

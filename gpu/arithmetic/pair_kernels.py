@@ -29,7 +29,10 @@ def elements_at_once(bits: int, target_bits: int) -> Any:
 
 @cache
 def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
-    """Return the scalar function `(a, b, c, table) -> entry` for one or two codes in words of word_bits."""
+    """Return the scalar function `(a, b, c, table) -> entry` of a table for one or two codes of `bits` bits.
+
+    word_bits: width of the integers that hold the codes, which may have other bits above these.
+    """
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
     fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code
 

@@ -91,7 +91,7 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
-    """Launch a kernel over the operands."""
+    """Launch a kernel over the operands' elements."""
     launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
 
@@ -101,7 +101,7 @@ def no_flags() -> Any:
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return the words and steps of three operands; the first operand fills the places of missing ones."""
+    """Return the arrays and steps of three operands; the first operand stands in for missing ones."""
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
@@ -118,7 +118,7 @@ def _is_short(operation: Operation) -> bool:
 
 
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
-    """Launch a loop over groups of elements, with the words of a table or None."""
+    """Launch a loop over groups of elements; table: the table on the GPU that the function reads, or None."""
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)
     # an operand of one element becomes one group of equal elements, which every thread reads

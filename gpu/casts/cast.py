@@ -166,7 +166,7 @@ def _floats(x: Any) -> GpuArray:
 
 
 def _target(dtype: npt.DTypeLike) -> Format:
-    """Return the format of the values."""
+    """Return the format of the values' dtype, float32 or float64."""
     real = dtype_of(dtype)
     fmt = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
     if fmt is None:
@@ -211,7 +211,7 @@ def fill_codes(
 
 
 def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
-    """Fill in the words of the values of codes."""
+    """Fill `values`, bit patterns of a float, with the values of codes."""
     plan = decode_plan(fmt, target.bits)
     if plan is None:
         refuse_overlap(values, codes)
@@ -245,7 +245,7 @@ def is_named(fmt: Format) -> bool:
 
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
-    """Return codes of a format as codes of one that holds it; a NaN keeps its sign."""
+    """Return codes of a format as codes of a wider format that holds all its values; a NaN keeps its sign."""
     table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)
     launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))
@@ -254,7 +254,7 @@ def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
 
 @cache
 def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
-    """Return the code in a wide format of every code."""
+    """Return, for every code of a format, the code of its value in a wider format."""
     from fpsim.casts.cast import decode as on_cpu
     from fpsim.casts.cast import encode as codes_on_cpu
 
@@ -263,7 +263,7 @@ def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
 
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
-    """Return the words of the value of every code."""
+    """Return the values of all codes of a format as bit patterns of a float."""
     from fpsim.casts.cast import decode as on_cpu
 
     return on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

@@ -1,4 +1,6 @@
-"""Arrays on the GPU as words: reads those of torch, cupy and numba, and allocates results of the same library."""
+"""Arrays on the GPU as words, unsigned integers that hold the elements' bits: reads arrays of torch, cupy and numba,
+and allocates results of the same library.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ def _through_dlpack(x: Any, name: str) -> GpuArray:
 
 
 def _torch_array(x: Any, name: str) -> GpuArray:
-    """Return a torch tensor as words, detached from autograd."""
+    """Return a torch tensor on the GPU as words, detached from autograd."""
     from numba import cuda
 
     torch = sys.modules["torch"]
@@ -125,7 +127,7 @@ def _torch_array(x: Any, name: str) -> GpuArray:
 
 
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
-    """Return a result of the library of an array, or `out`, and its words.
+    """Return a new array of the library of `source`, or `out`, and its memory as words (flat unsigned integers).
 
     Args:
       source: the array whose library and device the result has.

@@ -32,7 +32,7 @@ def gather_kernel() -> Any:
 
 
 class _Memory:
-    """Contiguous words on the GPU in the form that numba wraps as an array."""
+    """Contiguous memory on the GPU in the form that numba wraps as an array."""
 
     def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
         self.owner = owner
@@ -60,7 +60,7 @@ def refuse_overlap(out: Any, *operands: Any, noun: str = "the input") -> None:
 
 
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
-    """Return `size` words that begin `low` bytes after an array's first element."""
+    """Return `size` elements of a dtype that begin `low` bytes after an array's first element."""
     address = address_of(array) + low
     if is_simulated():
         held: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)

@@ -13,7 +13,7 @@ WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class GpuArray(NamedTuple):
-    """An array on the GPU as flat words with its shape, format and source."""
+    """An array on the GPU: its memory as flat unsigned integers, its shape and format, and the caller's array."""
 
     words: Any  # flat and contiguous, of unsigned integers
     shape: tuple[int, ...]

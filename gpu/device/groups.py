@@ -43,7 +43,7 @@ def grouping(*bits: int, elements: int = 8) -> Grouping:
 
 @cache
 def _no_groups(bits: int, device: int) -> Any:
-    """Return an empty array of words of a width."""
+    """Return an array without elements, of unsigned integers of a width, which stands for a missing array."""
     return cuda.device_array(0, WORDS[bits])
 
 

@@ -182,7 +182,7 @@ def refuse_capture() -> None:
 
 
 def fetched(array: Any) -> Words:
-    """Return words of the GPU on the CPU, after the work of every stream is done."""
+    """Copy a GPU array to the CPU, once the work of every stream is done."""
     refuse_capture()
     with one_sentence("a copy to the CPU"):
         cuda.synchronize()

@@ -15,7 +15,7 @@ from fpsim.gpu.device.streams import stream_of
 
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
-    """Return a GPU array as a NumPy array, after the work that was queued before."""
+    """Copy a GPU array to a NumPy array, once the work that was queued before is done."""
     array = gpu_array(x, name)
     stream = stream_of(array.like)
     words: npt.NDArray[Any] = array.words.copy_to_host(stream=stream)
@@ -25,14 +25,14 @@ def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
 
 
 def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:
-    """Copy the elements of a NumPy array into words of the GPU."""
+    """Copy the elements of a NumPy array into an array of the GPU of the same size."""
     if source.size:
         flat = np.ascontiguousarray(source).reshape(-1).view(f"u{source.dtype.itemsize}")
         words.copy_to_device(flat, stream=stream_of(like))
 
 
 def cleared(like: Any, words: Any) -> None:
-    """Fill words of the GPU with zeros."""
+    """Fill an array of the GPU with zeros."""
     launch(fill_kernel(), like, words.size, words, words.dtype.type(0))
 
 

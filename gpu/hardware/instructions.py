@@ -149,7 +149,7 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
 
 @in_one_sentence
 def torch_cast(x: Any, target: str) -> Words:
-    """Cast float16, bfloat16 or float32 values of any shape by torch on the GPU, and return words of the target."""
+    """Cast float16, bfloat16 or float32 values of any shape by torch on the GPU, and return codes of the target."""
     require_device()
     array = np.asarray(x)
     source = tensor(array, known(KIND_OF.get(array.dtype.name, array.dtype.name), tuple(KIND_OF.values()), "x's dtype"))

@@ -1,4 +1,4 @@
-"""Converts NumPy words to torch tensors on the GPU, and results to words."""
+"""Converts NumPy arrays of codes to torch tensors on the GPU, and results to unsigned integers of NumPy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tensor(x: Any, kind: str) -> Any:
 
 
 def words(x: Any) -> Words:
-    """Return the words of a tensor, on the CPU."""
+    """Return a tensor's bits as an array of unsigned integers on the CPU."""
     return np.asarray(integers_of(x.detach().contiguous()).cpu().numpy().view(f"u{x.element_size()}"))
 
 

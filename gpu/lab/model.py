@@ -114,7 +114,7 @@ MAKERS = ("FLAT", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "t
 
 
 def predict(problem: ProductProblem, model: LibraryModel) -> Words:
-    """Return the result of a product by a model, as words: uint8, uint16 or uint32.
+    """Return the bits of a product that a model predicts: uint8, uint16 or uint32.
 
     Example:
       >>> import numpy as np

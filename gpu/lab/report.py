@@ -66,7 +66,7 @@ class WordDifference(NamedTuple):
 
 
 def difference(got: Words, want: Words, fmt: str) -> WordDifference:
-    """Compare words of a format bit by bit; NaN equals NaN, but NaNs with another payload are counted.
+    """Compare arrays of codes of a format bit by bit; NaN equals NaN, but NaNs with another payload are counted.
 
     Args:
       got, want: words from the hardware and from the emulator, arrays of one shape and dtype.

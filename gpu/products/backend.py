@@ -56,7 +56,7 @@ def codes_of(x: Any, name: str) -> GpuArray:
 
 
 class Gpu(IntegerMatrices):
-    """The GPU as a backend of matrix products, on words of float32 (float64 for units that add in it).
+    """The GPU as a backend of matrix products, on bit patterns of float32 (float64 for units that add in it).
 
     Results are arrays of the library of `owner`, and are made on its stream.
     """
@@ -118,7 +118,7 @@ class Gpu(IntegerMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes of shape `shape` as the words of their float32 values; FP64 codes stay as they are."""
+        """Return codes of shape `shape` as bit patterns of their float32 values; FP64 codes stay as they are."""
         if codes.shape != shape:
             raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
         words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words
@@ -139,7 +139,7 @@ class Gpu(IntegerMatrices):
         fill_codes(self._flat(x), codes, cast_options(fmt, overflow=overflow))
 
     def _flat(self, x: Any) -> GpuArray:
-        """Return float32 words in one row."""
+        """Return the bit patterns of a float32 matrix in one row."""
         size = math.prod(x.shape)
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 

@@ -1,4 +1,4 @@
-"""Matrices of float32 numbers on the GPU, as words, and the operations on them, each rounded once by the core."""
+"""Matrices of float32 on the GPU, as bit patterns, and the operations on them, each rounded once by the core."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def nan_code_kernel() -> Any:
 
 
 class FloatOperand(NamedTuple):
-    """One operand of an operation: its words in a row, its shape, and how far apart its rows and columns lie."""
+    """One operand of an operation: its bit patterns in a row, its shape, and the steps between rows and columns."""
 
     words: Any
     shape: tuple[int, int]
@@ -164,14 +164,14 @@ class FloatMatrices:
         self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """Return a matrix filled with one word."""
+        """Return a matrix filled with one bit pattern."""
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
-        """Return a matrix of the same words."""
+        """Return a copy of a matrix of bit patterns, in `out` if it is given."""
         result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
         words = result.reshape(size)

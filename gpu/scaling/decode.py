@@ -22,7 +22,7 @@ NOTHING = np.zeros(1, np.uint8)  # in place of an array that a kernel does not u
 
 
 def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width: int) -> None:
-    """Decode scaled codes into the words of float32 or float64 values.
+    """Decode scaled codes into `values`, bit patterns of float32 or float64.
 
     Raises:
       ValueError: float64 does not hold the format's values as normal numbers, or the values overlap the codes.

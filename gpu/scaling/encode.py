@@ -78,7 +78,7 @@ class GpuTileJob(NamedTuple):
         return _no_layout(self) if plan is None else plan.layout
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-        """Return a new array of the source's library, and its words."""
+        """Return a new array of the source's library, and its memory as flat unsigned integers."""
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
@@ -99,7 +99,7 @@ def _no_layout(job: GpuTileJob) -> Any:
 
 
 class GpuTargets(NamedTuple):
-    """The words of the arrays that kernels fill."""
+    """The memory, as flat unsigned integers, of the arrays that kernels fill."""
 
     out: Any  # codes or values
     scales: Any

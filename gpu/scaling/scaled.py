@@ -93,7 +93,7 @@ class Scaled(ScaledArrays[Any]):
         return ScaleReport(self._tile_count, *(int(count) for count in host_array(self.counts)))
 
     def cpu(self) -> CpuScaled:
-        """Return the same array as an fpsim.Scaled on the CPU."""
+        """Return a copy of this array on the CPU, as an fpsim.Scaled."""
         arrays: dict[str, Any] = {name: host_array(array) for name, array in self._arrays().items()}
         tensor = None if self.tensor_scale is None else np.float32(host_array(self.tensor_scale)[0])
         return CpuScaled(fmt=self.fmt, scaling=self.scaling, tensor_scale=tensor, report=self.report, **arrays)

@@ -83,7 +83,7 @@ def _every_code(fmt: Format) -> Words:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the parts of a policy that matter: for NaN only if the format has none, for negatives only if unsigned."""
+    """Return the parts of a policy that a format needs: for NaN only if it has none, for negatives only if unsigned."""
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 
@@ -108,7 +108,7 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return patterns of the boundary points of a format, and patterns that every set of casts contains."""
+    """Return the source's bit patterns of a format's boundary points, and those that every set of casts contains."""
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""The compiled loop that casts stochastically with given random words."""
+"""The compiled loop that casts stochastically with given random numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fpsim.runtime.compile import kernel
 
 @cache
 def drawn_kernel(width: int) -> Any:
-    """Return the loop `(float patterns, random words, codes, layout, mode, kind)` for words of 32 or 64 bits."""
+    """Return the loop `(bits of floats, random numbers, codes, layout, mode, kind)` for floats of 32 or 64 bits."""
     word: Any = np.uint32 if width == 32 else np.uint64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
 

@@ -65,7 +65,7 @@ def right(fmt: FormatLike) -> Quantizer:
 
 
 def _model(**changes: Any) -> Callable[[Format], Quantizer]:
-    """Return a factory of quantizers that follow the model of the right one with changed parameters."""
+    """Return a factory of broken quantizers: the model of the right one with the given parameters changed."""
 
     def make(fmt: Format) -> Quantizer:
         model: QuantizerModel = model_of(cast_options(fmt)).replace(**changes)
@@ -81,7 +81,7 @@ def _model(**changes: Any) -> Callable[[Format], Quantizer]:
 
 
 def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quantizer]:
-    """Return a factory of right quantizers whose results a function (flat input, flat results) changes."""
+    """Return a factory of broken quantizers: the right one with results changed by a function of (input, results)."""
 
     def make(fmt: Format) -> Quantizer:
         correct = right(fmt)

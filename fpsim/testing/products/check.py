@@ -161,7 +161,7 @@ def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) 
 
 
 def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return variants as clauses after "it"."""
+    """Return variants as clauses that can follow "it"."""
     return tuple(map(str, variants))
 
 
@@ -186,7 +186,10 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return a few wrong elements of each product as (inputs, element), those likely to need the fewest terms first."""
+    """Return up to two wrong elements of each product as (inputs, element), in the order in which to reduce them.
+
+    Inputs of three kinds that likely need few terms come first, and among equal ones those of small K.
+    """
     order = ("masks", "normal", "ties of the result")
     elements = []
     for observation in sorted(wrong, key=lambda each: (each.x.name not in order, each.x.shape[2])):
@@ -218,7 +221,7 @@ def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict
 
 
 def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
-    """Return where the terms of K at some places first meet in a tree, in words."""
+    """Return a sentence on where the terms of K with the given indices are first added together in a tree."""
     if len(places) == 1:
         return f"term {places[0]} is added {meeting(tree, places)}"
     more = ", ..." if len(places) > 4 else ""
@@ -226,7 +229,7 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 
 
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
-    """Return the tree of an addition of k terms; None where it has none."""
+    """Return the tree of an addition of k terms; None if the addition has no tree."""
     if not isinstance(adding, Adding) or adding.codes:
         return None
     try:
@@ -236,7 +239,10 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return the fields of a probe of a shape in which a kernel is wrong, the longest K first; empty without one."""
+    """Return report fields from probing a wrong kernel in a shape where it is wrong, of the longest K that works.
+
+    Return no fields if the kernel cannot be probed.
+    """
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}
     operands = (promise.a, promise.b)

@@ -144,7 +144,7 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return the share of its bound that each finite result uses, NaN without a bound."""
+    """Return each finite result's distance from the exact sum as a share of its bound; NaN if it has no bound."""
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)

@@ -124,7 +124,7 @@ def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
 
 
 def where(seen: list[Observation]) -> str:
-    """Return the inputs or elements to which the differences are limited, in words, or ""."""
+    """Return a phrase on the inputs or elements to which the differences are limited; "" if they are not."""
     bad, good = (
         [observation for observation in seen if observation.count],
         [observation for observation in seen if not observation.count],
@@ -147,7 +147,7 @@ def where(seen: list[Observation]) -> str:
 
 
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
-    """Return what the sizes of wrong products have in common that those of right ones have not, in words, or ""."""
+    """Return a phrase on what sizes along an axis wrong products have and right ones do not; "" if there is no rule."""
     sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
     if not others - sizes:
         return ""
@@ -164,7 +164,7 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Return the rows or columns to which differences are limited, in words, or ""."""
+    """Return a phrase on the rows or columns to which differences are limited; "" if they are not."""
     name = ("row", "column")[axis]
     lines = [np.flatnonzero(observation.differ.any(axis=1 - axis)) for observation in bad]
     sizes = [observation.got.shape[axis] for observation in bad]

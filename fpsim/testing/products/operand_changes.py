@@ -18,7 +18,7 @@ from fpsim.testing.products.promise import KernelInputs, Promise
 
 
 def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
-    """Yield changes of the operands "a", "b", and of both, "ab"."""
+    """Yield (operands, change) for changes that broken kernels make of operands: of "a", of "b", or of both, "ab"."""
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]

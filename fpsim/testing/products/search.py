@@ -329,7 +329,10 @@ def _power(x: KernelInputs) -> int:
 
 
 def _telling(observation: Observation) -> tuple[int, int]:
-    """Return the sort key of observations for a search: first those with many differences and short sums."""
+    """Return the sort key of observations for a search: first those with at least 8 differences (or all different).
+
+    Among these come first the kinds of inputs that tell most, then small products.
+    """
     m, n, k = observation.x.shape
     few = observation.count < min(8, observation.got.size)
     return int(few), _power(observation.x) * 64 + m * n * k // 4096

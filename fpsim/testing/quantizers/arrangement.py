@@ -72,7 +72,7 @@ def uniform_grid(box: CalledQuantizer) -> str | None:
 
 
 def _limit(box: CalledQuantizer, size: float) -> float:
-    """Return the largest result for values of up to a size if that is less, else the size."""
+    """Return the size, or if it is smaller the largest result for values of magnitudes up to the size."""
     results = np.abs(box.call(_uniform(size)).words.view(np.float64))
     largest = float(results[np.isfinite(results)].max(initial=0.0))
     return largest if 0 < largest < size else size

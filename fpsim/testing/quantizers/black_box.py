@@ -26,7 +26,7 @@ CALLS = 40  # about the number of calls of a check with all inputs
 
 
 class Result(NamedTuple):
-    """The results of a call: patterns of float64, flat, and whether they were codes."""
+    """The results of a call: bit patterns of float64, flat, and whether they were codes."""
 
     words: Words
     codes: bool
@@ -34,7 +34,7 @@ class Result(NamedTuple):
 
 
 class CalledQuantizer:
-    """A quantizer under test; `call` returns its results as patterns of float64, every NaN the same."""
+    """A quantizer under test; `call` returns its results as bit patterns of float64, every NaN the same."""
 
     def __init__(self, fn: Callable[..., Any], fmt: Format) -> None:
         require_function(fn)
@@ -118,7 +118,7 @@ class CalledQuantizer:
 
 
 def read(got: Any, x: Array, fmt: Format) -> Result:
-    """Return the results for x as patterns of float64, whether they are values or codes.
+    """Return the results for x as bit patterns of float64, whether they are values or codes.
 
     Raises:
       FunctionMisbehaved: the result has another shape or device, or neither values nor codes of the format.
@@ -170,7 +170,7 @@ def _codes(array: Array, fmt: Format) -> Array | None:
 
 
 def narrowed(call: Callable[[Array], object], x: Array) -> Array:
-    """Return a part of x, found by repeated halving, for which a call still raises FunctionMisbehaved."""
+    """Return a part of x for which a call still raises FunctionMisbehaved, found by repeated halving of x."""
 
     def fails(part: Array) -> bool:
         try:

@@ -161,7 +161,10 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
 def _placed(
     search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, match: FoundModel
 ) -> tuple[str | None, ModelSearch, QuantizerModel, FoundModel]:
-    """Return the wrong order (in words) with which a policy gives all results, or None; then search and models."""
+    """Return the wrong order (as a clause) with which a policy gives all results, and the search and models for it.
+
+    Without such an order return None and the given search and models.
+    """
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)
         for model in plain:
@@ -174,7 +177,7 @@ def _identity(
     search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]], start: QuantizerModel, match: FoundModel,
     more: tuple[str, ...],
 ) -> QuantizerIdentity:  # fmt: skip
-    """Return the record of a model; more: faults that no model of single values has."""
+    """Return what a quantizer does that a model matches; more: faults that no model of single values has."""
     faults = list(match.faults)
     whole = match.model if isinstance(match.model, QuantizerModel) else None
     for fault in match.faults if whole is not None else ():  # a fault that turns a policy into another one is none

@@ -50,7 +50,7 @@ def smallest_normal_of(x: Array) -> float:
 
 
 def rounded_words(x: Array, options: CastOptions) -> Words:
-    """Return what `fpsim.encode` gives with these options, as patterns of float64, every NaN the same."""
+    """Return what `fpsim.encode` gives with these options, as bit patterns of float64, every NaN the same."""
     codes = encode(
         x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
         seed=options.seed,
@@ -60,7 +60,7 @@ def rounded_words(x: Array, options: CastOptions) -> Words:
 
 @functools.lru_cache(maxsize=8)
 def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, KnownModels]:
-    """Return the inputs for a format, the same as signs and magnitudes, and the results of models for them."""
+    """Return the inputs for a format, their signs and magnitudes, and a cache of the results of models for them."""
     x = inputs_for(fmt) if source is None else inputs_for(fmt, source)
     apart = taken_apart(x)
     return x, apart, KnownModels(apart)
@@ -68,5 +68,5 @@ def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, Know
 
 @functools.lru_cache(maxsize=8)
 def right_words(options: CastOptions, source: Any = None) -> Words:
-    """Return the right results for the inputs of a format."""
+    """Return the results of the right cast for the inputs of a format, as bit patterns of float64."""
     return rounded_words(inputs_of(options.fmt, source)[0], options)

@@ -20,7 +20,7 @@ def observed(model: QuantizerModel, inputs: SplitInputs, got: Words) -> Iterator
 
     Args:
       model: the right quantizer, or one that is taken as right.
-      inputs, got: inputs and results of the quantizer, results as patterns of float64.
+      inputs, got: inputs and results of the quantizer, results as bit patterns of float64.
     """
     values = got.view(np.float64)
     finite = np.isfinite(values)

@@ -26,7 +26,7 @@ class Broken:
       property: its name, such as "ties".
       why: what is wrong, in a sentence.
       input_bits: bit pattern of the input, or None where a whole array shows the fault.
-      input: the input as a hexadecimal float and a decimal number; "" without one.
+      input: the input as a hexadecimal float and a decimal number; "" if no single input shows it.
       got, want: the result of the function and the right one, as codes and values.
       got_code, want_code: the codes of both, None where the format does not have the value.
       paste: a Python expression whose result is wrong.
@@ -185,7 +185,7 @@ def shown_input(x: Any) -> str:
 
 
 def code_of(word: Any, fmt: Format) -> int | None:
-    """Return the code of a value given as the pattern of a float64, or None where the format does not have it."""
+    """Return the code of a value given as the bit pattern of a float64, or None where the format does not have it."""
     value = np.array([word], np.uint64).view(np.float64)
     if np.isnan(value[0]):
         return fmt.nan_code
@@ -196,7 +196,7 @@ def code_of(word: Any, fmt: Format) -> int | None:
 
 
 def shown_result(word: Any, fmt: Format) -> str:
-    """Return a result, given as the pattern of a float64, as code and value."""
+    """Return a result, given as the bit pattern of a float64, as code and value."""
     value = float(np.array([word], np.uint64).view(np.float64)[0])
     code = code_of(word, fmt)
     if code is None:
@@ -205,7 +205,7 @@ def shown_result(word: Any, fmt: Format) -> str:
 
 
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
-    """Return a broken property that x[0] shows; got and want are patterns of float64, call names the function."""
+    """Return a broken property that x[0] shows; got and want are bit patterns of float64, call names the function."""
     scalar = x[0]
     return Broken(
         name, input_bits=int(x.view(f"u{x.dtype.itemsize}")[0]), input=shown_input(scalar), got=shown_result(got, fmt),

@@ -220,7 +220,7 @@ def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule
 
 def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
     """Return the magnitudes of codes, special codes read as finite ones."""
-    if _is_inner(grid):  # a code with the bias of float64 is a pattern of float64, but for subnormals
+    if _is_inner(grid):  # a code with the bias of float64 is a bit pattern of float64, but for subnormals
         lowest = grid.min_exponent + BIAS - (1 if grid.subnormals else 0)
         fields = np.minimum(codes + (lowest << grid.mantissa_bits), INFINITE << grid.mantissa_bits)
         values = (fields << (FRACTION_BITS - grid.mantissa_bits)).view(np.float64)
@@ -247,6 +247,6 @@ def magnitude_of(code: int, grid: FractionGrid) -> float:
 
 
 def words_of(values: Doubles) -> Words:
-    """Return values as patterns of float64, with one pattern for all NaNs."""
+    """Return values as bit patterns of float64, with one pattern for all NaNs."""
     words = np.ascontiguousarray(values).view(np.uint64)
     return np.where(np.isnan(values), NAN_WORD, words)

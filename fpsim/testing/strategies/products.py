@@ -84,7 +84,7 @@ def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace codes by ones except those that are among the last `last` and the first `first` codes."""
+    """Replace codes by ones, except those that are both among the last `last` and among the first `first` codes."""
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
     codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]

@@ -120,7 +120,10 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """Return a recipe's median time of a step (so that compiling counts little) / FP32's; NaN without FP32."""
+        """Return a recipe's median time of a step divided by FP32's (medians, as compiling counts little in them).
+
+        Return NaN if FP32 is not among the recipes.
+        """
         if "FP32" not in self.by_recipe:
             return math.nan
         times = ([row["seconds"] for run in self.by_recipe[which] for row in run.rows] for which in (name, "FP32"))

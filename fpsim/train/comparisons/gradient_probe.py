@@ -265,7 +265,7 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 
 
 def _follow_first(trainer: Trainer) -> None:
-    """Make every layer follow the recipes that hold at the first step."""
+    """Set every layer to the recipes that hold at the first step."""
     for name, layer in trainer.layers.items():
         linears = [trainer.recipe.linear_of(name, product, 0, 1) for product in PRODUCTS]
         layer.follow(*(seeded(linear, trainer.settings.seed) for linear in linears))

@@ -62,7 +62,7 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return 2**(6 N) for each token, float32: an imbalance as between frequent and rare tokens."""
+    """Return 2**(6 N) for each token, float32, N standard normal: an imbalance as between frequent and rare tokens."""
     generator = torch.Generator().manual_seed(seed)
     weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
     return weights

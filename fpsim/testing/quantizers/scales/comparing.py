@@ -26,7 +26,7 @@ class RightParts(NamedTuple):
 
     fmt: Element
     scaling: Scaling
-    codes: Words  # values of the codes, as patterns of float64
+    codes: Words  # values of the codes, as bit patterns of float64
     values: Words
     scales: Array
     block_scales: Array

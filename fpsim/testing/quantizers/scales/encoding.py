@@ -18,7 +18,7 @@ from fpsim.testing.quantizers.scales.tiles import spread_tiles
 
 
 class Case(NamedTuple):
-    """A matrix and the result of a quantizer: elements (values where scales is None) as patterns, a scale per tile."""
+    """A matrix and the result of a quantizer: elements as bit patterns (values if scales is None), a scale per tile."""
 
     x: Array
     elements: Words

@@ -59,7 +59,7 @@ class ScalingIdentity:
 
     @property
     def operator(self) -> str:
-        """Name of the operator that has this recipe, such as ONNX's DynamicQuantizeLinear; "" without one."""
+        """Name of the operator that has this recipe, such as ONNX's DynamicQuantizeLinear; "" if none has it."""
         return OPERATORS.get((self.scaling, self.element), "")
 
     @property

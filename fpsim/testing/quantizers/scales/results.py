@@ -77,7 +77,7 @@ class ReturnedParts:
       scaling: the promised recipe; None where it is to be found out.
 
     Attributes:
-      elements: values, or values of codes, as patterns of float64.
+      elements: values, or values of codes, as bit patterns of float64.
       swapped: the same with the two codes of each byte in the other order; None if codes are not packed.
       scales: float32 scales, products of both levels; None for a result of values.
       block_scales: float32 scales of the first of two levels; None unless returned separately.
@@ -165,7 +165,7 @@ def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: boo
 
 
 def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
-    """Return the values of codes, one per element, as patterns of float64."""
+    """Return the values of codes, one per element, as bit patterns of float64."""
     if isinstance(fmt, Format):
         return read(codes, x, fmt).words
     if codes.shape != x.shape:
@@ -174,7 +174,7 @@ def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
 
 
 def values_of(elements: Any, x: Array) -> Words:
-    """Return values of the shape of x as patterns of float64.
+    """Return values of the shape of x as bit patterns of float64.
 
     Raises:
       FunctionMisbehaved: the elements are not floats, or have another shape.

@@ -15,6 +15,6 @@ def spread_tiles(of_tiles: Array, shape: tuple[int, ...], block: tuple[int, ...]
 
 
 def reduced_tiles(reduce: np.ufunc, x: Array, block: tuple[int, ...]) -> Array:
-    """Return one number per tile of a matrix, np.maximum or np.minimum of its elements."""
+    """Return one number per tile of a matrix: the tile's elements reduced by np.maximum or np.minimum."""
     rows, columns = (np.arange(0, size, step) for size, step in zip(x.shape, tile_sizes(x.shape, block), strict=True))
     return np.asarray(reduce.reduceat(reduce.reduceat(x, rows, 0), columns, 1))

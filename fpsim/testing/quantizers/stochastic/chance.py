@@ -19,7 +19,7 @@ def detectable_bias(draws: int, tests: int) -> float:
 
 
 def level_of_one_test(tests: int) -> float:
-    """Return the probability of a false alarm of each of a number of tests, of which there are about 8 kinds."""
+    """Return the probability of a false alarm allowed to each of `tests` tests of a kind; there are about 8 kinds."""
     return FALSE_ALARM / (8 * tests)
 
 

@@ -100,7 +100,7 @@ def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken 
 
 
 def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
-    """Return what breaks if two different seeds give the same results, as seeds that are cut do."""
+    """Return what breaks if two different seeds give the same results, as seeds that lose their upper bits do."""
     seen: dict[bytes, int] = {}
     for seed in (0, 1, *(near for bit in range(1, SEED_BITS) for near in (1 << bit, (1 << bit) + 1))):
         try:
