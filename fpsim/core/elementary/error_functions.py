@@ -1,0 +1,69 @@
+"""Scalar core: erf, erfc and gelu in float64. Every float32 input then rounds correctly: docs/elementary.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.elementary.coefficients import ERF, ERFC, SQRT_HALF, TWO_OVER_SQRT_PI
+from fpsim.core.elementary.exponentials import clamped, exp_of
+from fpsim.core.elementary.steps import polynomial, sum_to_odd, times
+from fpsim.runtime.compile import scalar
+
+f64 = np.float64
+
+ZERO, HALF, ONE, TWO, FOUR = f64(0), f64(0.5), f64(1), f64(2), f64(4)
+SLOPE_HIGH, SLOPE_LOW = f64(TWO_OVER_SQRT_PI[0]), f64(TWO_OVER_SQRT_PI[1])
+ROOT_HALF = f64(SQRT_HALF)
+FARTHEST = f64(10.25)  # beyond, erfc is 0 in float32
+GELU_FARTHEST = f64(14.375)  # beyond, the normal distribution is
+GELU_FROM, GELU_TO = f64(-0.3), f64(1.375)  # outside, the sum with 1/2 cancels, or erf has another form
+
+_erf_rest = polynomial(ERF)
+_scaled_erfc = polynomial(ERFC)
+
+
+@scalar
+def _tail(x: Any, square: Any) -> Any:
+    """Return exp(-square) * exp(x**2) * erfc(x) for 0 <= x <= 10.25."""
+    scaled = _scaled_erfc((x - FOUR) / (x + FOUR))
+    return times(exp_of(-square), scaled / (ONE + times(x, TWO)))
+
+
+@scalar
+def _near(x: Any, square: Any) -> Any:
+    """Return the large and the small part of erf(x) for |x| <= 1."""
+    # where x has 24 bits, its product with the first 28 of 2 / sqrt(pi) is exact
+    return times(x, SLOPE_HIGH), times(times(x, square), _erf_rest(square)) + times(x, SLOPE_LOW)
+
+
+@scalar
+def erf_wide(x: Any) -> Any:
+    """Return erf(x) for 0 <= x <= 4."""
+    square = times(x, x)
+    large, small = _near(x, square)
+    return sum_to_odd(large, small) if x < ONE else sum_to_odd(ONE, -_tail(x, square))
+
+
+@scalar
+def erfc_wide(x: Any) -> Any:
+    """Return 1 - erf(x)."""
+    magnitude = clamped(x if x > ZERO else -x, ZERO, FARTHEST)
+    tail = _tail(magnitude, times(magnitude, magnitude))
+    return sum_to_odd(TWO, -tail) if x < ZERO else tail
+
+
+@scalar
+def gelu_wide(x: Any) -> Any:
+    """Return x * (1 + erf(x / sqrt(2))) / 2 for finite x."""
+    magnitude = clamped(x if x > ZERO else -x, ZERO, GELU_FARTHEST)
+    half_square = times(times(magnitude, magnitude), HALF)
+    scaled = times(magnitude, ROOT_HALF)
+    product = times(magnitude, times(_tail(scaled, half_square), HALF))  # for x < 0 the result
+    # near 0 the sum with x / 2 is rounded to odd: halves of subnormal numbers are in the middle of two
+    half = times(x, HALF)
+    large, small = _near(times(x, ROOT_HALF), half_square)
+    near = sum_to_odd(half, times(half, large + small))
+    far = sum_to_odd(x, -product) if x > ZERO else -product
+    return near if (x > GELU_FROM) & (x < GELU_TO) else far

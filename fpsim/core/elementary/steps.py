@@ -1,0 +1,109 @@
+"""Scalar core: steps in float64 from which elementary functions are made. No compiler may fuse a product with a sum.
+
+Compilers for CUDA fuse `a * b + c` even without fast math, so every product of these functions is `times`, which is one
+rounded multiplication everywhere. Sums, quotients and square roots are the plain operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from fpsim.runtime.compile import scalar
+from fpsim.runtime.vectors import call
+
+f32, f64 = np.float32, np.float64
+i64, u32, u64 = np.int64, np.uint32, np.uint64
+
+SIGN_32, MAGNITUDE_32 = u32(0x80000000), u32(0x7FFFFFFF)
+INFINITY_32 = u32(0x7F800000)
+NAN_32 = u32(0x7FC00000)  # quiet, without a sign
+SHIFTER = f64(1.5 * 2.0**52)  # a sum with it is rounded to an integer, which its lowest bits hold
+EXPONENT_SHIFT, ONE_BITS = i64(52), i64(1023 << 52)
+ODD = i64(1)
+
+if numba.config.DISABLE_JIT:
+
+    def times(x: Any, y: Any) -> Any:
+        """Return the product of two float64 numbers, rounded once."""
+        return x * y
+
+else:
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def times(_typing: Any, x: Any, y: Any) -> Any:
+        """Return the product of two float64 numbers, rounded once."""
+
+        def build(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+            if type(context).__name__.startswith("CUDA"):
+                return call(builder, "llvm.nvvm.mul.rn.d", args[0].type, *args)
+            return builder.fmul(*args)
+
+        return types.float64(types.float64, types.float64), build
+
+
+def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
+    """Return the scalar function that evaluates a polynomial by Horner's rule; the constant term comes first."""
+    # numba does not unroll a loop over a tuple for certain, so the expression is written out
+    text = repr(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        text = f"times({text}, x) + {coefficient!r}"
+    function = eval(f"lambda times: lambda x: {text}")(times)
+    function.__qualname__ = "polynomial"
+    evaluator: Callable[[Any], Any] = scalar(function)
+    return evaluator
+
+
+def replaced(pairs: tuple[tuple[int, int], ...]) -> Callable[[Any, Any], Any]:
+    """Return the scalar function `(bits of x, bits of f(x))` that gives other result bits for the listed inputs."""
+    text = "y"
+    for source, result in pairs:
+        text = f"u32({result:#x}) if x == u32({source:#x}) else ({text})"
+    function = eval(f"lambda u32: lambda x, y: {text}")(u32)
+    function.__qualname__ = "replaced"
+    chooser: Callable[[Any, Any], Any] = scalar(function)
+    return chooser
+
+
+@scalar
+def bits_of(x: Any) -> Any:
+    """Return the bits of a float32."""
+    return u32(f32(x).view(np.uint32))
+
+
+@scalar
+def float_of(bits: Any) -> Any:
+    """Return the float32 with these bits."""
+    return u32(bits).view(np.float32)
+
+
+@scalar
+def narrowed(y: Any) -> Any:
+    """Return the bits of a float64 rounded to float32, to nearest even."""
+    return u32(f32(y).view(np.uint32))
+
+
+@scalar
+def sum_to_odd(large: Any, small: Any) -> Any:
+    """Return large + small rounded to odd, where |large| >= |small| or large is 0.
+
+    An inexact sum has an odd last bit, so that a second rounding, to float32, is that of the exact sum.
+    """
+    total = large + small
+    error = small - (total - large)
+    bits = i64(f64(total).view(np.int64))
+    outward = (error > f64(0)) == (total > f64(0))
+    moved = i64(bits + (ODD if outward else i64(-1)))
+    inexact_even = (error != f64(0)) & (i64(bits & ODD) == i64(0))
+    return i64(moved if inexact_even else bits).view(np.float64)
+
+
+@scalar
+def power_of_two(shifted: Any) -> Any:
+    """Return 2**k, -1022 <= k <= 1023, for k + SHIFTER."""
+    return i64(i64(i64(f64(shifted).view(np.int64)) << EXPONENT_SHIFT) + ONE_BITS).view(np.float64)
