@@ -25,6 +25,27 @@ from fpsim.arithmetic.comparison import (
     minimum_number,
 )
 from fpsim.arithmetic.conversion import convert, from_int, to_int
+from fpsim.arithmetic.elementary.functions import (
+    cbrt,
+    cos,
+    erf,
+    erfc,
+    exp,
+    exp2,
+    expm1,
+    gelu,
+    log,
+    log1p,
+    log2,
+    reciprocal,
+    rsqrt,
+    sigmoid,
+    silu,
+    sin,
+    softplus,
+    tan,
+    tanh,
+)
 from fpsim.arithmetic.encoded_array import EncodedArray, array
 from fpsim.arithmetic.functions import (
     absolute,
@@ -102,13 +123,14 @@ __all__ = [
     "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LogFMT", "MatrixUnit",
     "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",
     "Sequential",
-    "absolute", "add", "analysis", "array", "cast", "chips", "classify", "convert", "cpu", "decode", "divide",
-    "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "explain", "finfo", "fma", "format",
-    "from_int", "gpu", "less", "less_equal", "matmul", "matmul_integer", "maximum", "maximum_number", "minimum",
-    "minimum_number", "multiply", "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff",
-    "probe", "qlinear_matmul", "quantize", "quantize_scaled", "recipes", "remainder", "round_to_integral",
-    "rounding", "scalings", "schedules", "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum",
-    "testing", "to_int", "torch", "train", "unit", "units",
+    "absolute", "add", "analysis", "array", "cast", "cbrt", "chips", "classify", "convert", "cos", "cpu", "decode",
+    "divide", "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "erf", "erfc", "exp", "exp2",
+    "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu", "less", "less_equal", "log", "log1p",
+    "log2", "matmul", "matmul_integer", "maximum", "maximum_number", "minimum", "minimum_number", "multiply",
+    "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff", "probe", "qlinear_matmul", "quantize",
+    "quantize_scaled", "recipes", "reciprocal", "remainder", "round_to_integral", "rounding", "rsqrt", "scalings",
+    "schedules", "sigmoid", "silu", "sin", "softplus", "split_matmul", "split_parts", "splits", "sqrt", "subtract",
+    "sum", "tan", "tanh", "testing", "to_int", "torch", "train", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", "torch", "train")

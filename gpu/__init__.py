@@ -14,14 +14,25 @@ if TYPE_CHECKING:
     from fpsim.gpu import hardware as hardware
     from fpsim.gpu.arithmetic.functions import absolute as absolute
     from fpsim.gpu.arithmetic.functions import add as add
+    from fpsim.gpu.arithmetic.functions import cbrt as cbrt
     from fpsim.gpu.arithmetic.functions import classify as classify
     from fpsim.gpu.arithmetic.functions import convert as convert
+    from fpsim.gpu.arithmetic.functions import cos as cos
     from fpsim.gpu.arithmetic.functions import divide as divide
     from fpsim.gpu.arithmetic.functions import equal as equal
+    from fpsim.gpu.arithmetic.functions import erf as erf
+    from fpsim.gpu.arithmetic.functions import erfc as erfc
+    from fpsim.gpu.arithmetic.functions import exp as exp
+    from fpsim.gpu.arithmetic.functions import exp2 as exp2
+    from fpsim.gpu.arithmetic.functions import expm1 as expm1
     from fpsim.gpu.arithmetic.functions import fma as fma
     from fpsim.gpu.arithmetic.functions import from_int as from_int
+    from fpsim.gpu.arithmetic.functions import gelu as gelu
     from fpsim.gpu.arithmetic.functions import less as less
     from fpsim.gpu.arithmetic.functions import less_equal as less_equal
+    from fpsim.gpu.arithmetic.functions import log as log
+    from fpsim.gpu.arithmetic.functions import log1p as log1p
+    from fpsim.gpu.arithmetic.functions import log2 as log2
     from fpsim.gpu.arithmetic.functions import maximum as maximum
     from fpsim.gpu.arithmetic.functions import maximum_number as maximum_number
     from fpsim.gpu.arithmetic.functions import minimum as minimum
@@ -30,10 +41,18 @@ if TYPE_CHECKING:
     from fpsim.gpu.arithmetic.functions import negative as negative
     from fpsim.gpu.arithmetic.functions import next_down as next_down
     from fpsim.gpu.arithmetic.functions import next_up as next_up
+    from fpsim.gpu.arithmetic.functions import reciprocal as reciprocal
     from fpsim.gpu.arithmetic.functions import remainder as remainder
     from fpsim.gpu.arithmetic.functions import round_to_integral as round_to_integral
+    from fpsim.gpu.arithmetic.functions import rsqrt as rsqrt
+    from fpsim.gpu.arithmetic.functions import sigmoid as sigmoid
+    from fpsim.gpu.arithmetic.functions import silu as silu
+    from fpsim.gpu.arithmetic.functions import sin as sin
+    from fpsim.gpu.arithmetic.functions import softplus as softplus
     from fpsim.gpu.arithmetic.functions import sqrt as sqrt
     from fpsim.gpu.arithmetic.functions import subtract as subtract
+    from fpsim.gpu.arithmetic.functions import tan as tan
+    from fpsim.gpu.arithmetic.functions import tanh as tanh
     from fpsim.gpu.arithmetic.functions import to_int as to_int
     from fpsim.gpu.casts.cast import cast as cast
     from fpsim.gpu.casts.cast import decode as decode
@@ -59,9 +78,11 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "arithmetic.functions": [
-            "absolute", "add", "classify", "convert", "divide", "equal", "fma", "from_int", "less", "less_equal",
-            "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up",
-            "remainder", "round_to_integral", "sqrt", "subtract", "to_int",
+            "absolute", "add", "cbrt", "classify", "convert", "cos", "divide", "equal", "erf", "erfc", "exp", "exp2",
+            "expm1", "fma", "from_int", "gelu", "less", "less_equal", "log", "log1p", "log2", "maximum",
+            "maximum_number", "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "reciprocal",
+            "remainder", "round_to_integral", "rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt", "subtract", "tan",
+            "tanh", "to_int",
         ],
         "casts.cast": ["cast", "decode", "encode", "quantize"],
         "device.device": ["GpuError", "available"],

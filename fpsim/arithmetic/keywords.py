@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fpsim.arithmetic.operands import Fillable, Formats
+from fpsim.arithmetic.operation import ELEMENTARY
 from fpsim.formats.cast_options import DEFAULTS as CAST_DEFAULTS
 from fpsim.formats.cast_options import CastKeywords, FormatLike
 from fpsim.formats.keywords import unknown_keyword, with_keywords
@@ -80,6 +81,7 @@ OPERATIONS = {
     "negative": ArrayOperation(("a",), ("fmt", "overflow", "out")),
     "absolute": ArrayOperation(("a",), ("fmt", "out")),
     "classify": ArrayOperation(("a",), ("fmt", "out")),
+    **dict.fromkeys(ELEMENTARY, ArrayOperation(("a",), ALL)),
 }
 
 OPERANDS = """    Args:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options, checked_seed
 from fpsim.formats.dtypes import dtype_of
-from fpsim.formats.named import FP64, Format
+from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS
 from fpsim.formats.rounding import Rounding
@@ -61,6 +61,10 @@ class Operation(NamedTuple):
 COMPARISONS = ("equal", "less", "less_equal")
 FOUND = {**dict.fromkeys(COMPARISONS, np.dtype(np.bool_)), "classify": np.dtype(np.uint8)}  # what is no code
 TO_INTEGERS = ("round_to_integral", "to_int")
+ELEMENTARY = (
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "sigmoid", "erf", "erfc", "rsqrt",
+    "reciprocal", "cbrt", "softplus", "gelu", "silu",
+)  # fmt: skip
 NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # take significands of up to 31 bits
 
 
@@ -98,7 +102,23 @@ def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: An
         )
     if out_fmt == FP64 and result.rounding is Rounding.STOCHASTIC and name not in TO_INTEGERS:
         raise ValueError("stochastic rounding works for results of up to 32 bits; got FP64. Choose another out_fmt.")
+    if name in ELEMENTARY:
+        _check_elementary(name, formats[0], result, input_subnormals)
     return Operation(name, formats, result, input_subnormals, tininess, integer)
+
+
+def _check_elementary(name: str, fmt: Format, result: CastOptions, input_subnormals: str) -> None:
+    """Raise a ValueError unless an elementary function takes the format and rounds as the keywords say."""
+    if fmt != FP32 and fmt.bits > 16:
+        raise ValueError(
+            f"{name} takes formats of up to 16 bits, and FP32; got {fmt}. Round the operand first with fpsim.cast."
+        )
+    rounds_as_float32 = result[:4] == (FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep")
+    if fmt == FP32 and not (rounds_as_float32 and input_subnormals == "keep"):
+        raise ValueError(
+            f"{name} of FP32 rounds to nearest even into FP32 and keeps Inf and subnormals; got another rounding, "
+            "out_fmt, overflow or subnormals. Leave them out, or round the operand to 16 bits first with fpsim.cast."
+        )
 
 
 WORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits", "input_subnormals", "tininess")

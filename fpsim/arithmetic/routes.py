@@ -9,9 +9,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from fpsim.arithmetic.elementary import float32, tables
 from fpsim.arithmetic.float_plan import float_plan, tiny_below
-from fpsim.arithmetic.kernels import exact, float_arithmetic, nearest, nearest_fma, order, table
-from fpsim.arithmetic.operation import Operation
+from fpsim.arithmetic.kernels import elementary, exact, float_arithmetic, nearest, nearest_fma, order, table
+from fpsim.arithmetic.operation import ELEMENTARY, Operation
 from fpsim.arrays import Array
 from fpsim.casts.loops import random_kernel
 from fpsim.core.layouts import order_layout, pack_plan, unpack_layout
@@ -39,6 +40,8 @@ def route(operation: Operation, size: int) -> Run:
     """Return the way to compute `size` results: `run(codes of operands, (results,) or (results, flags), first)`."""
     if operation.result.seed is not None:
         return with_seed(route(operation.with_seed(None), size), operation)
+    if operation.name in ELEMENTARY and not _has_table(operation):
+        return by_core(operation)
     tabulated, floats_first = _preference(operation)
     if size >= FLOAT_FROM and floats_first:
         return _by_float(operation)
@@ -63,16 +66,22 @@ def _table_from(operation: Operation) -> int:
 @lru_cache(maxsize=4096)
 def _preference(operation: Operation) -> tuple[bool, bool]:
     """Return whether a table of all possible results is small enough, and whether a float loop is faster than it."""
+    return _has_table(operation), operation.name == "sqrt" and _nearest(operation) is not None
+
+
+def _has_table(operation: Operation) -> bool:
+    """Return whether a table of all possible results is small enough."""
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
-    tabulated = few and not operation.is_stochastic
-    return tabulated, operation.name == "sqrt" and _nearest(operation) is not None
+    return few and not operation.is_stochastic
 
 
 # ---- the integer core
 
 
 def by_core(operation: Operation) -> Run:
-    """Return the loop over the integer core, which every operation has."""
+    """Return the loop over the integer core, or that of float64 arithmetic for an elementary function of float32."""
+    if float32.serves(operation):
+        return float32.loop(operation)
     if operation.result.seed is not None:
         return with_seed(_by_core(operation.with_seed(None)), operation)
     return _by_core(operation)
@@ -137,6 +146,10 @@ def _core_call(operation: Operation) -> Call:
         lowest, highest = u64(-int(limits.min)), u64(limits.max)
         to_integer = exact.to_integer_kernel()
         return lambda x, random, y, flags: to_integer(*x, random, y, flags, *layouts, lowest, highest, mask, mode)
+    if name in ELEMENTARY:
+        entries = tables.exact_table(name, formats[0], input_subnormals)
+        look_up = elementary.tabulated_kernel()
+        return lambda x, random, y, flags: look_up(*x, random, y, flags, *entries, out, mode, rules)
     if name in ("next_up", "next_down"):
         neighbour, downward = exact.neighbour_kernel(), u64(name == "next_down")
         return lambda x, random, y, flags: neighbour(*x, downward, y, flags, *layouts, out)

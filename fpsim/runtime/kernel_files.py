@@ -34,6 +34,7 @@ KEEP_BYTES = 2 << 30  # and the least recently used ones, where all take more
 TOUCH_AFTER = 86400  # seconds after which a use is noted
 DIGEST_BYTES = 32
 SUFFIX = ".kernel"
+TABLE_SUFFIX = ".table"  # of tables of elementary functions, which are kept in the same way
 SCHEME = 4  # of the content of a file
 # Switches of numba that change machine code.
 SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LLVM_REFPRUNE_PASS")
@@ -165,7 +166,7 @@ def tidy(folder: Path) -> None:
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process was faster, or it is not ours
             used = path.stat()
-            if path.suffix in (SUFFIX, ".draft"):
+            if path.suffix in (SUFFIX, TABLE_SUFFIX, ".draft"):
                 if used.st_mtime < limit:
                     path.unlink()
                 else:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec
 
 from fpsim.arithmetic import comparison, conversion, functions
+from fpsim.arithmetic.elementary import functions as elementary
 from fpsim.arithmetic.keywords import OPERATIONS, ArrayOperation
 from fpsim.gpu.arithmetic.evaluate import evaluate
 
@@ -88,14 +89,25 @@ def _example(called: ArrayOperation) -> Iterator[str]:
 
 absolute = on_gpu(functions.absolute)
 add = on_gpu(functions.add)
+cbrt = on_gpu(elementary.cbrt)
 classify = on_gpu(comparison.classify)
 convert = on_gpu(conversion.convert)
+cos = on_gpu(elementary.cos)
 divide = on_gpu(functions.divide)
 equal = on_gpu(comparison.equal)
+erf = on_gpu(elementary.erf)
+erfc = on_gpu(elementary.erfc)
+exp = on_gpu(elementary.exp)
+exp2 = on_gpu(elementary.exp2)
+expm1 = on_gpu(elementary.expm1)
 fma = on_gpu(functions.fma)
 from_int = on_gpu(conversion.from_int)
+gelu = on_gpu(elementary.gelu)
 less = on_gpu(comparison.less)
 less_equal = on_gpu(comparison.less_equal)
+log = on_gpu(elementary.log)
+log1p = on_gpu(elementary.log1p)
+log2 = on_gpu(elementary.log2)
 maximum = on_gpu(comparison.maximum)
 maximum_number = on_gpu(comparison.maximum_number)
 minimum = on_gpu(comparison.minimum)
@@ -104,8 +116,16 @@ multiply = on_gpu(functions.multiply)
 negative = on_gpu(functions.negative)
 next_down = on_gpu(functions.next_down)
 next_up = on_gpu(functions.next_up)
+reciprocal = on_gpu(elementary.reciprocal)
 remainder = on_gpu(functions.remainder)
 round_to_integral = on_gpu(functions.round_to_integral)
+rsqrt = on_gpu(elementary.rsqrt)
+sigmoid = on_gpu(elementary.sigmoid)
+silu = on_gpu(elementary.silu)
+sin = on_gpu(elementary.sin)
+softplus = on_gpu(elementary.softplus)
 sqrt = on_gpu(functions.sqrt)
 subtract = on_gpu(functions.subtract)
+tan = on_gpu(elementary.tan)
+tanh = on_gpu(elementary.tanh)
 to_int = on_gpu(conversion.to_int)

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from fpsim.arithmetic.operation import Operation
+from fpsim.arithmetic.elementary.tables import exact_table
+from fpsim.arithmetic.operation import ELEMENTARY, Operation
 from fpsim.core.layouts import pack_plan, unpack_layout
 from fpsim.core.operations import COMPARISONS
+from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding
+from fpsim.gpu.arithmetic.elementary_kernels import float32_kernel, tabulated_kernel
 from fpsim.gpu.arithmetic.exact_kernels import (
     comparison_kernel,
     from_integer_kernel,
@@ -58,6 +61,9 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
     """Compute the results and flags of an operation by the integer core."""
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
+    if name in ELEMENTARY and operation.formats == (FP32,):
+        queue(float32_kernel(name), results, flags, np.uint32(operation.tininess == "before"))
+        return
     layouts = [uploaded(unpack_layout(operand, operation.input_subnormals)) for operand in inputs.formats]
     if name in COMPARISONS:
         queue(comparison_kernel(name), *inputs.steps, results, flags, *layouts)
@@ -68,6 +74,10 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     keys = u64(key & 0xFFFFFFFF), u64(key >> 32)
     if name in ("next_up", "next_down"):
         queue(neighbour_kernel(int(name == "next_down")), results, flags, *layouts, out)
+    elif name in ELEMENTARY:
+        table = exact_table(name, operation.formats[0], operation.input_subnormals)
+        entries = uploaded(table.significands), uploaded(table.fields), uploaded(table.states)
+        queue(tabulated_kernel(mode), results, flags, *entries, out, u64(plan.rules), *keys)
     elif name in SIGNS:
         queue(sign_kernel(name), results, *layouts, out)
     elif name == "from_int":

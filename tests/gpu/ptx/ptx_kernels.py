@@ -90,6 +90,7 @@ def arithmetic() -> Iterator[Kernel]:
     """gpu/arithmetic/exact_kernels.py: every operation."""
     from fpsim.core.operations import BINARY, COMPARISONS, UNARY
     from fpsim.gpu.arithmetic import exact_kernels as module
+    from fpsim.gpu.arithmetic.elementary_kernels import tabulated_kernel
 
     rounding = (*arrays(u8, u8, u8), i64, i64, i64, *arrays(u8, u8, u64, u64, u64, u64), u64, u64, u64)
     for name in (*UNARY, *BINARY, "fma"):
@@ -99,12 +100,24 @@ def arithmetic() -> Iterator[Kernel]:
         yield Kernel(name, module.comparison_kernel(name), comparison)
     for name in ("negative", "absolute", "classify"):
         yield Kernel(name, module.sign_kernel(name), arrays(u8, u8, u64, u64))
+    tabulated = (*arrays(u16, u16, u8, u64, u16, u8, u64), u64, u64, u64)
+    for mode in (0, 6):
+        yield Kernel(f"elementary {mode}", tabulated_kernel(mode), tabulated)
     yield Kernel("next", module.neighbour_kernel(0), arrays(u8, u8, u8, u64, u64))
     of_integers = (*arrays(u64, u8, u8), u64, *arrays(u64), u64, u64, u64)
     yield Kernel("from int", module.from_integer_kernel(6), of_integers)
     to_integers = (*arrays(u8, u64, u8, u64), u64, u64, u64, u64, u64, u64)
     yield Kernel("to int", module.to_integer_kernel(6), to_integers)
     yield Kernel("union", module.union_kernel(), arrays(u8, u32))
+
+
+def elementary() -> Iterator[Kernel]:
+    """gpu/arithmetic/elementary_kernels.py: the functions of float32, in float64."""
+    from fpsim.core.elementary.float32 import FUNCTIONS
+    from fpsim.gpu.arithmetic import elementary_kernels as module
+
+    for name in FUNCTIONS:
+        yield Kernel(name, module.float32_kernel(name), (*arrays(u32, u32, u8), u32))
 
 
 def elementwise(name: str, function: Any, bits: int, target_bits: int, count: int, shared_words: int) -> Kernel:
@@ -248,13 +261,16 @@ def accumulate() -> Iterator[Kernel]:
 
 MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
     "cast": cast, "float_cast": float_cast, "arithmetic": arithmetic, "pairs": pairs,
-    "float_arithmetic": float_arithmetic, "unit_product": unit_product, "float_matrix": float_matrix,
-    "lane_product": lane_product, "fused_product": fused_product, "marked": marked, "accumulate": accumulate,
+    "elementary": elementary, "float_arithmetic": float_arithmetic, "unit_product": unit_product,
+    "float_matrix": float_matrix, "lane_product": lane_product, "fused_product": fused_product, "marked": marked,
+    "accumulate": accumulate,
 }  # fmt: skip
 # What a module may do in floating point, where it argues that this is exact; all others calculate with integers. No
 # operation is approximate or flushes subnormals.
 FLOATS = {
     "float_cast": r"(add|sub|mul)\.(rn\.)?f32",
+    # products are `mul.rn`, which no compiler may fuse with a sum
+    "elementary": r"mul\.rn\.f64|(add|sub)(\.rn)?\.f64|(div|sqrt|rcp)\.rn\.f(32|64)",
     "float_arithmetic": r"(add|sub|mul)(\.rn)?\.f(32|64)|(div|sqrt)\.rn\.f32",
     # multiplications by powers of two, and of operands of few bits; promotions add and fuse as IEEE 754 says
     "fused_product": r"(add|sub|mul)\.(rn\.)?f32|fma\.rn\.f32",

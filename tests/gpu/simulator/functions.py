@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
+from fpsim.arithmetic.operation import ELEMENTARY
 
 Array = npt.NDArray[Any]
 
@@ -82,7 +83,9 @@ def arithmetic_cases() -> list[tuple[str, fp.Format, dict[str, Any]]]:
             if name not in EXACT:
                 options += [{"rounding": "down"}, {"rounding": "stochastic", "seed": 5, "overflow": "saturate"}]
             cases += [(name, fmt, each) for each in options]
-    return cases
+    for name in ELEMENTARY:
+        cases += [(name, fp.E4M3, {"rounding": "down"}), (name, fp.FP32, {"tininess": "before"})]
+    return [*cases, ("exp", fp.E5M2, {"rounding": "stochastic", "seed": 5, "out_fmt": "bf16"})]
 
 
 # a unit of every rule, and one with a float16 result
@@ -142,7 +145,7 @@ def simulated() -> dict[str, Array]:
             rows = cuda.to_device(np.ascontiguousarray(b.T[:3]))
             results[f"dot_add {name}"] = fp.gpu.dot_add(x, rows, None, name).copy_to_host()
     for i, (name, fmt, options) in enumerate(arithmetic_cases()):
-        codes = [cuda.to_device(x) for x in operands(fmt, ARITHMETIC[name])]
+        codes = [cuda.to_device(x) for x in operands(fmt, ARITHMETIC.get(name, 1))]
         result, flags = getattr(fp.gpu, name)(*codes, fmt=fmt, flags=True, **options)
         results[f"arithmetic {i}"], results[f"flags {i}"] = result.copy_to_host(), flags.copy_to_host()
     x, y = operands(fp.E4M3, 1)[0], operands(fp.E5M2, 1)[0]

@@ -1,0 +1,182 @@
+"""Elementary functions of numbers to any precision, by mpmath's integers; loads mpmath.
+
+A number of mpmath is (sign, mantissa, exponent, bits): mantissa * 2**exponent. Each function takes one and a precision
+in bits, and returns the result with a relative error below 2**(MARGIN_BITS - precision).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpmath import libmp
+from mpmath.libmp import (
+    MPZ_ONE,
+    fhalf,
+    fone,
+    from_int,
+    from_man_exp,
+    ftwo,
+    mpf_add,
+    mpf_cbrt,
+    mpf_cos,
+    mpf_div,
+    mpf_exp,
+    mpf_ln2,
+    mpf_log,
+    mpf_mul,
+    mpf_neg,
+    mpf_pi,
+    mpf_shift,
+    mpf_sin,
+    mpf_sqrt,
+    mpf_sub,
+    mpf_tan,
+    mpf_tanh,
+    to_fixed,
+)
+
+Real = tuple[int, Any, int, int]
+Function = Callable[[Real, int], Real]
+
+SERIES_BELOW = 20  # bits: log(1 + x) for |x| < 2**-20 is a short series
+MARGIN_BITS = 8  # the errors of a few operations, each less than 2**(1 - precision)
+
+
+def magnitude(x: Real) -> int:
+    """Return the e with 2**(e - 1) <= abs(x) < 2**e."""
+    return int(x[2] + x[3])
+
+
+def _extra(x: Real) -> int:
+    """Return the bits by which a rounding error of x grows in exp(x)."""
+    return max(magnitude(x), 0) + 8
+
+
+def _exp(x: Real, precision: int) -> Real:
+    return mpf_exp(x, precision)  # type: ignore[no-any-return]
+
+
+def _exp2(x: Real, precision: int) -> Real:
+    working = precision + _extra(x)
+    return mpf_exp(mpf_mul(x, mpf_ln2(working), working), precision)  # type: ignore[no-any-return]
+
+
+def _expm1(x: Real, precision: int) -> Real:
+    working = precision + max(-magnitude(x), 0) + 8  # as many bits as the difference cancels
+    return mpf_sub(mpf_exp(x, working), fone, precision)  # type: ignore[no-any-return]
+
+
+def _log(x: Real, precision: int) -> Real:
+    return mpf_log(x, precision)  # type: ignore[no-any-return]
+
+
+def _log2(x: Real, precision: int) -> Real:
+    working = precision + 8
+    return mpf_div(mpf_log(x, working), mpf_ln2(working), precision)  # type: ignore[no-any-return]
+
+
+def _log1p(x: Real, precision: int) -> Real:
+    if magnitude(x) > -SERIES_BELOW:
+        return mpf_log(mpf_add(fone, x), precision)  # type: ignore[no-any-return]  # the sum is exact
+    working = precision + 8
+    total, power, count = x, x, 1
+    while magnitude(power) > magnitude(x) - working:  # x - x**2 / 2 + x**3 / 3 - ...
+        count += 1
+        power = mpf_neg(mpf_mul(power, x, working))
+        total = mpf_add(total, mpf_div(power, from_int(count), working), working)
+    return total
+
+
+def _sigmoid(x: Real, precision: int) -> Real:
+    working = precision + 8
+    return mpf_div(fone, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
+
+
+def _silu(x: Real, precision: int) -> Real:
+    working = precision + 8
+    return mpf_div(x, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
+
+
+def _softplus(x: Real, precision: int) -> Real:
+    working = precision + 8
+    return _log1p(mpf_exp(x, working), working)
+
+
+def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
+    """Return sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) as a fixed-point number, and exp(-square)."""
+    twice = to_fixed(mpf_shift(square, 1), working)
+    term = total = MPZ_ONE << working
+    count = 1
+    while term:  # all terms are positive
+        count += 2
+        term = (term * twice >> working) // count
+        total += term
+    return total, mpf_exp(mpf_neg(square), working)
+
+
+def _erf_of(x: Real, square: Real, precision: int) -> Real:
+    """Return erf(x) = 2 / sqrt(pi) * x * exp(-x**2) * sum of (2 * x**2)**n / (1 * 3 * ... * (2n + 1)), for short x."""
+    working = precision + 2 * _extra(x)
+    total, power = _half_gauss(square, working)
+    slope = mpf_div(ftwo, mpf_sqrt(mpf_pi(working), working), working)
+    product = mpf_mul(mpf_mul(x, slope, working), power, working)
+    return mpf_mul(product, from_man_exp(total, -working), precision)  # type: ignore[no-any-return]
+
+
+def _erfc_of(x: Real, square: Real, precision: int) -> Real:
+    """Return erfc(x): far from 0 by its asymptotic series, whose error is less than the first term that is left out."""
+    size = int(to_fixed(mpf_shift(square, 10), 0)) / 1024  # x**2, rounded
+    if x[0] or size * 1.4 < precision + 20:
+        lost = 0 if x[0] else int(1.5 * size) + 8  # bits that 1 - erf(x) cancels
+        return mpf_sub(fone, _erf_of(x, square, precision + lost), precision)  # type: ignore[no-any-return]
+    working = precision + 20
+    inverse = to_fixed(mpf_div(fhalf, square, working), working)  # 1 / (2 * x**2)
+    term = total = MPZ_ONE << working
+    count = -1
+    while term:
+        count += 2
+        term = -(term * inverse * count >> working)
+        if abs(term) <= 1:
+            break
+        total += term
+    power = mpf_exp(mpf_neg(square), working)
+    root = mpf_mul(x, mpf_sqrt(mpf_pi(working), working), working)
+    return mpf_mul(mpf_div(power, root, working), from_man_exp(total, -working), precision)  # type: ignore[no-any-return]
+
+
+def _erf(x: Real, precision: int) -> Real:
+    return _erf_of(x, mpf_mul(x, x), precision)
+
+
+def _erfc(x: Real, precision: int) -> Real:
+    return _erfc_of(x, mpf_mul(x, x), precision)
+
+
+def _gelu(x: Real, precision: int) -> Real:
+    """Return x * erfc(-x / sqrt(2)) / 2; x**2 / 2 is exact, so that no error of the argument grows."""
+    working = precision + 8
+    longer = 3 * working + 64  # where erfc is 1 - erf, more bits cancel than the result has
+    scaled = mpf_neg(mpf_mul(x, mpf_sqrt(fhalf, longer), longer))
+    tail = _erfc_of(scaled, mpf_shift(mpf_mul(x, x), -1), working)
+    return mpf_mul(x, mpf_shift(tail, -1), precision)  # type: ignore[no-any-return]
+
+
+def _plain(function: Any) -> Function:
+    """Return a function of mpmath as one of (x, precision)."""
+    return lambda x, precision: function(x, precision)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "exp": _exp, "exp2": _exp2, "expm1": _expm1, "log": _log, "log2": _log2, "log1p": _log1p,
+    "sin": _plain(mpf_sin), "cos": _plain(mpf_cos), "tan": _plain(mpf_tan), "tanh": _plain(mpf_tanh),
+    "sigmoid": _sigmoid, "erf": _erf, "erfc": _erfc,
+    "rsqrt": lambda x, precision: mpf_div(fone, mpf_sqrt(x, precision + 8), precision),
+    "reciprocal": lambda x, precision: mpf_div(fone, x, precision), "cbrt": _plain(mpf_cbrt),
+    "softplus": _softplus, "gelu": _gelu, "silu": _silu,
+}  # fmt: skip
+
+
+def real_of(value: float) -> Real:
+    """Return a finite float as a number of mpmath, exactly."""
+    return libmp.from_float(value)  # type: ignore[no-any-return]

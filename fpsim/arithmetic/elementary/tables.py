@@ -1,0 +1,167 @@
+"""Tables of exact results: a function of every code of a format of up to 16 bits, kept on disk like compiled kernels.
+
+One table serves every mode, result format, policy and flag: its entries have 61 bits and one for what follows, and the
+rounding of the other operations does the rest. A result of up to 24 bits and 32 random bits need 56 of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.core.number import BIAS, FIELD_OF_INFINITY, FIELD_OF_ZERO, FINITE, INFINITE, NAN, TOP
+from fpsim.formats.ieee import Flags
+from fpsim.formats.named import Format
+from fpsim.runtime.kernel_files import TABLE_SUFFIX, base_folder, read_whole, tidy, write_whole
+
+CONTENT = 1  # raised when what a file holds, or an entry, changes
+ON_DISK_FROM = 10  # bits of a format: smaller tables take less than a tenth of a second
+NEGATIVE, KIND_SHIFT, RAISED_SHIFT = 1, 1, 3  # of a state
+
+ODD = ("sin", "tan", "tanh", "erf", "cbrt", "reciprocal")  # f(-x) = -f(x)
+EVEN = ("cos",)
+# Limits at +Inf and at -Inf; NaN where there is none, an invalid operation. IEEE 754-2019, 9.2.1, has those of most.
+AT_INFINITY = {
+    "exp": (math.inf, 0.0), "exp2": (math.inf, 0.0), "expm1": (math.inf, -1.0), "log": (math.inf, math.nan),
+    "log2": (math.inf, math.nan), "log1p": (math.inf, math.nan), "sin": (math.nan, math.nan),
+    "cos": (math.nan, math.nan), "tan": (math.nan, math.nan), "tanh": (1.0, -1.0), "sigmoid": (1.0, 0.0),
+    "erf": (1.0, -1.0), "erfc": (0.0, 2.0), "rsqrt": (0.0, math.nan), "reciprocal": (0.0, -0.0),
+    "cbrt": (math.inf, -math.inf), "softplus": (math.inf, 0.0), "gelu": (math.inf, -0.0), "silu": (math.inf, -0.0),
+}  # fmt: skip
+KEEPS_ZERO = ("expm1", "log1p", "sin", "tan", "tanh", "erf", "cbrt", "gelu", "silu")
+POLE_AT_ZERO = ("log", "log2", "rsqrt", "reciprocal")
+DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
+
+
+class ExactTable(NamedTuple):
+    """Results of a function for every code of a format, as `fpsim.core.number.Number` and flags.
+
+    states: 1 for a negative number, its kind shifted by 1, and the flags of the operation itself shifted by 3.
+    """
+
+    significands: npt.NDArray[np.uint64]
+    fields: npt.NDArray[np.uint16]
+    states: npt.NDArray[np.uint8]
+
+
+@lru_cache(maxsize=128)
+def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
+    """Return the results of a function for every code of a format."""
+    if input_subnormals == "flush" and fmt.has_zero:
+        codes = np.arange(1 << fmt.bits)
+        subnormal = (codes & fmt.top_magnitude) < 1 << fmt.mantissa_bits
+        zeros = codes & fmt.sign_bit if fmt.negative_zero else codes * 0
+        index = np.where(subnormal & (codes != fmt.nan_code), zeros, codes)
+        significands, fields, states = exact_table(name, fmt, "keep")
+        return ExactTable(significands[index], fields[index], states[index])
+    path = _path(name, fmt) if fmt.bits >= ON_DISK_FROM else None
+    stored = None if path is None else read_whole(path)
+    if stored is not None and len(stored) == 11 << fmt.bits:
+        return _unpacked(stored, 1 << fmt.bits)
+    table = _computed(name, fmt)
+    if path is not None:
+        with contextlib.suppress(Exception):  # a full or read-only disk costs time, not results
+            write_whole(path, b"".join(np.ascontiguousarray(column).astype(column.dtype).tobytes() for column in table))
+            tidy(path.parent)
+    return table
+
+
+def _unpacked(content: bytes, size: int) -> ExactTable:
+    """Return a table from the content of its file."""
+    return ExactTable(
+        np.frombuffer(content, "<u8", size).astype(np.uint64),
+        np.frombuffer(content, "<u2", size, 8 * size).astype(np.uint16),
+        np.frombuffer(content, np.uint8, size, 10 * size).copy(),
+    )
+
+
+def _path(name: str, fmt: Format) -> Path | None:
+    """Return the file of a table, or None if nothing is stored."""
+    folder = base_folder()
+    if folder is None:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((CONTENT, name, BIAS, TOP, fmt.bits, fmt.nan, fmt.mantissa_bits)).encode())
+    digest.update(fmt.table().astype("<f8").tobytes())
+    return folder / f"arithmetic.elementary.{name}-{digest.hexdigest()}{TABLE_SUFFIX}"
+
+
+def _computed(name: str, fmt: Format) -> ExactTable:
+    """Compute a table, entry by entry."""
+    values = fmt.table().tolist()
+    signalling = _signalling(fmt)
+    rows: list[tuple[int, int, int]] = []
+    for code, x in enumerate(values):
+        mirrored = code & fmt.sign_bit and (name in ODD or name in EVEN) and not math.isnan(x)
+        if mirrored and code != fmt.sign_bit:
+            significand, field, state = rows[code ^ fmt.sign_bit]
+            is_nan = state >> KIND_SHIFT & 3 == NAN
+            rows.append((significand, field, state ^ NEGATIVE if name in ODD and not is_nan else state))
+        elif math.isnan(x):
+            raised = Flags.INVALID if signalling is not None and signalling(code) else Flags.NONE
+            rows.append(_special(math.nan, raised))
+        else:
+            rows.append(_row(name, x))
+    significands, fields, states = zip(*rows, strict=True)
+    return ExactTable(np.array(significands, np.uint64), np.array(fields, np.uint16), np.array(states, np.uint8))
+
+
+def _signalling(fmt: Format) -> Any:
+    """Return the function that tells signalling NaNs of a format from quiet ones, or None if all are quiet."""
+    if fmt.nan != "ieee":
+        return None
+    quiet_bit = 1 << (fmt.mantissa_bits - 1)
+    return lambda code: not code & quiet_bit
+
+
+def _row(name: str, x: float) -> tuple[int, int, int]:
+    """Return the significand, field and state of a result."""
+    from fpsim.arithmetic.elementary.entries import entry
+
+    special = _limit(name, x)
+    if special is not None:
+        return special
+    result = entry(name, x)
+    return result.significand, result.exponent + BIAS, int(result.negative)
+
+
+def _limit(name: str, x: float) -> tuple[int, int, int] | None:
+    """Return the row of a special operand: of an infinity, a zero, a pole, or one outside the domain; else None."""
+    if math.isinf(x):
+        limit = AT_INFINITY[name][x < 0]
+        return _special(limit, Flags.INVALID if math.isnan(limit) else Flags.NONE)
+    if x < DOMAIN_FROM.get(name, -math.inf):
+        return _special(math.nan, Flags.INVALID)
+    if name == "log1p" and x == -1:
+        return _special(-math.inf, Flags.DIVIDE_BY_ZERO)
+    if name in ("log", "log2") and x == 1:
+        return _special(0.0)
+    if x != 0:
+        return None
+    if name in KEEPS_ZERO:
+        return _special(x)
+    if name in POLE_AT_ZERO:
+        pole = -math.inf if name in ("log", "log2") else math.copysign(math.inf, x)
+        return _special(pole, Flags.DIVIDE_BY_ZERO)
+    return None
+
+
+def _special(value: float, raised: Flags = Flags.NONE) -> tuple[int, int, int]:
+    """Return the row of zero, an infinity, NaN, or another float that is exact."""
+    state = int(math.copysign(1.0, value) < 0) | int(raised) << RAISED_SHIFT
+    if math.isnan(value):
+        return 0, FIELD_OF_ZERO, NAN << KIND_SHIFT | int(raised) << RAISED_SHIFT
+    if math.isinf(value):
+        return 1 << TOP, FIELD_OF_INFINITY, state | INFINITE << KIND_SHIFT
+    if value == 0:
+        return 0, FIELD_OF_ZERO, state | FINITE << KIND_SHIFT
+    mantissa, exponent = math.frexp(abs(value))
+    return int(Fraction(mantissa) * (2 << TOP)), exponent - 1 + BIAS, state

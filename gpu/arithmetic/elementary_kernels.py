@@ -1,0 +1,67 @@
+"""GPU kernels of elementary functions: over tables of exact results, and over float32 by the scalar core."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from fpsim.arithmetic.elementary.tables import KIND_SHIFT, RAISED_SHIFT
+from fpsim.core.elementary.flags import flags_function
+from fpsim.core.elementary.float32 import FUNCTIONS
+from fpsim.core.elementary.steps import bits_of, float_of
+from fpsim.core.encode import encode_fields
+from fpsim.core.number import Number
+from fpsim.core.pack import pack
+from fpsim.core.philox import random_word
+from fpsim.formats.rounding import Rounding
+from fpsim.gpu.device.launch import gpu_kernel
+
+u32, u64 = np.uint32, np.uint64
+
+STOCHASTIC = int(Rounding.STOCHASTIC)
+KIND, RAISED, KIND_MASK, ONE = u64(KIND_SHIFT), u64(RAISED_SHIFT), u64(3), u64(1)
+
+
+@cache
+def tabulated_kernel(mode: int) -> Any:
+    """Return the kernel of a function that a table of exact results serves.
+
+    Its arguments: a, codes, flags, significands, fields, states, layout of the result, rules, k0, k1.
+    """
+
+    def look_up(
+        a: Any, codes: Any, flags: Any, significands: Any, fields: Any, states: Any, out: Any, rules: Any, k0: Any,
+        k1: Any,
+    ) -> None:  # fmt: skip
+        f = encode_fields(out)
+        for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
+            word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
+            index = a[i]
+            state = u64(states[index])
+            kind = u64(u64(state >> KIND) & KIND_MASK)
+            exact = Number(u64(state & ONE), u64(fields[index]), u64(significands[index]), kind)
+            code, raised = pack(exact, u64(state >> RAISED), word, f, mode, rules)
+            codes[i] = code
+            if flags.size > 0:
+                flags[i] = raised
+
+    return gpu_kernel(look_up)
+
+
+@cache
+def float32_kernel(name: str) -> Any:
+    """Return the kernel `(bits of x, bits of the results, flags, 1 if tininess is detected before rounding)`."""
+    function, flags_of = FUNCTIONS[name], flags_function(name)
+
+    def evaluate(x: Any, results: Any, flags: Any, before: Any) -> None:
+        for i in range(cuda.grid(1), results.size, cuda.gridsize(1)):
+            bits = u32(x[i])
+            result = bits_of(function(float_of(bits)))
+            results[i] = result
+            if flags.size > 0:
+                flags[i] = flags_of(bits, result, before)
+
+    return gpu_kernel(evaluate)
