@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ from fpsim.cpu.instructions import INSTRUCTIONS, ROUNDINGS
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.instructions.dot_add import dot_add
-from fpsim.matrix_units.catalogue import unit, units
+from fpsim.matrix_units.catalogue import float_units, unit
+from fpsim.matrix_units.integer_unit import INTEGER_ELEMENTS, IntegerUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 Compute = Callable[..., Array]  # words of the operands -> words of the result
 
@@ -49,16 +52,31 @@ def emulation_of(name: str) -> Emulation:
 def _of_unit(name: str) -> Emulation:
     """Return the emulation of a matrix unit; its rivals are the other units with the same operands and result."""
     of = unit(name)
+    if isinstance(of, IntegerUnit):
+        return _of_integers(of)
     rivals = [
-        each for each in units() if (each.a, each.b, each.d) == (of.a, of.b, of.d) and each != of and not each.scale
+        each
+        for each in float_units()
+        if (each.a, each.b, each.d) == (of.a, of.b, of.d) and each != of and not each.scale
     ]
-    computes = tuple((each.name, partial(_dot, each.name)) for each in rivals)
-    fmt = {"f32": "fp32", "f16": "fp16"}.get(of.d.name, "integer")
-    return Emulation(f"fp.dot_add(a, b, c, {name!r})", fmt, partial(_dot, name), computes)
+    computes = tuple((each.name, partial(_dot, each)) for each in rivals)
+    fmt = {"f32": "fp32", "f16": "fp16"}[of.d.name]
+    return Emulation(f"fp.dot_add(a, b, c, {name!r})", fmt, partial(_dot, of), computes)
 
 
-def _dot(name: str, a: Array, b: Array, c: Array) -> Array:
-    of = unit(name)
+def _of_integers(of: IntegerUnit) -> Emulation:
+    """Return the emulation of an integer unit; its rivals treat overflow otherwise, or bytes as of the other sign."""
+    other = {"s8": INTEGER_ELEMENTS["u8"], "u8": INTEGER_ELEMENTS["s8"]}
+    rivals = {
+        "wrapping" if of.saturates else "saturating": replace(of, saturates=not of.saturates),
+        f"a of {other[of.a.name].name}": replace(of, a=other[of.a.name]),
+        f"b of {other[of.b.name].name}": replace(of, b=other[of.b.name]),
+    }
+    computes = tuple((words, partial(_dot, rival)) for words, rival in rivals.items())
+    return Emulation(f"fp.dot_add(a, b, c, {of.name!r})", "integer", partial(_dot, of), computes)
+
+
+def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
     result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
     return result.view(f"u{result.dtype.itemsize}")
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
-from fpsim.cpu.instructions import INSTRUCTIONS, Instruction, TileInstruction
+from fpsim.cpu.instructions import INSTRUCTIONS, AnyInstruction, Instruction, TileInstruction
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, FP16, FP32, FP64
 from fpsim.matrix_units.catalogue import unit
+from fpsim.matrix_units.integer_unit import IntegerUnit
 
 Operands = tuple[Array, ...]
 
@@ -36,7 +37,7 @@ def operand_formats(name: str) -> OperandFormats:
     row = INSTRUCTIONS[name]
     if row.unit:
         of = unit(row.unit)
-        terms = row.terms if isinstance(row, TileInstruction) else row.operands[0].words
+        terms = terms_of(row)
         return OperandFormats((of.a.fmt, of.b.fmt, of.d.fmt), ((terms,), (terms,), ()), of.d.fmt)
     assert isinstance(row, Instruction)
     stored = {"uint16": FP16, "uint32": FP32, "uint64": FP64}
@@ -44,6 +45,11 @@ def operand_formats(name: str) -> OperandFormats:
     shapes = tuple((register.words,) if register.words > 1 else () for register in row.operands)
     edges = {"VCVTNEPS2BF16": BF16, "VFMADDPS": FP32}
     return OperandFormats(formats, shapes, edges.get(name, FP16))
+
+
+def terms_of(row: AnyInstruction) -> int:
+    """Return the number of terms that one instruction adds to an accumulator."""
+    return row.terms if isinstance(row, TileInstruction) else row.operands[0].words
 
 
 def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
@@ -56,6 +62,9 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
       >>> {kind: x.shape for kind, (x,) in inputs_of("VCVTPH2PS", 1000).items()}
       {'all codes': (65536,)}
     """
+    row = INSTRUCTIONS[name]
+    if row.unit and isinstance(unit(row.unit), IntegerUnit):
+        return _of_integers(name, terms_of(row), count, seed)
     of = operand_formats(name)
     kinds = _kinds(name, of)
     each = max(-(-count // len(kinds)), 1)
@@ -64,6 +73,21 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
         rng = np.random.default_rng([seed, zlib.crc32(f"{name} {kind}".encode())])
         made[kind] = make(rng, of, each)
     return made
+
+
+def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Operands]:
+    """Return bytes and sums of 32 bits: any, and those at the ends of their ranges, whose sums leave the range."""
+    half = -(-count // 2)
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    anything = [rng.integers(0, 256, (half, terms)).astype(np.uint8) for _ in "ab"]
+    ends = np.array([0, 1, 127, 128, 129, 255], np.uint8)
+    extreme = [ends[rng.integers(0, len(ends), (half, terms))] for _ in "ab"]
+    near = np.array([0, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])[rng.integers(0, 4, half)]
+    sums = near + rng.integers(-40_000, 40_000, half)
+    return {
+        "any bytes": (*anything, rng.integers(0, 1 << 32, half).astype(np.uint32)),
+        "ends of ranges": (*extreme, (sums & 0xFFFFFFFF).astype(np.uint32)),
+    }
 
 
 Make = Callable[[np.random.Generator, OperandFormats, int], Operands]

@@ -117,6 +117,25 @@ def _fused() -> Instruction:
     return Instruction("VFMADDPS", "vfmadd213ps", ("fma",), 8, (single,) * 3, single, call, declared)
 
 
+def _integer_dots() -> list[Instruction]:
+    """Return VNNI, with AVX-512 and as of AVX-VNNI-INT8."""
+    rows = []
+    for name, prefix, count, features, pair, result in (
+        ("VPDPBUSD", "llvm.x86.avx512.", 16, "avx512vnni", "u8xs8", "s32"),
+        ("VPDPBSSD", "llvm.x86.avx2.", 8, "avxvnniint8", "s8", "s32"),
+        ("VPDPBSUD", "llvm.x86.avx2.", 8, "avxvnniint8", "s8xu8", "s32"),
+        ("VPDPBUUD", "llvm.x86.avx2.", 8, "avxvnniint8", "u8", "u32"),
+    ):
+        sums, terms = Register(f"<{count} x i32>", "uint32"), Register(f"<{count} x i32>", "uint8", 4)
+        for end, form in (("", ""), ("S", "_sat")):
+            order = [(sums.llvm, f"%x{i}") for i in (2, 0, 1)]
+            call, declared = _called(sums.llvm, f"{prefix}{name.lower()}{end.lower()}.{32 * count}", order)
+            unit = f"x86_vnni_{pair}_{result}{form}"
+            mnemonic, operands = f"{name.lower()}{end.lower()}\t", (terms, terms, sums)
+            rows.append(Instruction(name + end, mnemonic, (features,), count, operands, sums, call, declared, unit))
+    return rows
+
+
 def _dots() -> list[Instruction]:
     """Return the vector instructions that are matrix units."""
     order = [(FLOATS.llvm, "%x2"), (BF16_PAIRS.llvm, "%x0"), (BF16_PAIRS.llvm, "%x1")]
@@ -124,12 +143,17 @@ def _dots() -> list[Instruction]:
     return [
         Instruction("VDPBF16PS", "vdpbf16ps", ("avx512bf16",), 16, (BF16_PAIRS, BF16_PAIRS, FLOATS), FLOATS, call,
                     declared, "x86_avx512_bf16_f32"),
+        *_integer_dots(),
     ]  # fmt: skip
 
 
 TILES = (
     TileInstruction("TDPBF16PS", "llvm.x86.tdpbf16ps", ("amx-tile", "amx-bf16"), "uint16", 2, "x86_amx_bf16_f32"),
     TileInstruction("TDPFP16PS", "llvm.x86.tdpfp16ps", ("amx-tile", "amx-fp16"), "uint16", 2, "x86_amx_f16_f32"),
+    *(
+        TileInstruction(name, f"llvm.x86.{name.lower()}", ("amx-tile", "amx-int8"), "uint8", 4, f"x86_amx_{pair}_s32")
+        for name, pair in (("TDPBSSD", "s8"), ("TDPBSUD", "s8xu8"), ("TDPBUSD", "u8xs8"), ("TDPBUUD", "u8"))
+    ),
 )
 ROWS: tuple[AnyInstruction, ...] = (*_dots(), *TILES, *_conversions(), _fused(), *_half_arithmetic())
 INSTRUCTIONS = {row.name: row for row in ROWS}
@@ -152,7 +176,7 @@ def named(name: str) -> AnyInstruction:
         if row.name.lower() == key:
             return row
     meant = [row for row in INSTRUCTIONS if key and row.lower().startswith(key)]
-    raise unknown("instruction", name, list(INSTRUCTIONS), meant=meant[:1])
+    raise unknown("instruction", name, list(INSTRUCTIONS), listing="fp.cpu.available()", meant=meant[:1])
 
 
 def of_unit(unit: str) -> AnyInstruction:

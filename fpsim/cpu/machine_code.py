@@ -92,7 +92,9 @@ def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
         said = " ".join(str(reason).split())
         raise CpuError(f"LLVM {_version()} does not compile {instruction.name}: {said}") from None
     if f"\t{instruction.mnemonic}" not in text:
-        raise CpuError(f"LLVM {_version()} makes other instructions than {instruction.mnemonic} of {instruction.name}.")
+        raise CpuError(
+            f"LLVM {_version()} makes other instructions than {instruction.mnemonic.strip()} of {instruction.name}."
+        )
     return text
 
 

@@ -18,9 +18,9 @@ from fpsim.cpu.execution import SIDE
 from fpsim.cpu.inputs import inputs_of
 from fpsim.cpu.instructions import INSTRUCTIONS, ROWS, TILES, AnyInstruction, TileInstruction
 from fpsim.cpu.machine_code import assembly_of, compiled
-from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.testing import assert_bits_equal
 from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
+from tests.oracles import integers
 from tests.oracles.matrix_units import Rows, dot_add_rows
 
 Array = npt.NDArray[Any]
@@ -127,7 +127,7 @@ def test_availability_is_said_in_sentences_and_as_a_table(processor_with: Any) -
     frame = here.to_frame()
     assert list(frame.columns) == ["instruction", "unit", "available", "reason"]
     assert frame.available.sum() == 5
-    assert set(frame.unit) >= {"", "x86_amx_bf16_f32", "x86_avx512_bf16_f32"}
+    assert set(frame.unit) >= {"", "x86_amx_s8_s32", "x86_avx512_bf16_f32"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="where and how tiles are permitted is Linux's")
@@ -155,7 +155,7 @@ def test_wrong_names_and_operands_are_refused(processor_with: Any) -> None:
     processor_with()
     for call, words in (
         (lambda: loose.cpu.run("VCVTPS2PH", X), "must be one of .* Did you mean 'VCVTPS2PH nearest_even'"),
-        (lambda: loose.cpu.run(3, X), "instruction must be one of VDPBF16PS, .*; got 3"),
+        (lambda: loose.cpu.run(3, X), "instruction must be one of the .*; got 3"),
         (lambda: fp.cpu.run("VADDPH", X), "VADDPH takes 2 operands; got 1."),
         (lambda: fp.cpu.run("VCVTPS2PH up", X.view(np.float32)), "operand 0 of VCVTPS2PH up must be .* uint32"),
         (lambda: fp.cpu.run("VDPBF16PS", PAIR, PAIR[:2], X), "operand 1 of VDPBF16PS must be .* uint16 of shape"),
@@ -203,6 +203,19 @@ def test_steps_of_this_processor_chain_as_those_of_the_emulator(k: int) -> None:
     )
 
 
+@needs("VPDPBUSDS")
+@pytest.mark.parametrize("unit", ["x86_vnni_u8xs8_s32", "x86_vnni_u8xs8_s32_sat"])
+def test_steps_of_integers_chain_too(unit: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(200, 256, (37, 11)).astype(np.uint8), rng.integers(-128, 128, (37, 11)).astype(np.int8)
+    c = rng.choice(np.array([-(2**31), 2**31 - 1, 0], np.int32), 37)
+    got = fp.cpu.dot_add(a, b, c, unit)
+    assert got.dtype == np.int32
+    assert_bits_equal(got, fp.dot_add(a, b, c, unit))
+    with pytest.raises(ValueError, match="takes a of u8"):
+        fp.cpu.dot_add(b, b, c, unit)
+
+
 @needs("VFMADDPS")
 @pytest.mark.skipif(not IS_SUPPORTED, reason="setting the processor's state is known for x86 with glibc")
 def test_a_processor_that_rounds_or_flushes_otherwise_is_set_right_while_an_instruction_runs() -> None:
@@ -218,26 +231,37 @@ def test_a_processor_that_rounds_or_flushes_otherwise_is_set_right_while_an_inst
 
 def tiles_of_the_oracle(row: TileInstruction, a: Array, b: Array, c: Array, groups: int) -> Array:
     """Return c + a b of tiles by the oracle; a, b: as the instruction takes them."""
-    unit: MatrixUnit = fp.unit(row.unit)
+    unit: Any = fp.unit(row.unit)
     result = np.empty_like(c)
     for t in range(len(c)):
         left = a[t, :, :groups].reshape(SIDE, -1)
         right = b[t, :groups].transpose(1, 0, 2).reshape(SIDE, -1)
-        rows = Rows(np.repeat(left, SIDE, axis=0), np.tile(right, (SIDE, 1)), c[t].reshape(-1))
-        result[t] = dot_add_rows(rows, unit).reshape(SIDE, SIDE)
+        rows, columns, sums = np.repeat(left, SIDE, axis=0), np.tile(right, (SIDE, 1)), c[t].reshape(-1)
+        if unit.d.name == "s32":
+            of = rows.view(unit.a.dtype), columns.view(unit.b.dtype), sums.view(np.int32)
+            total = integers.dot_add_rows(*of, unit.terms, unit.d.dtype, unit.saturates).view(np.uint32)
+        else:
+            total = dot_add_rows(Rows(rows, columns, sums), unit)
+        result[t] = total.reshape(SIDE, SIDE)
     return result
 
 
-@pytest.mark.parametrize(("name", "n", "k"), [("TDPBF16PS", 3, 6), ("TDPBF16PS", 19, 40), ("TDPFP16PS", 16, 3)])
+@pytest.mark.parametrize(
+    ("name", "n", "k"), [("TDPBF16PS", 3, 6), ("TDPBF16PS", 19, 40), ("TDPFP16PS", 16, 3), ("TDPBSUD", 5, 70)]
+)
 def test_rows_are_packed_into_tiles_and_taken_from_their_diagonals(
     name: str, n: int, k: int, processor_with: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processor_with()
     monkeypatch.setattr(execution, "multiply_tiles", tiles_of_the_oracle)
-    unit = fp.unit(INSTRUCTIONS[name].unit)
+    unit: Any = fp.unit(INSTRUCTIONS[name].unit)
     rng = np.random.default_rng(n)
-    a, b = (fp.encode(rng.standard_normal((n, k)), unit.a.fmt) for _ in range(2))
-    c = rng.standard_normal(n).astype(np.float32)
+    if unit.d.name == "s32":
+        a, b = (rng.integers(x.lowest, x.highest + 1, (n, k)).astype(x.dtype) for x in (unit.a, unit.b))
+        c = rng.integers(-(2**31), 2**31, n).astype(np.int32)
+    else:
+        a, b = (fp.encode(rng.standard_normal((n, k)), unit.a.fmt) for _ in range(2))
+        c = rng.standard_normal(n).astype(np.float32)
     assert_bits_equal(fp.cpu.dot_add(a, b, c, unit), fp.dot_add(a, b, c, unit))
 
 
