@@ -37,7 +37,7 @@ ADDCMUL = 0.8  # of torch's rate, which rounds twice
 
 
 def rows(size: int, torch: Any, jax: Any) -> Iterator[RaceRow]:
-    """Every row, for standard normal operands (their magnitudes for the square root)."""
+    """Yield every race of this file, on standard normal operands (on their magnitudes for the square root)."""
     random = np.random.default_rng(0)
     for contest in CONTESTS:
         operands = [fp.encode(random.standard_normal(size, dtype=np.float32), contest.fmt) for _ in range(3)]

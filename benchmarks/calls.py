@@ -18,7 +18,7 @@ UNIT = "hopper_e4m3_f32"
 
 
 def rows() -> Iterator[RaceRow]:
-    """Every race of this file: calls a second, of which the microseconds of a call are shown."""
+    """Yield every race of this file; rates are in calls a second, and reports show microseconds a call."""
     for name, (work, wanted) in calls().items():
         yield RaceRow(
             f"call: {name}", {"fpsim": again(work, TIMES)}, {}, 1e6 / wanted if wanted else None, TIMES, "call"

@@ -79,7 +79,7 @@ def mode_rows(x: Any, gfloat: Any) -> Iterator[RaceRow]:
 
 
 def words(size: int) -> Work:
-    """Return work that makes `size` random words in the L1 cache: the limit of stochastic rounding."""
+    """Return work that draws `size` random 32-bit numbers in the L1 cache: the limit of stochastic rounding."""
     part = np.empty(WORDS, np.uint32)
     fill = random_kernel()
 
@@ -121,7 +121,7 @@ def decode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
 
 
 def other_rows(x: Any, torch: Any) -> Iterator[RaceRow]:
-    """Quantize, and sources other than float32."""
+    """Yield the races of quantize, and of encode from other sources than float32."""
     out, values = np.empty(x.size, np.uint8), np.empty(x.size, np.float32)
     contestants: dict[str, Work] = {"fpsim": partial(fp.quantize, x, fp.E4M3, out=values)}
     if torch:
@@ -136,7 +136,7 @@ def other_rows(x: Any, torch: Any) -> Iterator[RaceRow]:
 
 
 def thread_rows(x: Any, threads: int) -> Iterator[RaceRow]:
-    """All cores beside one; a copy shows how much faster the memory itself gets."""
+    """Yield races of all cores against one; a copy shows how much faster the memory itself gets."""
     yield copy_on_all_cores(x, threads)
     out, values = np.empty(x.size, np.uint8), np.empty(x.size, np.float32)
     works: dict[str, Callable[[], object]] = {

@@ -17,7 +17,7 @@ SECONDS = {"sensitivity": 8, "plan": 4, "diagnose": 30, "diff": 8}  # in which e
 
 
 def rows() -> Iterator[RaceRow]:
-    """Every race of this file; none without torch and what plans need."""
+    """Yield every race of this file; none if torch, cattrs or SciPy is not installed."""
     if load("torch") is None or load("cattrs") is None or load("scipy") is None:
         return
     model, batch, loss = _perceptron()

@@ -74,7 +74,7 @@ class ProductOperands(NamedTuple):
 
 
 def rows() -> Iterator[RaceRow]:
-    """Every race of this file on one core."""
+    """Yield every race of this file on one core."""
     gemms = {shape: _gemm(shape) for shape in (SHAPE, SLOW_SHAPE)}
     gemm = gemms[SHAPE]
     for name, (rate, share) in UNITS.items():
@@ -103,7 +103,7 @@ def rows() -> Iterator[RaceRow]:
 
 
 def stack_rows() -> Iterator[RaceRow]:
-    """Stacks of short products beside one product with as many multiply-adds, and those of a head of attention."""
+    """Yield races of stacks of short products with one product of as many multiply-adds, and of attention's heads."""
     for name in (*TWO_UNITS, "hopper_bf16_f32"):
         contestants = {"fpsim": _stack(name, (64, 64, 64), 64), ONE: _by_unit(name, (256, 256, 256))}
         yield RaceRow(f"{name}, 64 x 64^3", contestants, {ONE: 0.6}, None, 256**3, "MAC")
@@ -112,7 +112,7 @@ def stack_rows() -> Iterator[RaceRow]:
 
 
 def split_rows() -> Iterator[RaceRow]:
-    """Float32 and float64 products from narrow ones; the rate counts the multiply-adds of the wide product."""
+    """Yield races of float32 and float64 products made from narrow ones; rates count the wide multiply-adds."""
     a, b = np.random.default_rng(0).standard_normal((2, 256, 256))
     left, right = a.astype(np.float32), b.astype(np.float32)
     for name in fp.splits.ROWS:
@@ -142,7 +142,7 @@ def _share(name: str, share: float | None = None) -> dict[str, float]:
 
 
 def peer_rows() -> Iterator[RaceRow]:
-    """Races with the emulators that give the same bits, each in a shape that suits it."""
+    """Yield races with the other emulators of the same bits, each in a shape that suits it."""
     name = "hopper_e4m3_f32"
     # so small a product is over before the caches are warm, so each does it several times
     contestants = {
@@ -156,7 +156,7 @@ def peer_rows() -> Iterator[RaceRow]:
 
 
 def thread_rows(threads: int) -> Iterator[RaceRow]:
-    """One product on every core, and the same on one."""
+    """Yield races of a product on all cores against the same product on one."""
     for name in TWO_UNITS:
         work = _by_unit(name, (512, 1024, 1024))
         wanted = {"one thread": 1.9} if threads == 2 else {}  # on an idle machine
@@ -205,7 +205,7 @@ def _by_unit(name: str, shape: tuple[int, int, int], promote: int | None = None)
 
 
 def _scaled(shape: tuple[int, int, int]) -> Work:
-    """FP8 with a scale per 1 x 128 and per 128 x 128, promoted every 128 terms."""
+    """Return the work of an FP8 product with scales per 1 x 128 and per 128 x 128, promoted every 128 terms."""
     x, y = _values(shape)
     a = fp.encode_scaled(x, fp.E4M3, fp.scalings.DEEPGEMM_1X128)
     b = fp.encode_scaled(y, fp.E4M3, fp.scalings.DEEPGEMM_128X128)

@@ -1,4 +1,4 @@
-"""Races: contestants do the same work in turns, so that other work on the machine disturbs all alike."""
+"""Races: contestants do equal work in turns, so that other work on the machine disturbs all alike."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ E4M3_MAX = 448.0
 
 
 def rows() -> Iterator[RaceRow]:
-    """Every race of this file."""
+    """Yield every race of this file."""
     keep_memory()
     x = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
     torch, jax = load("torch"), load("jax")

@@ -47,7 +47,7 @@ WITHOUT_TENSOR_CORES: dict[str, tuple[tuple[int, int, int], fp.schedules.Schedul
 
 
 def rows() -> Iterator[RaceRow]:
-    """Every race of this file on one core."""
+    """Yield every race of this file on one core."""
     for name, schedules in OF_UNIT.items():
         flat = _work(name, SHAPE, None)
         for title, schedule in schedules.items():

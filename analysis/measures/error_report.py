@@ -215,7 +215,7 @@ class ErrorReport:
 
     @property
     def bits_per_value(self) -> float:
-        """Bits of a value with its share of the scales; NaN without values."""
+        """Bits of a value with its share of the scales; NaN if there are no values."""
         return self.fmt.bits + self.scale_bits / self.count if self.count else math.nan
 
     @property

@@ -33,8 +33,8 @@ class RangeParts:
     Attributes:
       name: "channel" or "block".
       places: the index of each part along the axis, or its indices in the grid of blocks.
-      amax: largest finite magnitude; 0 without any.
-      smallest: smallest finite magnitude other than 0; Inf without any.
+      amax: largest finite magnitude; 0 if there is none.
+      smallest: smallest finite magnitude other than 0; Inf if there is none.
       zeros: share of zeros.
     """
 
@@ -70,8 +70,8 @@ class RangeReport:
     Attributes:
       bins: pairs (32 * exponent + part, count), ascending: the non-empty ones of the 32 equal parts of each binade.
       zeros, infinities, nans: their numbers; -0 is a zero.
-      amax: largest finite magnitude; 0 without any.
-      smallest: smallest non-zero magnitude; Inf without any.
+      amax: largest finite magnitude; 0 if there is none.
+      smallest: smallest non-zero magnitude; Inf if there is none.
       parts: the ranges of channels or blocks, where `axis` or `block` asked for them.
     """
 
@@ -124,7 +124,7 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
-        """Return the lowest bin up to which `share` of the non-zero finite elements are counted; None without any."""
+        """Return the lowest bin with `share` of the non-zero finite elements in it or below; None if there are none."""
         total = sum(number for _, number in self.bins)
         seen = 0
         for place, number in self.bins:

@@ -190,7 +190,7 @@ def rescale_kernel() -> Any:
 
 @inner_loop
 def smallest_source_of(exact: Any, x: Any) -> Any:
-    """Return the smallest |exact| of elements whose x is not 0 (0 if x / scale underflows); Inf without any."""
+    """Return the smallest |exact| of elements whose x is not 0 (0 if x / scale underflows); Inf if there is none."""
     smallest = INFINITE
     for i in range(x.size):
         smallest = min(smallest, in_order(abs(f64(exact[i]))) if f64(x[i]) != 0.0 else INFINITE)

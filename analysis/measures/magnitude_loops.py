@@ -43,7 +43,7 @@ def extremes_loop(width: int) -> Any:
 
 @inner_loop
 def largest_finite_of(values: Any) -> Any:
-    """Return the largest finite magnitude of an array; 0 without any."""
+    """Return the largest finite magnitude of an array; 0 if there is none."""
     largest = i64(0)
     for i in range(values.size):
         order = in_order(abs(f64(values[i])))
@@ -53,7 +53,7 @@ def largest_finite_of(values: Any) -> Any:
 
 @cache
 def amax_kernel(width: int) -> Any:
-    """Return the loop `(x)` that returns the largest finite magnitude of an array; 0 without any."""
+    """Return the loop `(x)` that returns the largest finite magnitude of an array; 0 if there is none."""
     extremes_of = extremes_loop(width)
 
     def amax(x: Any) -> Any:

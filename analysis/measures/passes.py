@@ -156,7 +156,10 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
-    """Return the plans as rows; NaN in place of None keeps a candidate from taking blocks. None if all are None."""
+    """Return the candidates' plans as rows of an array; None if all are None.
+
+    A row of NaN stands for None: it keeps a candidate from taking blocks.
+    """
     if not any(plans):
         return None
     return np.array([[np.nan] * PLAN if plan is None else plan for plan in plans])

@@ -206,6 +206,6 @@ def _checked_scale(scale: Any, wide: bool) -> float:
 
 
 def finite_amax(x: Array) -> float:
-    """Return the largest finite magnitude of an array; 0 without any."""
+    """Return the largest finite magnitude of an array; 0 if there is none."""
     with wrapping():
         return max((float(amax_kernel(part.dtype.itemsize * 8)(part)) for part in float_pieces(x)), default=0.0)

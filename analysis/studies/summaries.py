@@ -250,7 +250,7 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence with median gain and SQNR of the first format in each rounding; "" without rows."""
+    """Return a sentence with median gain and SQNR of the first format in each rounding; "" if there are no rows."""
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]

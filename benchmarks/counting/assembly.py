@@ -63,7 +63,7 @@ class AssemblyLoop(NamedTuple):
 
 
 def _lanes(line: str) -> int:
-    """Return the 32-bit lanes of the widest vector register that an instruction names, 0 without any."""
+    """Return the 32-bit lanes of the widest vector register that an instruction names, 0 if there is none."""
     return max((LANES[letter] for letter in re.findall(r"%([xyz])mm\d", line)), default=0)
 
 

@@ -37,7 +37,7 @@ def bound(count: dict[str, Any], limits: dict[str, float]) -> Bound:
 
 @cache
 def counts(processor: str) -> dict[str, Any]:
-    """Return the counts of this processor by work, empty without any."""
+    """Return the counts of this processor by work; empty if it was not counted."""
     works: dict[str, Any] = (
         json.loads(COUNTS.read_text()).get(processor, {}).get("works", {}) if COUNTS.exists() else {}
     )

@@ -128,7 +128,7 @@ class EncodedArray:
         return EncodedArray(self._codes.T, self._fmt)
 
     def reshape(self, *shape: Any) -> EncodedArray:
-        """Return the same elements in another shape, as `numpy.ndarray.reshape`."""
+        """Return the elements in another shape, as `numpy.ndarray.reshape` does."""
         return EncodedArray(self._codes.reshape(*shape), self._fmt)
 
     def ravel(self) -> EncodedArray:
@@ -136,7 +136,7 @@ class EncodedArray:
         return EncodedArray(self._codes.ravel(), self._fmt)
 
     def copy(self) -> EncodedArray:
-        """Return the same array in separate memory."""
+        """Return a copy of the array."""
         return EncodedArray(self._codes.copy(), self._fmt)
 
     __copy__ = copy

@@ -31,7 +31,7 @@ class Operation(NamedTuple):
     integer: np.dtype[Any] | None = None  # what from_int reads and to_int gives
 
     def with_seed(self, seed: int | None) -> Operation:
-        """Return the same operation with another seed."""
+        """Return this operation with another seed."""
         return self._replace(result=self.result.with_seed(seed))
 
     @property

@@ -119,7 +119,7 @@ def _by_core(operation: Operation) -> Run:
 
 
 def _random_words(first: int, size: int, seed: int) -> Array:
-    """Return the random words of elements first .. first + size."""
+    """Return the random 32-bit numbers of elements first .. first + size."""
     skip = first % 4  # a counter gives four words
     words = np.empty(-(-(skip + size) // 4) * 4, np.uint32)
     random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))

@@ -112,7 +112,7 @@ def _of_to_bf16() -> Emulation:
 
 
 def _from_double(x: Array, through: bool = False) -> Array:
-    """Return FP16 codes of float64 patterns, rounded `through` float32 first or not."""
+    """Return FP16 codes of float64 bit patterns, which are rounded to float32 first if `through`."""
     values = x.view(np.float64)
     with np.errstate(all="ignore"):
         return encode(values.astype(np.float32) if through else values, FP16)

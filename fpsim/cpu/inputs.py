@@ -186,7 +186,7 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return zeros, infinities, NaNs, the ends of each range, and a half of ordinary numbers."""
+    """Return zeros, infinities, NaNs and the ends of each range, and in half of the places ordinary numbers."""
     operands = []
     for fmt, shape in _shaped(of, count):
         infinity = ((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits

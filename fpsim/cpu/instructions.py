@@ -46,7 +46,7 @@ class TileInstruction(NamedTuple):
 
     @property
     def mnemonic(self) -> str:
-        """Its name in assembly text."""
+        """Name of the instruction in assembly text."""
         return self.name.lower()
 
     @property
@@ -180,7 +180,7 @@ def named(name: str) -> AnyInstruction:
 
 
 def of_unit(unit: str) -> AnyInstruction:
-    """Return the instruction that a matrix unit is.
+    """Return the processor's instruction that a matrix unit describes.
 
     Raises:
       ValueError: the unit is no instruction that is run here.

@@ -71,7 +71,7 @@ def validate(
 
 
 def chosen(instructions: Sequence[str] | None) -> list[AnyInstruction]:
-    """Return the instructions to run: the named ones, which have to be there, or all that are there."""
+    """Return the instructions to run: the named ones, which this processor must have, or all that it has."""
     if instructions is None:
         return [INSTRUCTIONS[name] for name in available().present]
     rows = [named(name) for name in ([instructions] if isinstance(instructions, str) else instructions)]

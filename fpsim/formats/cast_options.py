@@ -70,7 +70,7 @@ class CastOptions(NamedTuple):
         return self._asdict()
 
     def with_seed(self, seed: int | None) -> CastOptions:
-        """Return the same options with another seed."""
+        """Return these options with another seed."""
         fmt, rounding, overflow, subnormals, _, random_bits = self
         return CastOptions(fmt, rounding, overflow, subnormals, seed, random_bits)
 

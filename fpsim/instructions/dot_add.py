@@ -81,7 +81,10 @@ def dot_add(
 
 
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
-    """Return results as 64-bit words, one for each row; a, b: codes as from `widened`, p, q: codes of block scales."""
+    """Return the result of a unit's instruction for each row, codes in uint64, by the unit's definition in integers.
+
+    a, b: codes as `widened` returns them; c: codes; p, q: codes of the block scales of a and b.
+    """
     plan = plans().unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]
     blocks = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (p, q)]

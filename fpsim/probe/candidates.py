@@ -73,7 +73,7 @@ class AdderCandidate(NamedTuple):
 
     @property
     def promotion(self) -> int | None:
-        """Return the number of terms after which partial sums are added to a total; None without promotion."""
+        """Return the number of terms after which partial sums are added to a total; None if they are not promoted."""
         if isinstance(self.how, Chunked):
             return self.how.chunk
         if isinstance(self.how, Accumulator) or self.schedule is None or not isinstance(self.schedule.sums, Chain):
@@ -329,7 +329,7 @@ def _step(total: Branch | None, step: StackOperation) -> Branch | None:
 
 
 def _chained(terms: list[Branch]) -> Branch | None:
-    """Return the sum that adds terms one after the other; None without terms."""
+    """Return the sum that adds terms one after the other; None if there are no terms."""
     total: Branch | None = None
     for term in terms:
         total = _added([total, term])

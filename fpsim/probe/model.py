@@ -56,7 +56,7 @@ class Model:
       rounding: the rounding of a sum, as for `fp.encode`.
       accumulator: the format of sums; None where additions have different formats.
       factor: the factor of the sum, such as 1/64 of a mean; 1 for a plain sum, None where nothing fits.
-      promotion: number of terms after which partial sums are added to a total; None without promotion.
+      promotion: number of terms after which partial sums are added to a total; None if they are not promoted.
       flushes_subnormals: whether subnormal sums become zero.
       flushes: the numbers that become zero where they are subnormal: "inputs" (or "inputs of a", "inputs of b"),
         "products" before they are added, "sums", and "results", in their own format.

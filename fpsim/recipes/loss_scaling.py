@@ -54,7 +54,7 @@ class LossScalingPolicy:
       skips: whether a step that overflowed is skipped, as it must be.
       clamps: whether an Inf gradient becomes the format's largest value, in steps that are not skipped.
       unscales: whether gradients are divided by the scale afterwards, as they must be.
-      faulty: the known faults of the policy; "" without any.
+      faulty: the known faults of the policy; "" if there is none.
       source: its source.
 
     Raises:

@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Stop the clock in the block; several threads may, and one may within itself."""
+    """Stop the clock inside a `with` block; blocks of several threads may overlap, and blocks may be nested."""
     global _compiling, _since, _spent
     with _lock:
         if not _compiling:

@@ -157,7 +157,7 @@ def _say() -> None:
 
 @contextmanager
 def garbage_waits() -> Iterator[None]:
-    """Defer garbage collection: compiling makes so many objects that it would take a tenth of the time."""
+    """Defer garbage collection in a `with` block: compiling makes so many objects that it would take a tenth longer."""
     searching = gc.isenabled()
     gc.disable()
     try:
@@ -184,7 +184,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Hold Ctrl-C back until the end.
+    """Hold Ctrl-C back until the end of a `with` block.
 
     llvmlite has one lock for all of LLVM. A signal that arrives during one of its calls becomes an exception before the
     lock is given back, and whatever another thread compiles then would wait for ever.

@@ -19,7 +19,7 @@ _replaced: dict[Any, int] = {}  # by loop: the multiply-adds that were done with
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Let the calls inside do small work by general loops."""
+    """Let calls inside a `with` block do small work by general loops."""
     token = _allowed.set(True)
     try:
         yield
@@ -28,7 +28,7 @@ def general_loops() -> Iterator[None]:
 
 
 def allows_general_loops() -> bool:
-    """Return whether the calls here may do small work by general loops."""
+    """Return whether calls may now do small work by general loops: inside a block of `general_loops`."""
     return _allowed.get()
 
 

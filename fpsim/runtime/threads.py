@@ -36,7 +36,7 @@ _this_thread = threading.local()
 
 
 class Task(NamedTuple):
-    """Work for a thread, and where it says that it is done: None, or the error that ended it."""
+    """Work for a thread, and the queue for its answer when it is done: None, or the error that ended it."""
 
     work: Callable[[], object]
     answers: SimpleQueue[BaseException | None]
@@ -67,7 +67,7 @@ class Workers:
         return bool(self._threads) and not self._ended
 
     def submit(self, work: Callable[[], object]) -> SimpleQueue[BaseException | None]:
-        """Let a thread do some work; returns where its answer comes."""
+        """Give some work to a thread, and return the queue in which its answer will be: None, or its error."""
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
         self._tasks.put(Task(work, answers))
         return answers

@@ -76,12 +76,12 @@ class ScaleCounts:
 
     @property
     def saturation_rate(self) -> float:
-        """Share of the elements that saturated; NaN without elements."""
+        """Share of the elements that saturated; NaN if there are no elements."""
         return self.saturated / self.elements if self.elements else float("nan")
 
     @property
     def underflow_rate(self) -> float:
-        """Share of the elements that became zero without being zero; NaN without elements."""
+        """Share of the elements that became zero without being zero; NaN if there are no elements."""
         return self.underflowed / self.elements if self.elements else float("nan")
 
     def to_dict(self) -> dict[str, int]:

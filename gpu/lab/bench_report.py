@@ -23,7 +23,7 @@ class Speed:
       rate: elements per second, or multiplications per second of a product.
       ratio: bandwidth or rate relative to the row `beside`, 0 if that is unknown.
       beside: name of the row that this one is compared with.
-      wanted: target of the ratio, or of the rate of a product; 0 without one.
+      wanted: target of the ratio, or of the rate of a product; 0 if there is none.
       reduced: whether the size was reduced for lack of time, so that there is no verdict.
       error: why nothing was measured, or "".
       note: further remarks.

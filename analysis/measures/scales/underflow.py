@@ -68,7 +68,7 @@ class UnderflowReport:
       rows: an UnderflowRow for each k.
       count: number of all elements, of which every share is a fraction.
       zeros, infinities, nans: numbers of elements that no scale changes.
-      amax: largest finite magnitude; 0 without any.
+      amax: largest finite magnitude; 0 if there is none.
       squares: sum x**2 over the finite elements.
     """
 

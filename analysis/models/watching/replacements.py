@@ -20,7 +20,7 @@ class Replacements:
         module.__dict__[attribute] = function
 
     def restore(self) -> None:
-        """Give all modules their functions back, the last one first."""
+        """Restore the original functions of all modules, the last replaced first."""
         for module, attribute, before in reversed(self._before):
             if before is None:
                 del module.__dict__[attribute]

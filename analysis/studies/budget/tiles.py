@@ -24,7 +24,7 @@ class WorstValue(NamedTuple):
     Attributes:
       place: row and column in the recorded tensor, with its leading axes as one.
       value, rounded: the value before and after rounding.
-      scale: the decode scale; 1 without one.
+      scale: the decode scale; 1 if there is none.
       energy: the square of the error that its rounding alone makes of the product.
     """
 

@@ -25,7 +25,7 @@ class ModelDivergence(Divergence):
 
     Attributes:
       growth: the difference of every product that both runs computed in the same shape, in order.
-      kl: the mean of KL(first || second) of the model's output as logits, in nats; None without logits.
+      kl: the mean of KL(first || second) of the model's output as logits, in nats; None if it is not logits.
       coverage: the share of the model that was compared.
 
     The other attributes are those of a Divergence: layer, product, operand, element, bits, values, count, size, cause,

@@ -153,7 +153,10 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return items with integer prices, from prices in bits, and the value of a price of 1; `worth`: that of a bit."""
+    """Return items with integer prices, from prices in bits, and the worth of a price of 1.
+
+    worth: what one bit is worth in the budget's unit.
+    """
     if not prices:  # products that read no weight
         return (), worth
     parts = math.lcm(*(price.denominator for price in prices.values()))

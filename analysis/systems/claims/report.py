@@ -28,7 +28,7 @@ class ClaimResult:
     Attributes:
       claim: the row of the catalogue.
       figures: figures of the experiment, by name; empty without an experiment, or if it failed.
-      seconds: duration of the experiment; 0 without one.
+      seconds: duration of the experiment; 0 if there is none.
       error: the reason why the experiment failed, or "".
     """
 

@@ -26,7 +26,7 @@ class CollectiveRow:
       max_relative: the largest |error| / |exact sum| of an element; NaN where every sum is 0.
       bias: sum of errors away from zero / sum of |exact sum|: negative where sums are too small.
       exact_share: share of elements that equal the correctly rounded exact sum.
-      order_changed: share of elements whose bits change in some permutation of the ranks; NaN without permutations.
+      order_changed: share of elements whose bits change in some permutation of the ranks; NaN if none was tried.
       order_lowest, order_highest: the smallest and largest relative_error over the permutations.
       worst_rank: the rank whose shard of the buffer has the largest relative error; shards are those of ZeRO: n / ranks
         elements in ascending order. All ranks hold the same bits.

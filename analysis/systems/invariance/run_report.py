@@ -69,7 +69,7 @@ class RunComparison(SavedReport):
       names: names of the runs.
       missing_first, missing_second: tensors, as "step layer tensor", that only this run does not have.
       logits: name of the tensor that was read as logits; "" for none.
-      kl: mean KL(first || second) of the logits, in nats; NaN without logits.
+      kl: mean KL(first || second) of the logits, in nats; NaN if there are no logits.
       tokens: number of rows of logits that were compared.
       changes: a TokenChange for each row with another token, at most 1,000 of them.
       changed: number of all rows with another token.

@@ -226,7 +226,7 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
 
 
 def _amax(x: Array) -> float:
-    """Return the largest finite magnitude; 0 without any."""
+    """Return the largest finite magnitude; 0 if there is none."""
     finite = np.abs(x[np.isfinite(x)])
     return float(finite.max(initial=0.0))
 

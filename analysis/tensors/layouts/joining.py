@@ -329,7 +329,7 @@ def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLa
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:
-    """Return the quantisation settings in a folder's config.json; {} without any."""
+    """Return the quantisation settings in a folder's config.json; {} if there are none."""
     for name in CONFIGURATIONS:
         try:
             path = folder / name

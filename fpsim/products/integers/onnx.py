@@ -132,7 +132,7 @@ def _bytes(x: Any, name: str) -> Array:
 
 
 def _one_of(x: Any) -> Any:
-    """Return a zero point of the result, whose dtype must be known."""
+    """Return the result's zero point as an object with a dtype: an array for a plain number."""
     return x if hasattr(x, "dtype") else np.asarray(x)
 
 

@@ -190,7 +190,7 @@ def _is_split(schedule: Schedule) -> bool:
 
 
 def _in_one(schedule: Schedule) -> Schedule:
-    """Return the same schedule with one slice."""
+    """Return a schedule with K in one slice, and all else unchanged."""
     sums: Chain | Lanes = schedule.sums
     if isinstance(sums, Lanes) and sums.blocks > 1:
         sums = replace(sums, blocks=1)

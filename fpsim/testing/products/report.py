@@ -109,7 +109,7 @@ class KernelReport:
       same: other names for the promised additions, for these shapes.
       rivals: other variants that give the same results.
       broken: rules that the function broke, one sentence each.
-      share: the largest share of an error bound that a result used, NaN without bounds.
+      share: the largest share of an error bound that a result used, NaN if there are no bounds.
       derivation: derivation of the error bounds.
       notes: remarks that are no faults.
       covered: the inputs that were compared: `.shapes`, `.kinds`, `.dtypes`, `.smallest`, `.largest`, `.specials`,

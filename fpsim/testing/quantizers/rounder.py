@@ -164,7 +164,7 @@ class SplitInputs(NamedTuple):
     steps: dict[Any, Any] | None = None  # results of steps of models, by parameters; None keeps nothing
 
     def with_steps(self) -> SplitInputs:
-        """Return the same inputs with an empty cache of results of first steps, which models with equal steps share."""
+        """Return these inputs with an empty cache of first steps' results, which models with equal steps share."""
         return self._replace(steps={})
 
     def once(self, parameters: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:

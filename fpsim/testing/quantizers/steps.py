@@ -33,7 +33,7 @@ class Through:
       name: "FP16", or "11 significand bits" for a grid with unbounded exponents.
       grid: its magnitudes.
       rule: rule by which values are rounded to it.
-      max_code: code of its largest value, None without one.
+      max_code: code of its largest value, None if it has none.
       saturates: whether larger values become the largest one, not Inf.
       flushes: whether its subnormals become zeros.
     """

@@ -27,7 +27,7 @@ class GivenScale(NamedTuple):
       scale, zero_point: per tensor, along an axis of a matrix, or one for each tile of a matrix.
       rounding: a rule of `rounder.RULES`.
       cast: overflow and subnormals of a float format.
-      block: rows and columns of a tile; None without tiles.
+      block: rows and columns of a tile; None if all elements share the scale.
       quotient: "float32", "reciprocal" (x * (1 / scale)), "product" (x * scale), "float64", or a format that quotients
         are rounded to.
       lowest, highest: the smallest and the largest integer.
@@ -53,7 +53,7 @@ class GivenScale(NamedTuple):
 
     @property
     def matrix(self) -> tuple[int, int] | None:
-        """Shape of the matrix whose tiles have the scales; None without tiles."""
+        """Shape of the matrix whose tiles have the scales; None if there are no tiles."""
         if self.block is None:
             return None
         return self.scale.shape[0] * self.block[0], self.scale.shape[1] * self.block[1]

@@ -53,7 +53,7 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 
 
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
-    """Return scale and zero point from values, of which the smallest is the scale; None without values."""
+    """Return scale and zero point from values, of which the smallest is the scale; None if there are no values."""
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
     values = np.abs(box.call(np.concatenate([everywhere, -everywhere])))

@@ -48,7 +48,7 @@ class ScaledResults(NamedTuple):
 
     @property
     def all(self) -> Results:
-        """Every matrix with its results."""
+        """All matrices, each with its results."""
         return list(self.by_name.values())
 
     @property
