@@ -93,7 +93,7 @@ class ErrorReport:
     metric that cannot be measured is NaN, and `unmeasured` names it.
 
     Attributes:
-      fmt, rounding, overflow, subnormals: how the data was rounded.
+      fmt, rounding, overflow, subnormals: the format, and the options of the cast that rounded the data.
       scale: the decode scale; 1 without one, NaN where there are several or merged parts had different ones.
       sums: the counts and sums that the metrics are computed from.
       scaling, scales: the recipe of scales per tile, and a report on these scales; None if there are none.

@@ -126,7 +126,7 @@ def _value(report: ErrorReport, name: str) -> float:
 
 
 def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
-    """Return whether a report breaks a threshold."""
+    """Return whether a report breaks a threshold; raise a ValueError if its metric cannot be measured in the format."""
     figure, is_lowest, _ = LIMITS[name]
     if figure in report.unmeasured:
         raise ValueError(f"{name} cannot be measured in {report.format}; got {limit!r}. Leave it out.")

@@ -34,7 +34,7 @@ class Contents(NamedTuple):
       settings: the recording's settings as JSON values: the model, the formats and others.
       steps, notes, rows, kept, monitors: as `Recording` has them.
       kept_settings: (step, layer) -> the other settings of a kept product, such as strides.
-      coverage: how much of the model was seen.
+      coverage: the share of the model that was seen.
     """
 
     settings: dict[str, Any]

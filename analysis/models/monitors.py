@@ -40,7 +40,7 @@ class Scale(NamedTuple):
 
     Attributes:
       step, name: when, and whose: "loss", or a layer and its operand.
-      scale: its value.
+      scale: the scale's value.
       fallback: whether the step of the optimizer was skipped, so that the scale could fall.
     """
 

@@ -30,9 +30,9 @@ class RecordedRow:
       tensor: "input", "weight", "output", "output_gradient" or "weight_gradient"; for attention "query", "key" and
         "value" in place of the first two.
       role: "activation", "matrix", "embedding" or "gradient".
-      shape: of the first call.
+      shape: the tensor's shape in the first call.
       dtype: what the product read or wrote, as torch calls it.
-      calls: how many tensors were added: micro-batches, uses of a shared layer, ranks.
+      calls: the number of tensors that were added: micro-batches, uses of a shared layer, ranks.
       range: the RangeReport of all elements.
       errors: an ErrorReport of each format, of the sample.
     """

@@ -14,7 +14,7 @@ class StepFigures(NamedTuple):
     """The measurements of one step of a training.
 
     Attributes:
-      step: its number.
+      step: the number of the step.
       gradient_norm, update_ratio, lost_updates: as for `Monitors`; None where no optimizer took a step.
       scales: name -> value of scales that last over steps: "loss", and delayed ones of layers.
       fallback: whether the optimizer's step was skipped, so that the loss scale could fall.

@@ -71,7 +71,7 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that need a look, the hardest first, each with the reasons."""
+    """Return the tensors that need a look, each with the reasons: operands, the hardest first, then other tensors."""
     order = hardest(report)
     names = {row.tensor for row in order}
     others = [row for row in report.recommendations if row.tensor not in names]

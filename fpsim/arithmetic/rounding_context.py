@@ -38,7 +38,7 @@ class rounding:
 
     Args:
       mode: any word that `rounding=` of `fpsim.encode` takes.
-      seed: of the stochastic mode, which needs one: 0 to 2**64 - 1.
+      seed: the seed of the stochastic mode, which needs one: 0 to 2**64 - 1.
       random_bits: how many random bits the stochastic mode compares with the dropped fraction, 1 to 32.
 
     Raises:

@@ -36,7 +36,7 @@ class Divergence:
     """The first difference of two runs.
 
     Attributes:
-      step: of training, counted from 0; None where there are no steps.
+      step: the step of training, counted from 0; None where there are no steps.
       layer, product: what differs: "blocks.0.mlp.down", and "fprop", "dgrad", "wgrad", or "update" for a weight.
       operand: the operand that differs, such as "input"; "" where the result does.
       element: (row, column) of the first element that differs; None for "order".

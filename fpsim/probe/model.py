@@ -271,7 +271,7 @@ class Model:
 
         Args:
           a, b: (M, n) and (n, N) arrays of the probed dtypes, or codes of their formats.
-          scale_a, scale_b: of block-scaled units, as for `fp.matmul`.
+          scale_a, scale_b: the scale codes of block-scaled units, as for `fp.matmul`.
 
         Returns:
           (M, N) array of the result's dtype.

@@ -85,7 +85,7 @@ def lane_product(
       lanes: which lane adds which terms, and how lanes are joined.
       run: consecutive terms of a lane, as in `fpsim.schedules.plan.SchedulePlan`; not read for a merge by "blocks".
       start, stop: first and last bound of one slice of K.
-      formats: of a and b.
+      formats: the formats of a and b.
 
     Returns:
       (M, N) float32 in C order; a NaN may have any pattern.

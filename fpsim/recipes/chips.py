@@ -16,7 +16,7 @@ class Moved(NamedTuple):
     """A recipe on another chip, with what changed.
 
     Attributes:
-      recipe: of the chip.
+      recipe: the recipe on the chip.
       units: the unit of each product that has one there, by "fprop", "dgrad" and "wgrad".
       left_out: the schedules of products that are for other chips, and so were left out.
     """
@@ -33,7 +33,7 @@ def on_chip(recipe: LinearRecipe, chip: str) -> LinearRecipe:
     another chip is left out: sums are one chain then, promoted where scales change along K.
 
     Args:
-      recipe: of a linear layer.
+      recipe: a recipe of linear layers.
       chip: as it is sold ("H100", "MI300X"), its architecture ("hopper"), its target ("sm_90") or its
         compute capability ("9.0"); a library after it is left out.
 

@@ -31,7 +31,7 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
     """Return a recipe whose products are computed by the given hardware, with the same operands.
 
     Args:
-      recipe: of a linear layer.
+      recipe: a recipe of linear layers.
       hardware: a chip by name ("H100", "MI300X", "hopper"): its units by the operands' formats, in the recipe's own
         schedules where they are for it; a chip and a library ("H100 cuBLAS"): the library's schedule as well; a unit,
         schedule or accumulator, or its name ("hopper_e4m3_f32", "cublas('sm_90', split_k=4)", "Sequential(BF16)");

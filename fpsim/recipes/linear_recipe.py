@@ -162,13 +162,13 @@ class LinearRecipe:
 
     Args:
       input_fmt, weight_fmt, grad_fmt: element formats of x, w and dy, or None.
-      input_scaling, weight_scaling, grad_scaling: of the products that read them as they lie, by name too.
+      input_scaling, weight_scaling, grad_scaling: scalings for the products that read x, w, dy as they lie; names too.
       input_scaling_backward, weight_scaling_backward, grad_scaling_backward: of the products that read the other axis;
         "same" for the same numbers again.
       fprop, dgrad, wgrad: the arithmetic of each product, a `Product`; one without a unit is torch's, in float32.
-      rounding: of x and w, forwards and backwards.
-      grad_rounding: of dy.
-      overflow: of the casts, as for `fp.encode`; None for that of each scaling, and "nonfinite" without one.
+      rounding: the rounding mode of x and w, forwards and backwards.
+      grad_rounding: the rounding mode of dy.
+      overflow: overflow mode of the casts, as for `fp.encode`; None for each scaling's own, "nonfinite" if unscaled.
       requantize_input: True quantises for dw what the forward product read (DeepSeek-V3), False the original x.
       stash_fmt, stash_scaling: the format in which x is kept for dw, and its scales; None keeps it as it came.
       hadamard: terms of the random Hadamard transform of both operands of dw along the tokens, which must be a multiple

@@ -27,9 +27,9 @@ class OptimizerRecipe:
       lr: the learning rate at its highest.
       betas: decay of the two moments, each in 0 .. 1, 1 excluded.
       eps: added to the root of the second moment.
-      weight_decay: of tensors of two axes or more, lr times this share of a weight in every step; vectors never decay.
+      weight_decay: every step subtracts lr * weight_decay * w from the weights w of two axes or more, not from vectors.
       warmup: steps over which the learning rate grows linearly up to lr.
-      schedule: what follows: "constant", or "cosine", which falls to final_lr_share * lr at the end.
+      schedule: the learning rate after warmup: "constant", or "cosine", which falls to final_lr_share * lr at the end.
       final_lr_share: 0 .. 1.
       clip_norm: the largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_; None for none.
       clip_value: the largest magnitude of a gradient's element, applied before the norm; None for none.
@@ -43,7 +43,7 @@ class OptimizerRecipe:
         keeps what was lost in a compensation of the same format.
       lr_follows_error: the learning rate is divided by 1 + lr_follows_error * e, where e is the relative quantisation
         error of the weights that `AdamW.step` is told; 0 for off.
-      seed: of stochastic modes.
+      seed: the seed of stochastic modes.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above, or updates have a rounding where no

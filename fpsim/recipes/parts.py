@@ -34,9 +34,9 @@ class Override:
 
     Args:
       layers: a shell pattern of layers' names, such as "blocks.*.mlp.*".
-      products: of "fprop", "dgrad" and "wgrad".
+      products: the products that follow it: some of "fprop", "dgrad" and "wgrad".
       start, stop: the first share of the steps with it, and the first without: 0.85 and 1.0 are the last 15 %.
-      linear: what they follow instead, a `fpsim.torch.LinearRecipe` or the name of one in fp.torch.RECIPES.
+      linear: the recipe that they follow, a `fpsim.torch.LinearRecipe` or the name of one in fp.torch.RECIPES.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -87,7 +87,7 @@ class Controller:
       high, low: where it moves up and down; low < high. None: 0.05 and 0.01 of underflow and codes at the maximum,
         0.001 and 0.0001 of saturation, 2 and 1.2 of the gradient norm.
       patience: steps.
-      levels: what layers fall back to, from the nearest to the most exact; names of fp.torch.RECIPES, or recipes.
+      levels: the recipes that layers fall back to, from the nearest to the most exact; names of fp.torch.RECIPES too.
       layers: a shell pattern of the layers that it governs.
 
     Raises:
@@ -136,7 +136,7 @@ class Stored:
       modules: a shell pattern of modules' names: "*.act" (SwiGLU: its input is stored, its output computed again),
         "*.core" (attention), "*.norm*".
       fmt: an element format.
-      scaling: its scales, over the last two axes; None for none.
+      scaling: the scaling of the elements, over the last two axes; None for a cast without scales.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.
@@ -158,9 +158,9 @@ class Numerics:
     """Formats of the operations that are no matrix product; None for torch's own float32.
 
     Args:
-      softmax: of attention.
-      norm: of RMSNorm.
-      loss: of log-softmax and the cross entropy.
+      softmax: the format of attention's softmax.
+      norm: the format of RMSNorm.
+      loss: the format of log-softmax and the cross entropy.
       sums: the accumulator of their sums; None for float32.
 
     Raises:

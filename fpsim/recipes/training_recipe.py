@@ -27,10 +27,10 @@ class Recipe:
     """Everything that decides how a model is trained, as plain values.
 
     Args:
-      name: what it is called.
+      name: the recipe's name.
       linear: formats, scalings and arithmetic of linear layers: a `fp.torch.LinearRecipe`, or the name of one.
       keep: shell patterns of the linear layers that stay in float32.
-      overrides: what other layers, products and steps follow; of several that hold, the last one counts.
+      overrides: recipes for some layers, products and steps; of several that hold, the last one counts.
       controller: precision that follows a figure; None for none.
       stored: formats of activations that wait for the backward pass.
       numerics: formats of softmax, norm and loss.
@@ -42,8 +42,8 @@ class Recipe:
         float32 and in order; None for float32.
       gradients: the format in which a process keeps the gradient of a weight: each micro-batch's is rounded into it,
         and they are added in it, one after another, to nearest even (docs/systems.md). None for float32, master sums.
-      parametrisation: of the model: "standard", or "unit" (unit scaling).
-      source: where it comes from.
+      parametrisation: the model's parametrisation: "standard", or "unit" (unit scaling).
+      source: the library or paper that the recipe comes from.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.

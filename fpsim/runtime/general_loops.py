@@ -33,7 +33,9 @@ def allows_general_loops() -> bool:
 
 
 def replaces(loop: Any, work: int) -> bool:
-    """Return whether a general loop does some multiply-adds in the place of a loop that is not compiled yet.
+    """Return whether a general loop shall do some work in place of a loop that is not compiled yet, and count the work.
+
+    It does so only inside a block of `general_loops`, and up to MOST multiply-adds for each loop.
 
     Args:
       loop: a kernel.

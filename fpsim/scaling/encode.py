@@ -182,7 +182,7 @@ def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
 
 
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
-    """Return whether values can be computed without codes in memory."""
+    """Return whether values can be computed without codes in memory: no zero points, and `target` is contiguous."""
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)
 

@@ -12,7 +12,7 @@ class ScaleReport:
     """Counts of an array's tiles: all, special ones, and clamped scales; `merge` adds those of another part.
 
     Attributes:
-      tiles: in all.
+      tiles: the number of all tiles.
       zero_tiles: with an amax of 0.
       nan_tiles: with a NaN.
       infinite_tiles: with an infinite element.
@@ -47,7 +47,7 @@ class ScaleCounts:
     """Counts of elements and scales over some steps; `merge` adds those of other steps.
 
     Attributes:
-      elements: in all.
+      elements: the number of all elements.
       saturated: infinite ones, and those that were beyond the format's range after rounding with an unbounded exponent,
         whatever the overflow policy turned them into. NaN does not count.
       underflowed: those that are not zero and whose code is that of 0 or -0.

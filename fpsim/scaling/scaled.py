@@ -35,7 +35,7 @@ class Scaled(ScaledArrays[Array]):
     """Codes with a decode scale per tile: value = code * scale. `fpsim.encode_scaled` makes them.
 
     Attributes:
-      codes: of x's shape; unsigned codes of a float format, int8 or uint8 numbers of an integer format.
+      codes: array of x's shape: unsigned codes of a float format, int8 or uint8 numbers of an integer format.
       scales: float32, one per tile, of the codes' number of axes; the product of both levels where there are two.
       fmt: the element format.
       scaling: the recipe.

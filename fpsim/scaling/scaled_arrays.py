@@ -172,7 +172,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         """Decode to float32 and encode again with another scaling, as DeepSeek-V3 turns 1x128 tiles into 128x1.
 
         Args:
-          scaling: of the result.
+          scaling: the scaling of the result.
           fmt: element format of the result, by default this one's.
           cast: keywords of `encode_scaled`.
 

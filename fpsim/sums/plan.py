@@ -62,7 +62,7 @@ def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tu
 
 
 def products_fit(formats: tuple[Format | None, Format]) -> bool:
-    """Return whether float64 holds every product, and is a normal number there."""
+    """Return whether float64 holds every product as a zero or normal number; of one format (None, fmt), every term."""
     present = [fmt for fmt in formats if fmt is not None]
     if len(present) < len(formats):
         return decode_plan(formats[1], 64) is not None

@@ -35,7 +35,7 @@ def accumulator_product(
       a, b: (M, K) and (K, N) unsigned codes of `formats`, in range.
       c: (M, N) codes of the accumulator's result format, or None.
       accumulator: `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
-      formats: of a and b.
+      formats: the formats of a and b.
       out: (M, N) array of the result's dtype to fill; it may be c.
       first: the number of the first sum, by which stochastic sums draw their random words.
 

@@ -56,11 +56,11 @@ def export(
       out: a folder, made where it is missing; or a file that ends in .safetensors or .gguf, without configuration.
       keep: shell patterns of layers or tensors that stay as they are; embeddings, norms, biases and routers do anyway.
       group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ and AWQ; None for 128.
-      bits: of GPTQ's codes, 4 or 8.
+      bits: the width of GPTQ's codes, 4 or 8.
       symmetric: whether GPTQ's zero points are the middle code.
       batch: inputs of the model (a tensor, a tuple of arguments or a dict of keywords): its outputs before and after
         are compared, and layouts with scales of inputs get them.
-      config: what config.json has beside its quantisation; None for the model's own, or the checkpoint's.
+      config: the content of config.json apart from its quantisation; None for the model's own, or the checkpoint's.
 
     Returns:
       An ExportReport: `.sqnr_db`, `.worst`, `.weights`, `.output_error`, `.stored_bytes`, `.notes`; print it.

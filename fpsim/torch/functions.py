@@ -84,13 +84,14 @@ def fake_quantize(
       x: float tensor on the CPU, of any shape.
       fmt: element format by name, dtype or object, as `fp.encode_scaled` takes.
       scaling: how tiles get their scales; None for a cast without scales.
-      rounding, overflow, subnormals, random_bits: of the cast. overflow by default the scaling's own, or "nonfinite".
-      seed: of the stochastic mode: an integer in 0 .. 2**64 - 1, or an integer tensor of one element, whose bits are
-        used. The result is a function of (value, seed, flat index), so each training step needs another seed; a tensor
+      rounding, overflow, subnormals, random_bits: the keywords of the cast; the default of overflow is the scaling's
+        own, or "nonfinite".
+      seed: seed of the stochastic mode: an integer in 0 .. 2**64 - 1, or an integer tensor of one element, whose bits
+        are used. The result is a function of (value, seed, flat index), so each step needs another seed; a tensor
         that counts steps gives one, and compiled graphs take a new value without compiling again.
       scales: decode scales to use, one per tile or broadcast.
       backward_fmt: quantises the incoming gradient, before clipped elements become zero; None leaves it as it is.
-      backward_scaling, backward_rounding, backward_overflow, backward_seed: of that cast.
+      backward_scaling, backward_rounding, backward_overflow, backward_seed: the keywords of the gradient's cast.
 
     Returns:
       Tensor of x's shape and dtype (float32 for float8 input).

@@ -26,7 +26,7 @@ class QuantLinear(torch.nn.Linear):
     Args:
       in_features, out_features, bias, device, dtype: as for `torch.nn.Linear`.
       recipe: formats and scalings.
-      name: of the layer, which stochastic draws depend on; `quantize_linears` gives the qualified name.
+      name: the layer's name, which stochastic draws depend on; `quantize_linears` gives the qualified name.
       backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", emulated there;
         "hardware", the tensor cores of this machine. The layer and its input are on the CPU, where casts run, for
         all of them; the last two bring what they multiply to the GPU.

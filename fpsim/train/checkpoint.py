@@ -170,7 +170,7 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
 
     Args:
       folder: it need not exist.
-      step: which one instead.
+      step: the step to load instead.
     Returns:
       The checkpoint; None where there is no whole one.
     Raises:

@@ -55,8 +55,8 @@ class Levels:
         """Update the levels from the measured values of a step; return the changes, which hold from the next step on.
 
         Args:
-          step: its number.
-          figures: of each layer, as it was cast.
+          step: the number of the step.
+          figures: the measured value of each layer, as it was cast.
           below: what they would be one level below, which decides whether a layer moves down; None for `figures`.
         """
         changes = []

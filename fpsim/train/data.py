@@ -84,7 +84,7 @@ class Corpus:
 
         Args:
           seed, step, micro: integers in 0 .. 2**64 - 1. Processes and gradient accumulation count micro-batches.
-          batch, context: how many passages, and tokens in each.
+          batch, context: the number of passages, and of tokens in each.
         Returns:
           Two int64 arrays (batch, context): tokens, and for each the one that follows it.
         Raises:
@@ -98,7 +98,7 @@ class Corpus:
         """Return passages of the last tenth of the text, as far apart as possible; the same ones at each call.
 
         Args:
-          batches, batch, context: how many batches, passages in each, and tokens in each passage.
+          batches, batch, context: the number of batches, of passages in each, and of tokens in each passage.
         Returns:
           A list of pairs as `batch` gives, in the order of the text.
         Raises:
@@ -211,8 +211,8 @@ class Examples:
 
         Args:
           seed, step, micro: as for `Corpus.batch`.
-          batch: how many.
-          context: of texts; examples have none.
+          batch: the number of examples.
+          context: not used: only texts have one.
         Returns:
           Inputs, float32 (batch, 128), and classes, int64 (batch,).
         Raises:
@@ -349,9 +349,9 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
     integer has a probability of 1 / below, to one part in 2**32 / below.
 
     Args:
-      seed, step, micro: in 0 .. 2**64 - 1.
-      count: how many.
-      below: in 1 .. 2**31.
+      seed, step, micro: integers in 0 .. 2**64 - 1.
+      count: the number of integers.
+      below: the end of their range, in 1 .. 2**31.
 
     Example:
       >>> from fpsim.train.data import indices

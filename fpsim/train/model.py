@@ -32,7 +32,7 @@ class Config:
     Args:
       vocabulary: symbols.
       context: tokens that a prediction sees.
-      width, heads, layers, hidden: of the model, and of its SwiGLU.
+      width, heads, layers: the model's width, attention heads and blocks; hidden: the width of its SwiGLU.
       parametrisation: "standard", or "unit": every tensor has variance 1 at the start, weights included.
 
     Example:

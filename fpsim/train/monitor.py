@@ -111,7 +111,7 @@ class StepWatch:
     """A watcher of one step's products, which measures operands and collects values for the controller.
 
     Attributes:
-      rows: of every operand, where it measures.
+      rows: a row of measurements for each operand, if the watcher measures.
       figures: layer -> the watched figure of its output gradient, the largest of the step's micro-batches.
       below: layer -> what the figure would be one level below, for the layers that have one.
     """

@@ -104,7 +104,7 @@ def cross_entropy(
       fmt, sums, rounding: as for `softmax`.
       mean_over: "tokens" divides by their number; "elements" by tokens times classes, as the mean of a whole matrix
         does by mistake, whose gradients are that much smaller.
-      scale: of the loss that gradients are taken of.
+      scale: the factor of the loss whose gradient is returned.
 
     Returns:
       Loss: float32 loss and gradient (..., classes), values of the format.

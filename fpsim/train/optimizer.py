@@ -31,9 +31,9 @@ class StepReport:
     the masters, or the weights themselves where there are none.
 
     Attributes:
-      step: its number, from 0.
+      step: the number of the step, from 0.
       lr: the learning rate.
-      gradient_norm: of all gradients together, after clipping by value and before clipping by norm.
+      gradient_norm: the norm of all gradients together, after clipping by value and before clipping by norm.
       clipped_share: share of gradients' elements that clip_value limited.
       clip_factor: what clipping by norm multiplied all gradients by; 1.0 where it left them as they were.
       updates: elements whose update is not 0.
@@ -84,7 +84,7 @@ class AdamW:
     Args:
       weights: name -> contiguous float32 tensor on the CPU. Where the recipe has a format for them, they are rounded
         into it now, to nearest even.
-      recipe: how.
+      recipe: the settings and formats of the optimizer.
 
     Raises:
       TypeError, ValueError: weights is not such a mapping, or a tensor is not contiguous float32 on the CPU.

@@ -72,7 +72,7 @@ class Reduction:
     Args:
       fmt: the format that they are rounded to, by name, dtype or object; None leaves them in float32.
       accumulate: adds them; None is `fp.Sequential(fp.FP32)`. The sum is rounded to float32, if it is wider.
-      count: what the sum is divided by; None is how many are added.
+      count: the divisor of the sum; None for the number of gradients that are added.
     Raises:
       TypeError, ValueError: no format, no accumulator, a stochastic one, or a count below 1.
     """
@@ -183,8 +183,8 @@ class Ranks:
     """The group of processes that train together, seen from one of them.
 
     Attributes:
-      rank: which one this is, 0 .. world - 1. Rank 0 writes files.
-      world: how many there are.
+      rank: the number of this process, 0 .. world - 1. Rank 0 writes files.
+      world: the number of processes.
 
     Example:
       >>> from fpsim.train.parallel import Ranks

@@ -32,16 +32,16 @@ class Run:
     """The result of a training run, from `fpsim.train.run`.
 
     Attributes:
-      recipe, settings: what was trained.
+      recipe, settings: the recipe and the settings of the run.
       losses: nats per token of each step's batch, float.
-      validation_loss: of the last weights, by the recipe's own forward pass; NaN for a run that was stopped.
+      validation_loss: the loss of the last weights, by the recipe's own forward pass; NaN for a run that was stopped.
       rows: of each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
         update_ratio, seconds.
       measured: of each operand of each product, every few steps: step, layer, product, operand, underflow, saturation,
         at_maximum, sqnr_db; docs/training.md says what they are.
       changes: the controller's moves: step, layer, watched, figure, before, after.
       stopped: why it ended early, or "".
-      seconds: of all its steps.
+      seconds: the time of all steps, in seconds.
       checkpoint: the folder that it was saved to, or None.
     """
 
@@ -148,8 +148,8 @@ def run(
     Args:
       recipe: an `fpsim.train.Recipe`, the name of a row of `fpsim.train.recipes`, a TOML file, or a plan of
         `fpsim.analysis.plan`.
-      steps: of the optimizer.
-      seed: of the weights, batches and draws.
+      steps: the number of steps of the optimizer.
+      seed: the seed of the weights, batches and draws.
       model: "transformer": characters, 2 layers of width 128, 0.33 million weights in linear layers; or "perceptron":
         128-256-256-10 on handwritten digits (scikit-learn) or on a synthetic set where that is missing.
       text: a file of text for the transformer; None for Python's help topics.

@@ -35,10 +35,10 @@ class RunSide(NamedTuple):
     """One of the two runs.
 
     Attributes:
-      name: what the explanation calls it.
+      name: the name of the run in the explanation.
       trainer: between two steps.
-      place: what multiplies, in words, where that is not this processor.
-      remarks: what its chip left out.
+      place: the device that multiplies, in words; "" for this processor.
+      remarks: sentences on what its chip left out.
     """
 
     name: str

@@ -51,7 +51,7 @@ def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int
     Args:
       function: the scalar function `(a, b, c, table) -> result`.
       bits, target_bits: width of the operands and of the results.
-      operands: how many of a, b and c are read.
+      operands: the number of operands that are read: a, then b, then c.
       shared_words: 32-bit words of the table that are copied to shared memory first; 0 to read it from global memory.
     """
     length, depth = elements_at_once(bits, target_bits)

@@ -131,7 +131,7 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
 
     Args:
       source: the array whose library and device the result has.
-      shape, dtype: of the result; the dtype is one of NumPy or ml_dtypes.
+      shape, dtype: those of the result; the dtype is one of NumPy or ml_dtypes.
       out: an array to fill, or None.
 
     Raises:

@@ -41,7 +41,7 @@ class ScaleHistory:
         """Add the scales at the end of a recorded step.
 
         Args:
-          step: its number.
+          step: the number of the step.
           with_loss: False where `skipped` has added the loss scale.
         """
         if with_loss and self._scaler is not None:

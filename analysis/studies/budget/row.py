@@ -20,6 +20,8 @@ FIGURES = (
 class Squares(NamedTuple):
     """Sums of squares of a product and its errors, which add up over micro-batches and steps.
 
+    Each attribute is the sum of the squares of the elements that it names.
+
     Attributes:
       reference: of the exact product.
       a_exact, b_exact: of the error with one operand rounded with exact scales, and everything else exact.

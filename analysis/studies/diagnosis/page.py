@@ -249,7 +249,7 @@ def _range_row(row: Any) -> TableRow:
 
 
 def _drawn(diagnosis: Paged) -> list[str]:
-    """Return the recipes whose causes are drawn: those of fewer than 16 bits, the low recipe first."""
+    """Return the recipes whose causes are drawn: those of fewer than 16 bits, the low recipe first; if none, all."""
     budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
     recipes = diagnosis.sensitivity.recipes
     lows = [name for name, recipe in recipes.items() if not is_high(recipe) and name in budgeted]

@@ -83,7 +83,7 @@ def bits_per_value(
     """Tabulate the bits of a value in memory: its code, its share of the scales, and padding.
 
     Args:
-      shape: of the array, each axis at least 1.
+      shape: the shape of the array, each axis at least 1.
       formats: element formats, by name, dtype or object; None is every named format, with the scalings that it is
         usually stored with.
       scalings: a scaling for each format, or one for all; None in it is none. Needs formats.

@@ -118,7 +118,7 @@ class ExportReport:
         ])  # fmt: skip
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the signal-to-noise ratio of each weight, the lowest first, and return the matplotlib axes."""
+        """Draw the 36 lowest signal-to-noise ratios of weights, the lowest on top, and return the matplotlib axes."""
         from fpsim.display.figure import COLORS, axes_of, figure_style
 
         rows = sorted(self.weights, key=lambda one: one.sqnr_db)[: 3 * SHOWN]

@@ -323,7 +323,10 @@ def _target(fmt: Format, rule: AdditionRule) -> Target:
 
 
 def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
-    """Return whether all products of two float64 arrays are zeros or normal numbers of a format."""
+    """Return whether all products of two float64 arrays surely are zeros or normal numbers of a format.
+
+    Return False if an array holds zeros alone, or Inf or NaN.
+    """
     sizes = [np.abs(x[x != 0]) for x in (a, b)]
     if not all(x.size and np.isfinite(x).all() for x in sizes):
         return False

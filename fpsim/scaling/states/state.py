@@ -75,7 +75,7 @@ class _ScaleState:
 
         Args:
           x: floats, as for `fpsim.encode_scaled`.
-          rounding, overflow, subnormals, seed, random_bits: as there; a seed holds for one call.
+          rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode_scaled`; a seed holds for one call.
 
         Returns:
           A Scaled array; `scales` holds the decode scales that were used.

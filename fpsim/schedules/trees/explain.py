@@ -90,7 +90,7 @@ def explain(
     """Explain how a schedule adds up the products of an (m, k) by (k, n) matrix product.
 
     Args:
-      schedule: of `fp.schedules`.
+      schedule: a schedule of `fp.schedules`.
       m, n, k: the shape.
       accumulate: the unit, as for `fp.matmul`; None as for `fp.schedules.tree`.
       out_fmt: the format of the result; None for that of the sums.

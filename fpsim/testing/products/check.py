@@ -75,7 +75,7 @@ def check_kernel(
       envelope: check results against an error bound of the accumulation instead of comparing bits.
       certificate: False leaves out what the inputs exclude for a right kernel, which takes most of the time of a check.
       takes: "numpy", "torch", "cuda" (tensors on the GPU) or "jax"; None tries them in this order.
-      seed: of the inputs.
+      seed: the seed of the inputs.
       raises: False returns the report where the kernel is wrong.
 
     Returns:

@@ -71,7 +71,7 @@ def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
 
 
 def _sorted(terms: Array, *keys: Array) -> Array:
-    """Return terms sorted by keys, the last key first, and among equal keys ascending."""
+    """Return terms sorted by the last key, equal ones by the key before it and so on, and at last by index."""
     return terms[np.lexsort((terms, *keys))]
 
 

@@ -86,8 +86,8 @@ def check_quantizer(
         float32 cannot hold the format), and float64 too where fn takes it, except with the overflow of ml_dtypes or
         torch, which round float64 to float32 first; that is then a note. With a scale: float16, bfloat16, float32 or
         an integer dtype.
-      seed: of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; without it, use
-        `check_stochastic`.
+      seed: the seed of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; for
+        functions that take no seed, use `check_stochastic`.
       raises: False returns the report where a property is broken.
 
     Returns:
@@ -238,7 +238,7 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
     """Record what float64 inputs break where the function takes them, and return fields of the report about that.
 
     Args:
-      findings: of the check, which are added to.
+      findings: the findings of the check, to which these are added.
       box, options: the function, whose results for all float32 inputs are right, and what it should do.
       once: whether float64 has to be rounded once; else it may be rounded to float32 first.
     """

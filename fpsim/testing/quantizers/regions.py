@@ -88,7 +88,10 @@ def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> st
 
 
 def smallest(inputs: SplitInputs, differ: Flags) -> int:
-    """Return the index of the smallest input with a wrong result, positive ones first, NaN and Inf last."""
+    """Return the index of the input of smallest magnitude with a wrong result; of equal ones the positive one.
+
+    NaN and Inf come after all numbers.
+    """
     places = np.flatnonzero(differ)
     part = inputs.part(places)
     order: Any = np.lexsort((part.negative, part.magnitude, ~part.finite))

@@ -30,7 +30,7 @@ class Recompute:
     one after another: other sums, other bits, and a whole result at the end.
 
     Args:
-      share: of the blocks, 0 to 1, rounded up to whole blocks; the first ones.
+      share: the share of the blocks, 0 to 1, rounded up to whole blocks; they are the first ones.
       by: "layer", "m", "n" or "k".
       slices: number of slices, for "m", "n" and "k".
 
@@ -140,8 +140,8 @@ class SlicedHidden:
 
     Args:
       replay: the layer's forward product.
-      shape: of the result, (..., 2 * hidden).
-      recompute: how it is sliced.
+      shape: the shape of the result, (..., 2 * hidden).
+      recompute: the kind and number of slices.
       factor: what the result is multiplied by after the product.
     """
 
@@ -239,8 +239,8 @@ def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
 
     Args:
       config: shape of the transformer.
-      tokens: of a micro-batch, in sequences of the context (or one shorter sequence).
-      blocks: how many.
+      tokens: the number of tokens of a micro-batch, in sequences of the context (or one shorter sequence).
+      blocks: the number of blocks.
     """
     linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
     return int(blocks * tokens * (linear + 2 * config.width * min(tokens, config.context)))  # scores and mixing

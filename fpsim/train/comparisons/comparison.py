@@ -37,7 +37,7 @@ class Comparison:
     """Runs of several recipes with the same seeds; see `fpsim.train.compare`.
 
     Attributes:
-      runs: of each recipe, one for each seed.
+      runs: the runs of all recipes, one for each recipe and seed.
       baseline: the recipe that the others are compared with.
       probed: rows of `fpsim.train.gradient_probe` with these seeds; empty where it was left out.
       memory: recipe -> bytes that it keeps.
@@ -238,7 +238,7 @@ def compare(
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`, each with a name of its own.
-      seeds: how many: 0, 1, 2, ...; fewer than 3 tell no recipe from another.
+      seeds: the number of seeds, which are 0, 1, 2, ...; fewer than 3 tell no recipe from another.
       out: a folder; None keeps nothing.
       steps, model, text, backend, batch, context, micro_batches, measure, ranks: as for `fpsim.train.run`.
       baseline: the name of the recipe that the others are compared with; None takes BF16, else FP32, else the first.

@@ -59,16 +59,16 @@ def gradient_probe(
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.
-      steps: of float32 before; 0 for the weights that training begins with.
+      steps: the number of steps in float32 before; 0 for the weights that training begins with.
       scenario: "plain"; "loss_2^-12", "loss_2^12": the loss is multiplied by that; "outliers": one channel in 32 of
         what the norms return is 256 times as large, and its weights as small, so the function is the same;
         "token_weights": each token's loss is multiplied by 2**(6 N), N normal; "aligned_gates": both halves of SwiGLU
         are aligned.
-      seed: of the weights, batches and draws.
+      seed: the seed of the weights, batches and draws.
       seeds: the number of seeds, from `seed` on: with 2 or more the figures are means, and the error has the 95 %
         interval of its mean by Student's t.
       text: as for `fpsim.train.run`.
-      backend: what multiplies.
+      backend: the backend that multiplies, as for `fpsim.train.run`.
       progress: called with the share done and a text.
 
     Returns:

@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     Attributes:
       weights: masters, copies in another format, and Kahan's compensation.
       moments: both of AdamW.
-      activations: of one micro-batch: inputs of linear layers, of norms and of SwiGLU, queries, keys, values and
+      activations: bytes for one micro-batch: inputs of linear layers, of norms and of SwiGLU, queries, keys, values and
         softmax. Scales count.
     """
 

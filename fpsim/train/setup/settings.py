@@ -20,14 +20,14 @@ class Settings:
     """Everything that decides a run apart from its recipe.
 
     Args:
-      steps: of the optimizer.
-      seed: of the weights, of the batches, and of what is drawn; 0 .. 2**64 - 1.
+      steps: the number of steps of the optimizer.
+      seed: the seed of the weights, of the batches, and of random draws; 0 .. 2**64 - 1.
       model: "transformer" on text, or "perceptron" on vectors.
       text: a file of text for the transformer; None for Python's help topics.
       backend: what multiplies: "emulated" on the CPU, "float32" (torch in place of every unit), "gpu", "hardware".
-      batch, context: sequences of a micro-batch (vectors, for the perceptron), and tokens of a sequence.
-      micro_batches: micro-batches of a step, of each process; `Recipe.gradients` is the format in which they are added.
-      measure: steps from one measurement of every product to the next; 0 for none.
+      batch, context: sequences in a micro-batch (vectors, for the perceptron), and tokens in a sequence.
+      micro_batches: micro-batches in a step, for each process; `Recipe.gradients` is the format that adds them.
+      measure: number of steps from one measurement of every product to the next; 0 for no measurements.
       recompute: share of the blocks whose activations are computed again in the backward pass, or a `Recompute`.
       offload: share of the blocks whose activations wait for the backward pass in temporary files.
 

@@ -37,7 +37,7 @@ def zero_point_causes(
     Args:
       cases: finite matrices and the result for each.
       fmt, scaling: the recipe, whose scales were returned.
-      rounding: of the elements.
+      rounding: the rounding mode of the elements.
     """
     affine = [_case(x, parts, fmt, scaling) for x, parts in cases]
     comparable = [case for case in affine if case is not None]
