@@ -15,6 +15,7 @@ from fpsim.core.layouts import decode_plan, encode_plan, pack_plan, source_width
 from fpsim.core.pack import LOSES_INFINITY, LOSES_NAN
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.runtime.records import as_rows
 
 NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 
@@ -23,7 +24,7 @@ class FloatPlan(NamedTuple):
     """The arguments of a float kernel."""
 
     width: int  # of the float, 32 or 64 bits
-    layouts: tuple[npt.NDArray[Any], ...]  # of the operands and the result
+    layouts: npt.NDArray[Any]  # of the operands and the result, as rows
     limits: npt.NDArray[Any] | None  # for the flags; None where this kernel cannot make them
 
 
@@ -43,7 +44,7 @@ def float_plan(operation: Operation) -> FloatPlan | None:
         encoder = encode_plan(out, width, result.rounding, result.overflow, result.subnormals, result.random_bits)
         if encoder.kind == UNUSUAL:
             return None
-        layouts = (*(decoder.layout for decoder in decoders if decoder is not None), encoder.layout)
+        layouts = as_rows(*(decoder.layout for decoder in decoders if decoder is not None), encoder.layout)
         return FloatPlan(width, layouts, _limits(operation, width))
     return None
 

@@ -22,6 +22,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.runtime.elementwise import Run
 from fpsim.runtime.pipeline import PIECE, wrapping
 from fpsim.runtime.processor import keeps_ieee
+from fpsim.runtime.records import as_rows
 from fpsim.runtime.stream import STREAM_BYTES
 
 u64 = np.uint64
@@ -159,8 +160,8 @@ def _core_call(operation: Operation) -> Call:
     if name in ("negative", "absolute"):
         sign = exact.sign_kernel(name)
         return lambda x, random, y, flags: sign(*x, y, *layouts, out)
-    loop = _rounding_loop(name)
-    return lambda x, random, y, flags: loop(*x, random, y, flags, *layouts, out, mode, rules)
+    loop, rows = _rounding_loop(name), as_rows(*layouts, out)
+    return lambda x, random, y, flags: loop(*x, random, y, flags, rows, mode, rules)
 
 
 def _rounding_loop(name: str) -> Any:
@@ -255,20 +256,20 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
         if len(targets) == 1 and name == "sqrt":
-            float_arithmetic.sqrt_kernel(width)(*sources, *targets, *layouts, mode)
+            float_arithmetic.sqrt_kernel(width)(*sources, *targets, layouts, mode)
         elif len(targets) == 1 and name == "fma":
-            float_arithmetic.fma_kernel(width, to_nearest)(*sources, *targets, *layouts, mode)
+            float_arithmetic.fma_kernel(width, to_nearest)(*sources, *targets, layouts, mode)
         elif len(targets) == 1:
-            float_arithmetic.binary_kernel(name, width, to_nearest)(*sources, *targets, *layouts, mode, flip)
+            float_arithmetic.binary_kernel(name, width, to_nearest)(*sources, *targets, layouts, mode, flip)
         elif limits is None:
             return False
         elif name == "sqrt":
-            float_arithmetic.flagged_sqrt_kernel(width)(*sources, *targets, *layouts, limits, mode)
+            float_arithmetic.flagged_sqrt_kernel(width)(*sources, *targets, layouts, limits, mode)
         elif name == "fma":
-            float_arithmetic.flagged_fma_kernel(width, to_nearest)(*sources, *targets, *layouts, limits, mode)
+            float_arithmetic.flagged_fma_kernel(width, to_nearest)(*sources, *targets, layouts, limits, mode)
         else:
             loop = float_arithmetic.flagged_binary_kernel(name, width, to_nearest)
-            loop(*sources, *targets, *layouts, limits, mode, flip)
+            loop(*sources, *targets, layouts, limits, mode, flip)
         return True
 
     return run

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from fpsim.runtime.compile import scalar
 
+Words = npt.NDArray[Any]
 Record = TypeVar("Record", bound=tuple[Any, ...])
+
+
+def as_rows(*arrays: Words) -> Words:
+    """Return arrays of one dtype as rows of a matrix; shorter ones end in zeros.
+
+    A kernel reads several layouts from one argument in this way, which takes less time to pass.
+    """
+    rows = np.zeros((len(arrays), max(array.size for array in arrays)), arrays[0].dtype)
+    for row, array in zip(rows, arrays, strict=True):
+        row[: array.size] = array
+    return rows
 
 
 def fields_of(kind: type[Record], word: type | None = None) -> Callable[[Any], Record]:

@@ -29,14 +29,13 @@ KIND, RAISED, KIND_MASK, ONE = u64(KIND_SHIFT), u64(RAISED_SHIFT), u64(3), u64(1
 def tabulated_kernel(mode: int) -> Any:
     """Return the kernel of a function that a table of exact results serves.
 
-    Its arguments: a, codes, flags, significands, fields, states, layout of the result, rules, k0, k1.
+    Its arguments: a, codes, flags, significands, fields, states, layout of the result, rules, words of the seed.
     """
 
     def look_up(
-        a: Any, codes: Any, flags: Any, significands: Any, fields: Any, states: Any, out: Any, rules: Any, k0: Any,
-        k1: Any,
-    ) -> None:  # fmt: skip
-        f = encode_fields(out)
+        a: Any, codes: Any, flags: Any, significands: Any, fields: Any, states: Any, out: Any, rules: Any, seed: Any
+    ) -> None:
+        f, (k0, k1) = encode_fields(out), seed
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
             word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
             index = a[i]

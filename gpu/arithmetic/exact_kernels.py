@@ -27,17 +27,19 @@ STOCHASTIC = int(Rounding.STOCHASTIC)
 def rounding_kernel(name: str, mode: int) -> Any:
     """Return the kernel of an operation that rounds.
 
-    Its arguments: a, b, c, steps of a, b, c, codes, flags, layouts of a, b, c, of the result, rules, k0, k1.
+    Its arguments: `(a, b, c, steps of a, b, c, codes, flags, layouts of a, b, c and the result as rows, rules, seed)`;
+    seed: its low and high word.
     """
     is_unary, is_binary = name in UNARY, name in BINARY
     unary: Any = UNARY.get(name)
     binary: Any = BINARY.get(name)
 
     def compute(
-        a: Any, b: Any, c: Any, sa: Any, sb: Any, sc: Any, codes: Any, flags: Any, la: Any, lb: Any, lc: Any, out: Any,
-        rules: Any, k0: Any, k1: Any,
-    ) -> None:  # fmt: skip
-        fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
+        a: Any, b: Any, c: Any, steps: Any, codes: Any, flags: Any, layouts: Any, rules: Any, seed: Any
+    ) -> None:
+        (sa, sb, sc), (k0, k1) = steps, seed
+        fa, fb, fc = unpack_fields(layouts[0]), unpack_fields(layouts[1]), unpack_fields(layouts[2])
+        f = encode_fields(layouts[3])
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
             word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
             x = unpack(u64(a[i * sa]), fa)
@@ -117,11 +119,11 @@ def sign_kernel(name: str) -> Any:
 def from_integer_kernel(mode: int) -> Any:
     """Return the kernel of from_int.
 
-    Its arguments: integers as words, codes, flags, sign bit or 0, layout of the result, rules, k0, k1.
+    Its arguments: integers as words, codes, flags, sign bit or 0, layout of the result, rules, words of the seed.
     """
 
-    def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, k0: Any, k1: Any) -> None:
-        f = encode_fields(out)
+    def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, seed: Any) -> None:
+        f, (k0, k1) = encode_fields(out), seed
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
             word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
             integer = u64(n[i])
@@ -143,13 +145,13 @@ def to_integer_kernel(mode: int) -> Any:
     """Return the kernel of to_int.
 
     Its arguments: a, integers as words, flags, layout of a, lowest and highest magnitude, mask of the random bits, mask
-    of the bits of an integer, k0, k1.
+    of the bits of an integer, words of the seed.
     """
 
     def compute(
-        a: Any, n: Any, flags: Any, la: Any, lowest: Any, highest: Any, random_mask: Any, mask: Any, k0: Any, k1: Any
+        a: Any, n: Any, flags: Any, la: Any, lowest: Any, highest: Any, random_mask: Any, mask: Any, seed: Any
     ) -> None:
-        fa = unpack_fields(la)
+        fa, (k0, k1) = unpack_fields(la), seed
         for i in range(cuda.grid(1), n.size, cuda.gridsize(1)):
             word = u64(random_word(u64(i), k0, k1)) if mode == STOCHASTIC else u64(0)
             x = unpack(u64(a[i]), fa)

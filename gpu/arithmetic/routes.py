@@ -31,7 +31,7 @@ from fpsim.gpu.device.device import device_number
 from fpsim.gpu.device.failures import one_sentence
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.groups import as_groups
-from fpsim.gpu.device.launch import launch, launch_shared, scratch, uploaded
+from fpsim.gpu.device.launch import launch, launch_shared, scratch, uploaded, uploaded_rows
 
 u64 = np.uint64
 
@@ -64,39 +64,39 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     if name in ELEMENTARY and operation.formats == (FP32,):
         queue(float32_kernel(name), results, flags, np.uint32(operation.tininess == "before"))
         return
-    layouts = [uploaded(unpack_layout(operand, operation.input_subnormals)) for operand in inputs.formats]
+    layouts = [unpack_layout(operand, operation.input_subnormals) for operand in inputs.formats]
     if name in COMPARISONS:
-        queue(comparison_kernel(name), *inputs.steps, results, flags, *layouts)
+        queue(comparison_kernel(name), *inputs.steps, results, flags, *map(uploaded, layouts))
         return
     fmt, rounding, overflow, subnormals, seed, random_bits = operation.result
     plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, operation.tininess)
-    mode, key, out = int(rounding), seed or 0, uploaded(plan.layout)
+    mode, key = int(rounding), seed or 0
     keys = u64(key & 0xFFFFFFFF), u64(key >> 32)
     if name in ("next_up", "next_down"):
-        queue(neighbour_kernel(int(name == "next_down")), results, flags, *layouts, out)
+        queue(neighbour_kernel(int(name == "next_down")), results, flags, *map(uploaded, [*layouts, plan.layout]))
     elif name in ELEMENTARY:
         table = exact_table(name, operation.formats[0], operation.input_subnormals)
         entries = uploaded(table.significands), uploaded(table.fields), uploaded(table.states)
-        queue(tabulated_kernel(mode), results, flags, *entries, out, u64(plan.rules), *keys)
+        queue(tabulated_kernel(mode), results, flags, *entries, uploaded(plan.layout), u64(plan.rules), keys)
     elif name in SIGNS:
-        queue(sign_kernel(name), results, *layouts, out)
+        queue(sign_kernel(name), results, *map(uploaded, [*layouts, plan.layout]))
     elif name == "from_int":
         assert integer is not None
         sign = 1 << (8 * inputs.words[0].dtype.itemsize - 1) if integer.kind == "i" else 0
-        queue(from_integer_kernel(mode), results, flags, u64(sign), out, u64(plan.rules), *keys)
+        queue(from_integer_kernel(mode), results, flags, u64(sign), uploaded(plan.layout), u64(plan.rules), keys)
     elif name == "to_int":
         assert integer is not None
         limits, random_mask = np.iinfo(integer), ((1 << random_bits) - 1) << (32 - random_bits)
         queue(
-            to_integer_kernel(mode), results, flags, *layouts, u64(-int(limits.min)), u64(limits.max),
-            u64(random_mask), u64((1 << 8 * integer.itemsize) - 1), *keys,
+            to_integer_kernel(mode), results, flags, *map(uploaded, layouts), u64(-int(limits.min)), u64(limits.max),
+            u64(random_mask), u64((1 << 8 * integer.itemsize) - 1), keys,
         )  # fmt: skip
     else:
         words, steps = _three(inputs)
         layouts += layouts[:1] * (3 - len(layouts))
         launch(
-            rounding_kernel(name, mode), inputs.like, inputs.size, *words, *steps, results, flags, *layouts, out,
-            u64(plan.rules), *keys,
+            rounding_kernel(name, mode), inputs.like, inputs.size, *words, steps, results, flags,
+            uploaded_rows(*layouts, plan.layout), u64(plan.rules), keys,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from numba import cuda
 from fpsim.gpu.device.device import GpuError, device_number, is_simulated
 from fpsim.gpu.device.failures import one_sentence, size_in_words
 from fpsim.gpu.device.streams import stream_of
+from fpsim.runtime.records import as_rows
 
 THREADS = 256  # threads of a block
 MOST_BLOCKS = 1 << 14  # blocks of a launch; threads of larger arrays take several elements
@@ -145,10 +146,7 @@ def uploaded(layout: Words) -> Any:
 
 def uploaded_rows(*layouts: Words) -> Any:
     """Return layouts of one dtype on the GPU as rows of a matrix; shorter ones end in zeros."""
-    rows = np.zeros((len(layouts), max(layout.size for layout in layouts)), layouts[0].dtype)
-    for row, layout in zip(rows, layouts, strict=True):
-        row[: layout.size] = layout
-    return uploaded(rows)
+    return uploaded(as_rows(*layouts))
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:

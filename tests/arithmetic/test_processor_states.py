@@ -148,7 +148,7 @@ def test_what_is_prepared_in_a_state_serves_in_every_other(state: str) -> None:
         words = [{"rounding": rounding, "tininess": tininess} for rounding in casts.MODES for tininess in TININESS]
         found = [float_plan(operation(name, (fmt, fmt), fmt, **w)) for name in BINARY for fmt in fmts for w in words]
         layouts = [unpack_layout(fmt, "keep").tolist() for fmt in fmts]
-        arrays = [array for plan in found if plan is not None for array in (*plan.layouts, plan.limits)]
+        arrays = [array for plan in found if plan is not None for array in (plan.layouts, plan.limits)]
         return [thresholds, layouts, [None if array is None else array.tolist() for array in arrays]]
 
     want = prepared()

@@ -27,11 +27,14 @@ NO_WORD = u64(0)
 
 @cache
 def unary_kernel(name: str) -> Any:
-    """Return the loop `(a, random, codes, flags, layout of a, of the result, mode, rules)`; random may be empty."""
+    """Return the loop `(a, random, codes, flags, layouts, mode, rules)`; random may be empty.
+
+    layouts: a matrix with those of a and of the result as rows.
+    """
     operation = UNARY[name]
 
-    def unary(a: Any, random: Any, codes: Any, flags: Any, la: Any, out: Any, mode: int, rules: Any) -> None:
-        fa, f = unpack_fields(la), encode_fields(out)
+    def unary(a: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
+        fa, f = unpack_fields(layouts[0]), encode_fields(layouts[1])
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = operation(unpack(a[i], fa), word, f.random_mask, mode)
@@ -42,13 +45,11 @@ def unary_kernel(name: str) -> Any:
 
 @cache
 def binary_kernel(name: str) -> Any:
-    """Return the loop `(a, b, random, codes, flags, layouts of a, b, of the result, mode, rules)`."""
+    """Return the loop `(a, b, random, codes, flags, layouts, mode, rules)`; layouts: of a, b and the result."""
     operation = BINARY[name]
 
-    def binary(
-        a: Any, b: Any, random: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, mode: int, rules: Any
-    ) -> None:
-        fa, fb, f = unpack_fields(la), unpack_fields(lb), encode_fields(out)
+    def binary(a: Any, b: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
+        fa, fb, f = unpack_fields(layouts[0]), unpack_fields(layouts[1]), encode_fields(layouts[2])
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = operation(unpack(a[i], fa), unpack(b[i], fb), mode)
@@ -59,13 +60,11 @@ def binary_kernel(name: str) -> Any:
 
 @cache
 def fma_kernel() -> Any:
-    """Return the loop `(a, b, c, random, codes, flags, layouts of a, b, c, of the result, mode, rules)`."""
+    """Return the loop `(a, b, c, random, codes, flags, layouts, mode, rules)`; layouts: of a, b, c and the result."""
 
-    def fma(
-        a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any,
-        la: Any, lb: Any, lc: Any, out: Any, mode: int, rules: Any,
-    ) -> None:  # fmt: skip
-        fa, fb, fc, f = unpack_fields(la), unpack_fields(lb), unpack_fields(lc), encode_fields(out)
+    def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
+        fa, fb, fc = unpack_fields(layouts[0]), unpack_fields(layouts[1]), unpack_fields(layouts[2])
+        f = encode_fields(layouts[3])
         for i in range(codes.size):
             word = u64(random[i]) if random.size > 0 else NO_WORD
             exact, raised = exact_arithmetic.fma(unpack(a[i], fa), unpack(b[i], fb), unpack(c[i], fc), mode)

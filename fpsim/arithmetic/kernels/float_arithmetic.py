@@ -142,7 +142,7 @@ def real_width(width: int) -> Width:
 
 @cache
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, codes, layouts of a, b, of the result, mode, flip)` of add, multiply or divide.
+    """Return the loop `(a, b, codes, layouts of a, b and the result as rows, mode, flip)` of add, multiply or divide.
 
     flip: the sign bit, to subtract b, or 0.
     nearest: compile it for the mode nearest even, a third faster, instead of for any.
@@ -151,8 +151,8 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
     word, decode, encode = w.word, w.decode, w.encode
     operation, no_random = _operation(name, w), word(0)
 
-    def binary(a: Any, b: Any, codes: Any, la: Any, lb: Any, out: Any, mode: int, flip: Any) -> None:
-        fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
+    def binary(a: Any, b: Any, codes: Any, layouts: Any, mode: int, flip: Any) -> None:
+        fa, fb, f = decode_fields(layouts[0]), decode_fields(layouts[1]), encode_fields(layouts[2])
         used_mode = TO_NEAREST if nearest else mode
         for i in range(codes.size):
             x, y = word(decode(word(a[i]), fa)), word(word(decode(word(b[i]), fb)) ^ flip)
@@ -165,7 +165,7 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, codes, flags, layouts of a, b, of the result, limits, mode, flip)`.
+    """Return the loop `(a, b, codes, flags, layouts of a, b and the result as rows, limits, mode, flip)`.
 
     limits: the magnitudes from which positive and negative results overflow, below which they are tiny, and the codes
     from which the NaNs of the operands are quiet.
@@ -175,10 +175,8 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     is_nan, is_infinite, signals = w.is_nan, w.is_infinite, w.signals
     operation, no_random, divides = _operation(name, w), word(0), name == "divide"
 
-    def binary(
-        a: Any, b: Any, codes: Any, flags: Any, la: Any, lb: Any, out: Any, limits: Any, mode: int, flip: Any
-    ) -> None:
-        fa, fb, f = decode_fields(la), decode_fields(lb), encode_fields(out)
+    def binary(a: Any, b: Any, codes: Any, flags: Any, layouts: Any, limits: Any, mode: int, flip: Any) -> None:
+        fa, fb, f = decode_fields(layouts[0]), decode_fields(layouts[1]), encode_fields(layouts[2])
         used_mode = TO_NEAREST if nearest else mode
         thresholds = thresholds_of(limits)
         for i in range(codes.size):
@@ -199,13 +197,13 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def sqrt_kernel(width: int) -> Any:
-    """Return the loop `(a, codes, layouts of a, of the result, mode)`."""
+    """Return the loop `(a, codes, layouts of a and the result as rows, mode)`."""
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
     no_random = word(0)
 
-    def sqrt(a: Any, codes: Any, la: Any, out: Any, mode: int) -> None:
-        fa, f = decode_fields(la), encode_fields(out)
+    def sqrt(a: Any, codes: Any, layouts: Any, mode: int) -> None:
+        fa, f = decode_fields(layouts[0]), encode_fields(layouts[1])
         for i in range(codes.size):
             code, _ = encode(root(word(decode(word(a[i]), fa))), no_random, f, mode, EVERY_KIND)
             codes[i] = code
@@ -215,13 +213,13 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the loop `(a, codes, flags, layouts of a, of the result, limits, mode)`."""
+    """Return the loop `(a, codes, flags, layouts of a and the result as rows, limits, mode)`."""
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
     is_nan, signals, no_random = w.is_nan, w.signals, word(0)
 
-    def sqrt(a: Any, codes: Any, flags: Any, la: Any, out: Any, limits: Any, mode: int) -> None:
-        fa, f = decode_fields(la), encode_fields(out)
+    def sqrt(a: Any, codes: Any, flags: Any, layouts: Any, limits: Any, mode: int) -> None:
+        fa, f = decode_fields(layouts[0]), encode_fields(layouts[1])
         thresholds = thresholds_of(limits)
         for i in range(codes.size):
             p = word(a[i])
@@ -238,13 +236,14 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, c, codes, layouts of a, b, c, of the result, mode)`."""
+    """Return the loop `(a, b, c, codes, layouts of a, b, c and the result as rows, mode)`."""
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
     no_random = word(0)
 
-    def fma(a: Any, b: Any, c: Any, codes: Any, la: Any, lb: Any, lc: Any, out: Any, mode: int) -> None:
-        fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
+    def fma(a: Any, b: Any, c: Any, codes: Any, layouts: Any, mode: int) -> None:
+        fa, fb, fc = decode_fields(layouts[0]), decode_fields(layouts[1]), decode_fields(layouts[2])
+        f = encode_fields(layouts[3])
         used_mode = TO_NEAREST if nearest else mode
         for i in range(codes.size):
             x, y, z = word(decode(word(a[i]), fa)), word(decode(word(b[i]), fb)), word(decode(word(c[i]), fc))
@@ -257,16 +256,15 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the loop `(a, b, c, codes, flags, layouts of a, b, c, of the result, limits, mode)`."""
+    """Return the loop `(a, b, c, codes, flags, layouts of a, b, c and the result as rows, limits, mode)`."""
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
     is_nan, signals = w.is_nan, w.signals
     no_random = word(0)
 
-    def fma(
-        a: Any, b: Any, c: Any, codes: Any, flags: Any, la: Any, lb: Any, lc: Any, out: Any, limits: Any, mode: int
-    ) -> None:
-        fa, fb, fc, f = decode_fields(la), decode_fields(lb), decode_fields(lc), encode_fields(out)
+    def fma(a: Any, b: Any, c: Any, codes: Any, flags: Any, layouts: Any, limits: Any, mode: int) -> None:
+        fa, fb, fc = decode_fields(layouts[0]), decode_fields(layouts[1]), decode_fields(layouts[2])
+        f = encode_fields(layouts[3])
         used_mode = TO_NEAREST if nearest else mode
         thresholds = thresholds_of(limits)
         for i in range(codes.size):

@@ -92,7 +92,8 @@ def arithmetic() -> Iterator[Kernel]:
     from fpsim.gpu.arithmetic import exact_kernels as module
     from fpsim.gpu.arithmetic.elementary_kernels import tabulated_kernel
 
-    rounding = (*arrays(u8, u8, u8), i64, i64, i64, *arrays(u8, u8, u64, u64, u64, u64), u64, u64, u64)
+    seed = types.UniTuple(u64, 2)
+    rounding = (*arrays(u8, u8, u8), types.UniTuple(i64, 3), *arrays(u8, u8), u64[:, ::1], u64, seed)
     for name in (*UNARY, *BINARY, "fma"):
         yield Kernel(name, module.rounding_kernel(name, 0), rounding)
     comparison = (*arrays(u8, u8), i64, i64, *arrays(u8, u8, u64, u64))
@@ -100,13 +101,13 @@ def arithmetic() -> Iterator[Kernel]:
         yield Kernel(name, module.comparison_kernel(name), comparison)
     for name in ("negative", "absolute", "classify"):
         yield Kernel(name, module.sign_kernel(name), arrays(u8, u8, u64, u64))
-    tabulated = (*arrays(u16, u16, u8, u64, u16, u8, u64), u64, u64, u64)
+    tabulated = (*arrays(u16, u16, u8, u64, u16, u8, u64), u64, seed)
     for mode in (0, 6):
         yield Kernel(f"elementary {mode}", tabulated_kernel(mode), tabulated)
     yield Kernel("next", module.neighbour_kernel(0), arrays(u8, u8, u8, u64, u64))
-    of_integers = (*arrays(u64, u8, u8), u64, *arrays(u64), u64, u64, u64)
+    of_integers = (*arrays(u64, u8, u8), u64, *arrays(u64), u64, seed)
     yield Kernel("from int", module.from_integer_kernel(6), of_integers)
-    to_integers = (*arrays(u8, u64, u8, u64), u64, u64, u64, u64, u64, u64)
+    to_integers = (*arrays(u8, u64, u8, u64), u64, u64, u64, u64, seed)
     yield Kernel("to int", module.to_integer_kernel(6), to_integers)
     yield Kernel("union", module.union_kernel(), arrays(u8, u32))
 
