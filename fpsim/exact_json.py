@@ -18,7 +18,7 @@ def to_json(value: Any, name: str = "value") -> Any:
       value: None, a truth value, an integer, a float, a text, or lists and dicts of these with texts as keys.
       name: what messages call it.
     Raises:
-      TypeError: it is or holds something else; a tuple would come back as a list.
+      TypeError: the value is or holds something else; a tuple would come back as a list.
       ValueError: a dict with "float64" as its one key, which is how a pattern looks.
 
     Example:

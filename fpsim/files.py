@@ -26,7 +26,7 @@ def path_of(path: object, name: str = "path") -> Path:
     """Return a path as a pathlib.Path.
 
     Raises:
-      TypeError: it is neither text nor a path.
+      TypeError: path is neither text nor a path.
 
     Example:
       >>> from fpsim.files import path_of

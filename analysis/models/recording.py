@@ -293,7 +293,7 @@ class Recording:
         """Write everything into one file, .npz or .safetensors, whole or not at all.
 
         Raises:
-          ValueError: another ending.
+          ValueError: the path ends in neither .npz nor .safetensors.
           OSError: the file cannot be written.
         """
         settings = {name: getattr(self, name) for name in SETTINGS} | {"formats": list(self.formats)}
@@ -309,7 +309,7 @@ class Recording:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
+          ValueError: the file is damaged, or holds something else.
         """
         contents = read(path)
         loaded = Recording(**contents.settings | {"formats": tuple(contents.settings["formats"])})

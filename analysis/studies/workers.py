@@ -289,10 +289,10 @@ def _work(task: bytes) -> bytes:
 
 
 def _checked(client: Any) -> Any:
-    """Return a client after checking it.
+    """Return a dask client, after checking that it is a synchronous one.
 
     Raises:
-      TypeError, ValueError: it is not a client, or an asynchronous one.
+      TypeError, ValueError: client is no client of dask, or an asynchronous one.
     """
     distributed = load("distributed", "client=")
     if not isinstance(client, distributed.Client):

@@ -36,7 +36,7 @@ class SavedReport:
         """Write the report into a .json file, whole or not at all.
 
         Raises:
-          ValueError: another ending.
+          ValueError: the path does not end in .json.
           OSError: the file cannot be written.
         """
         target = path_of(path)
@@ -51,7 +51,7 @@ class SavedReport:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
+          ValueError: the file is damaged, or holds something else.
         """
         contents = cls._read(path)
         try:
@@ -91,7 +91,7 @@ class SavedReport:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: it holds something else, or is damaged.
+          ValueError: the file holds something else, or is damaged.
         """
         target = path_of(path)
         try:

@@ -114,7 +114,7 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
     Raises:
       TensorFileError: a ValueError: there is no such file, it is damaged or cut short, or a shard is missing.
-      ValueError: another dtype.
+      ValueError: dtype is not one of those above.
 
     Example:
       >>> import tempfile

@@ -227,7 +227,7 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
     """Return the header of a file and its length in bytes.
 
     Raises:
-      TensorFileError: it is damaged.
+      TensorFileError: the file is damaged.
     """
     with path.open("rb") as opened:
         header_bytes = int.from_bytes(opened.read(8), "little")

@@ -83,7 +83,7 @@ def _number(text: str) -> float:
     """Return the number that a text is.
 
     Raises:
-      ValueError: it is not a number, or beyond the range of float64.
+      ValueError: text is not a number, or beyond the range of float64.
     """
     try:
         value = float.fromhex(text) if "0x" in text.lower() else float(text)

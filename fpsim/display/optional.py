@@ -22,7 +22,7 @@ def load(module: str, purpose: str) -> Any:
     """Return a module of an optional package, imported now.
 
     Raises:
-      ImportError: it is not installed; the message says what needs it and how to get it.
+      ImportError: the module is not installed; the message says what needs it and how to get it.
 
     Example:
       >>> from fpsim.display.optional import load

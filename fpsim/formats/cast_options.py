@@ -94,7 +94,7 @@ def checked_seed(seed: Any) -> int:
     """Return a seed as a Python integer.
 
     Raises:
-      ValueError: it is no integer, or out of range.
+      ValueError: seed is no integer, or out of range.
     """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")
@@ -126,7 +126,7 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
     """Check the keywords that a function of casts was given, and return the options.
 
     Raises:
-      TypeError: it has no such keyword.
+      TypeError: the function has no such keyword.
       ValueError: as for `cast_options`.
     """
     if keywords:

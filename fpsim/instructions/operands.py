@@ -69,7 +69,7 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
     """Return whether a unit has block scales.
 
     Raises:
-      ValueError: it has block scales and none are passed, or the other way around.
+      ValueError: the unit has block scales and none are passed, or the other way around.
     """
     if unit.scale is None and codes is not None:
         raise ValueError(

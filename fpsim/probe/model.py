@@ -326,7 +326,7 @@ class Model:
         """Return the float64 values of an operand.
 
         Raises:
-          ValueError: it has another number of terms or another format.
+          ValueError: the operand has another number of terms or another format than the model.
         """
         self._refuse_nothing()
         fmt = self.operands[which].fmt

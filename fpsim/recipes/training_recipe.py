@@ -156,7 +156,7 @@ class Recipe:
         """Return the recipe in a TOML file, or in a text of TOML that has a line break.
 
         Raises:
-          TypeError, ValueError: it is no recipe; the sentence names the field.
+          TypeError, ValueError: the file or text describes no recipe; the message names the field.
           OSError: the file cannot be read.
         """
         return cls.from_plain(written.read(path))

@@ -111,7 +111,7 @@ def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Sca
       argument: its name, for the message.
       others: what else is accepted.
     Raises:
-      TypeError, ValueError: it is neither.
+      TypeError, ValueError: scaling is neither a name nor a scaling.
 
     Example:
       >>> from fpsim.scaling.recipes import scaling_of

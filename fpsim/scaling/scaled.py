@@ -105,7 +105,7 @@ class Scaled(ScaledArrays[Array]):
         """Write the array with every bit to a .npz or .safetensors file, completely or not at all.
 
         Raises:
-          ValueError: another ending.
+          ValueError: the path ends in neither .npz nor .safetensors.
           ImportError: safetensors is not installed.
         """
         from fpsim.scaling.file import save
@@ -125,7 +125,7 @@ class Scaled(ScaledArrays[Array]):
         """Read a file that `save` wrote.
 
         Raises:
-          FileNotFoundError: no such file.
+          FileNotFoundError: there is no such file.
           ValueError: the file is damaged, or not one of these.
           ImportError: safetensors is not installed.
 

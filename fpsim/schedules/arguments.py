@@ -16,7 +16,7 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
     """Return a positive integer as an int.
 
     Raises:
-      ValueError: it is not a positive integer, or it is larger than `largest`.
+      ValueError: the value is not a positive integer, or it is larger than `largest`.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
@@ -55,7 +55,7 @@ def order_of(scale_order: ScaleOrder) -> ScaleOrder:
     """Return the order of two scales.
 
     Raises:
-      ValueError: it is not one of ORDERS.
+      ValueError: scale_order is not one of ORDERS.
     """
     if not isinstance(scale_order, str) or scale_order not in ORDERS:
         raise unknown("scale_order", scale_order, list(ORDERS))

@@ -69,7 +69,7 @@ def schedule_of(named: NamedChip, unit: MatrixUnit, scales: str) -> Schedule:
     """Return the schedule of a library on a chip for the operands of a unit.
 
     Raises:
-      ValueError: it is not known; the message lists what is known.
+      ValueError: no schedule is known; the message lists what is known.
 
     Example:
       >>> from fpsim.matrix_units.chips import resolve

@@ -214,7 +214,7 @@ def _matches(pattern: Any, module: str, name: str) -> bool:
     """Return whether a shell pattern matches a layer's name, the last part of it, or a tensor's name.
 
     Raises:
-      TypeError: it is no text.
+      TypeError: the pattern is no text.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")

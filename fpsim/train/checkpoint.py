@@ -299,7 +299,7 @@ def _read(path: Path) -> Checkpoint:
 
     Raises:
       _Damaged: a file is missing or differs from its checksum.
-      ValueError: it has another version.
+      ValueError: another version of fpsim wrote the checkpoint.
     """
     state = _state(path)
     try:

@@ -250,7 +250,7 @@ def _resume(trainer: Trainer, folder: Path) -> None:
     """Continue from the newest checkpoint of a folder, if there is one.
 
     Raises:
-      ValueError: it is of another run.
+      ValueError: the checkpoint is of another run.
     """
     saved = checkpoint.load(folder)
     if saved is None:

@@ -102,7 +102,7 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
     """Return the format of an operand.
 
     Raises:
-      ValueError: it has no format, another one than wanted, or codes outside it.
+      ValueError: x has no format, another one than wanted, or codes outside it.
     """
     wanted_fmt = None if wanted is None else find_format(wanted)
     if x.fmt is None and wanted_fmt is None:

@@ -255,7 +255,7 @@ def _gradients(element: Any, number: int) -> list[Array]:
 
     Raises:
       TypeError: the element is not an array of floats, or a dict, list or tuple of them.
-      ValueError: it has no gradients.
+      ValueError: the step has no gradients.
     """
     parts: Iterator[tuple[str, Any]]
     if isinstance(element, Mapping):

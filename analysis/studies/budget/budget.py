@@ -109,7 +109,7 @@ def _arriving(
     """Return the operands of the run in low precision, by step, layer and part.
 
     Raises:
-      ValueError: it is of another model or other steps.
+      ValueError: `arriving` is of another model or other steps.
     """
     products = kept_layers(arriving, layers, Notes(), "arriving recording")
     if arriving.model != recording.model:

@@ -156,7 +156,7 @@ def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmet
     """Return whether one of two models is compiled.
 
     Raises:
-      ValueError: it is to follow another arithmetic than torch's.
+      ValueError: a compiled model is to follow another arithmetic than torch's.
     """
     from fpsim.analysis.studies.differences.outputs import is_compiled
 

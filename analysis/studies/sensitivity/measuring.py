@@ -303,7 +303,7 @@ def checked_assignment(
 
     Raises:
       TypeError: assignment is not a mapping.
-      ValueError: it has a product that was not measured, or an unknown recipe.
+      ValueError: the assignment has a product that was not measured, or an unknown recipe.
     """
     if not isinstance(assignment, Mapping):
         raise TypeError(f"assignment must be a dictionary (layer, product) -> recipe; got {shown(assignment)}.")

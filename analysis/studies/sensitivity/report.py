@@ -261,7 +261,7 @@ class Sensitivity:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
+          ValueError: the file is damaged, or holds something else.
         """
         from fpsim.analysis.studies.sensitivity.file import read
 

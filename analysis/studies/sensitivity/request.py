@@ -26,8 +26,8 @@ def model_checked(model: Any) -> Any:
     """Return a model after checking that its products can be emulated.
 
     Raises:
-      TypeError: it is not a torch.nn.Module.
-      ValueError: it is compiled, or has weights outside of the CPU's memory.
+      TypeError: model is not a torch.nn.Module.
+      ValueError: model is compiled, or has weights outside of the CPU's memory.
     """
     if isinstance(model, torch.nn.Module):
         for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):

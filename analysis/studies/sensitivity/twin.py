@@ -205,8 +205,8 @@ def loss_checked(loss: Any, index: int) -> Tensor:
     """Check and return the value of a loss.
 
     Raises:
-      TypeError: it is not a tensor.
-      ValueError: it has several values, no gradient, or is Inf or NaN.
+      TypeError: the loss is not a tensor.
+      ValueError: the loss has several values, no gradient, or is Inf or NaN.
     """
     where = f"loss(model, batch) must return one value with a gradient; for batches[{index}] got"
     if not isinstance(loss, Tensor):

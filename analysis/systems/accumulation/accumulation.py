@@ -269,7 +269,7 @@ def _size(batch: Any) -> int:
     """Return the number of examples of a batch: the size of the first axis.
 
     Raises:
-      TypeError: it holds no tensor with an axis.
+      TypeError: batch holds no tensor with an axis.
     """
     leaves = _leaves(batch)
     if not leaves:

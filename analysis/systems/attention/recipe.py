@@ -190,7 +190,7 @@ def recipe_of(value: Any) -> AttentionRecipe:
     """Return a recipe by its name; a recipe is returned as it is.
 
     Raises:
-      ValueError: another name.
+      ValueError: there is no such name.
     """
     if isinstance(value, AttentionRecipe):
         return value

@@ -121,7 +121,7 @@ class AttentionReport:
         """Write the report into a file, .npz or .safetensors, whole or not at all.
 
         Raises:
-          ValueError: another ending.
+          ValueError: the path ends in neither .npz nor .safetensors.
           OSError: the file cannot be written.
         """
         sizes = {name: getattr(self, name) for name in ("heads", "queries", "keys", "channels")}
@@ -134,7 +134,7 @@ class AttentionReport:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
+          ValueError: the file is damaged, or holds something else.
         """
         arrays, header = load(path)
         if header.pop("kind", None) != KIND:

@@ -47,7 +47,7 @@ def find_claim(word: Any) -> Claim:
 
     Raises:
       ValueError: no claim has that name or number; the message has the nearest one.
-      TypeError: it is neither text nor integer.
+      TypeError: word is neither text nor integer.
 
     Example:
       >>> from fpsim.analysis.systems.claims.catalogue import find_claim

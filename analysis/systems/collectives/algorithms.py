@@ -333,7 +333,7 @@ def algorithm_of(value: Any) -> Algorithm:
     """Return the algorithm of that name; an algorithm is returned as it is.
 
     Raises:
-      ValueError: another name.
+      ValueError: there is no such name.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import algorithm_of

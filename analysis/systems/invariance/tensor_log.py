@@ -109,7 +109,7 @@ class TensorLog:
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: it is damaged, or holds something else.
+          ValueError: the file is damaged, or holds something else.
         """
         arrays, header = load(path)
         if header.get("kind") != KIND:

@@ -144,7 +144,7 @@ def _weights_of(model: Any) -> _ModelWeights:
     """Return parameter count and layer shapes of a model given as a module, a Config or a number of parameters.
 
     Raises:
-      TypeError, ValueError: it is none.
+      TypeError, ValueError: model is not one of these.
     """
     if isinstance(model, float) and model.is_integer():  # 7.5e9
         model = int(model)

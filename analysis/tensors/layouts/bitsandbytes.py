@@ -111,7 +111,7 @@ def _state(parts: WeightParts) -> dict[str, Any]:
     """Return the quantisation state of a 4-bit weight, which is stored as JSON.
 
     Raises:
-      LayoutError: it is not JSON, or a key is missing.
+      LayoutError: the state is not JSON, or a key is missing.
     """
     try:
         state = json.loads(parts.text("state"))

@@ -77,7 +77,7 @@ class WeightParts:
         """Return the value of the tensor `beside[key]`, which must have one element.
 
         Raises:
-          LayoutError: it has another number of elements.
+          LayoutError: the tensor has another number of elements.
         """
         if self.beside[key].size != 1:
             raise LayoutError(f"its {key} has the shape {self.beside[key].shape}; wanted one value")

@@ -121,7 +121,7 @@ def _bytes(x: Any, name: str) -> Array:
     """Return an operand as an array of int8 or uint8.
 
     Raises:
-      TypeError: another dtype.
+      TypeError: x has another dtype.
     """
     refuse_masked(x, name)
     array = as_array(x, name)
@@ -188,7 +188,7 @@ def _scales(x: Any, count: int, most: int, name: str) -> Array:
     """Return scales of floats, () or with the axes of the operand.
 
     Raises:
-      ValueError: another shape.
+      ValueError: the scales have another shape.
       TypeError: no floats.
     """
     scales = as_array(x, name)

@@ -181,7 +181,7 @@ def _fitting(c: Array, shape: tuple[int, ...]) -> Array:
     """Return c if it has the result's shape.
 
     Raises:
-      ValueError: another shape.
+      ValueError: c has a shape that does not fit.
     """
     if c.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {c.shape}.")

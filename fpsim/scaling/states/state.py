@@ -209,7 +209,7 @@ class _ScaleState:
         """Write the state to a .npz or .safetensors file, completely or not at all.
 
         Raises:
-          ValueError: another ending.
+          ValueError: the path ends in neither .npz nor .safetensors.
           ImportError: safetensors is not installed.
           OSError: the file cannot be written.
         """
@@ -224,7 +224,7 @@ class _ScaleState:
         """Return a new object that continues where `save` was called.
 
         Raises:
-          FileNotFoundError: no such file.
+          FileNotFoundError: there is no such file.
           ValueError: the file is damaged, or of something else.
           ImportError: safetensors is not installed.
 

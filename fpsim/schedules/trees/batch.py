@@ -201,7 +201,7 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
     """Return the sizes of an argument in ascending order.
 
     Raises:
-      ValueError: it is neither a positive integer nor several.
+      ValueError: the value is neither a positive integer nor several.
     """
     values: list[Any] = []
     with suppress(TypeError):  # neither an integer nor several

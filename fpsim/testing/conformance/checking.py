@@ -74,7 +74,7 @@ def make(path: str | os.PathLike[str]) -> None:
       path: name of the file, ending in .txt or .npz; an existing file is replaced.
 
     Raises:
-      ValueError: another ending.
+      ValueError: the path ends in neither .txt nor .npz.
       OSError: the file cannot be written.
 
     Example:

@@ -32,7 +32,7 @@ def source_dtype(source: Any, fmt: Format) -> np.dtype[Any]:
     """Return the dtype of the inputs that a caller names.
 
     Raises:
-      ValueError: it is neither float32, float64 nor an integer dtype, or it does not hold the format.
+      ValueError: source is neither float32, float64 nor an integer dtype, or it does not hold the format.
     """
     dtype = dtype_of(source)
     if dtype is not None and np.dtype(dtype).kind in "iu" and np.dtype(dtype).itemsize <= 8 and fmt.bits <= 32:

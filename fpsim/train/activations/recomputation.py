@@ -80,7 +80,7 @@ def recompute_of(value: Any) -> Recompute:
     """Return a Recompute unchanged, or one of whole blocks for a number, the share of blocks.
 
     Raises:
-      TypeError: it is neither.
+      TypeError: value is neither a Recompute nor a number.
 
     Example:
       >>> from fpsim.train.activations.recomputation import recompute_of
