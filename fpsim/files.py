@@ -61,7 +61,7 @@ def write_whole(path: str | Path, text: str) -> None:
         file.write(text.encode())
 
 
-def require_folder(path: str | Path) -> Path:
+def require_folder(path: str | os.PathLike[str]) -> Path:
     """Return a folder that files can be written to, and make it if it is missing.
 
     Raises:

@@ -218,7 +218,7 @@ class RangeReport:
 EMPTY = RangeReport((), 0, 0, 0, 0.0, math.inf)
 
 
-def range(x: npt.ArrayLike, *, axis: int | None = None, block: Any = None) -> RangeReport:
+def range(x: npt.ArrayLike, *, axis: int | None = None, block: tuple[int, ...] | None = None) -> RangeReport:
     """Count the elements of an array by their magnitude.
 
     Args:

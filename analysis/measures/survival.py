@@ -15,7 +15,9 @@ from fpsim.casts.cast import quantize
 from fpsim.casts.explain import explain
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown
+from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import Format
+from fpsim.formats.rounding import Rounding
 from fpsim.scaling.decode import scale_of_elements
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
@@ -41,7 +43,7 @@ LIMITS = {
 
 def assert_survives(
     x: npt.ArrayLike,
-    fmt: Any,
+    fmt: FormatLike,
     *,
     sqnr_db: float | None = 20.0,
     overflow: float | None = 0.0,
@@ -51,7 +53,7 @@ def assert_survives(
     max_ulp: float | None = None,
     scale: Scale = None,
     scaling: Scaling | str | None = None,
-    rounding: Any = "nearest_even",
+    rounding: str | Rounding = "nearest_even",
     subnormals: str = "keep",
     seed: int | None = None,
 ) -> ErrorReport:
@@ -102,7 +104,7 @@ def assert_survives(
     array, _ = float_array(without_gradient(x))
     if not array.size:
         raise ValueError(f"x must hold a value; got an empty array, shape {array.shape}.")
-    cast = {"rounding": rounding, "subnormals": subnormals, "seed": seed}
+    cast: dict[str, Any] = {"rounding": rounding, "subnormals": subnormals, "seed": seed}
     report = error(array, fmt, scale=scale, scaling=scaling, **cast)
     broken = {name: limit for name, limit in limits.items() if limit is not None and _breaks(report, name, limit)}
     if not broken:

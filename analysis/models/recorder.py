@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
 import hashlib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,15 +19,16 @@ from fpsim.analysis.models.selection import Selection
 from fpsim.display.optional import load
 from fpsim.display.wording import plural
 from fpsim.errors import is_integer, require_integer, shown
+from fpsim.formats.element import ElementLike
 
 
 def record(
-    model: Any,
+    model: torch.nn.Module,
     *,
     every: int | Collection[int] = 1,
     layers: str | Sequence[str] = ("*",),
     keep: int = 0,
-    formats: Any = FORMATS,
+    formats: Sequence[ElementLike] = FORMATS,
     sample: int | None = SAMPLE,
     seed: int = 0,
     start: int = 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import DTYPES, INTEGERS, IntegerFormat
@@ -12,6 +13,7 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import format as find_format
 
 Element = Format | IntegerFormat | LogFMT
+ElementLike = FormatLike | IntegerFormat | LogFMT  # what `element_format` takes
 
 
 def element_format(spec: Any) -> Element:

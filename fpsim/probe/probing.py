@@ -66,7 +66,9 @@ def sum(fn: Function, n: int, dtype: FormatLike = np.float32) -> Model:
     return model_of(BlackBox(fn, ProbedCall("sum", n, (operand_of(dtype, "dtype", integers=True),))))
 
 
-def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, b: Any = None) -> Model:
+def dot(
+    fn: Function, n: int, dtype: FormatLike = np.float32, *, a: FormatLike | None = None, b: FormatLike | None = None
+) -> Model:
     """Reveal how a function adds the n products of two vectors.
 
     Args:
@@ -88,7 +90,7 @@ def dot(fn: Function, n: int, dtype: FormatLike = np.float32, *, a: Any = None, 
 
 
 def matmul(
-    fn: Function, k: int, *, a: Any = np.float32, b: Any = None, rows: int = 16, columns: int = 16,
+    fn: Function, k: int, *, a: FormatLike = np.float32, b: FormatLike | None = None, rows: int = 16, columns: int = 16,
     scale: str | None = None, block: int = 0, layout: str = "nn",
 ) -> Model:  # fmt: skip
     """Reveal how a function adds the k products of every element of a matrix product.

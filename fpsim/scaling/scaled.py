@@ -15,7 +15,7 @@ from fpsim.arrays import Array, as_array, float_array, output, refuse_shared_mem
 from fpsim.errors import shown
 from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
-from fpsim.formats.element import Element
+from fpsim.formats.element import Element, ElementLike
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.lazy import deferred
@@ -163,7 +163,7 @@ class Scaled(ScaledArrays[Array]):
 @with_element_keywords
 def encode_scaled(
     x: npt.ArrayLike,
-    fmt: Any,
+    fmt: ElementLike,
     scaling: Scaling | str = TILE_1X128,
     *,
     scales: npt.ArrayLike | None = None,
@@ -221,7 +221,7 @@ def _encode_scaled(
 @with_element_keywords
 def quantize_scaled(
     x: npt.ArrayLike,
-    fmt: Any,
+    fmt: ElementLike,
     scaling: Scaling | str = TILE_1X128,
     *,
     scales: npt.ArrayLike | None = None,
@@ -260,7 +260,7 @@ def _quantize_scaled(
 
 
 def encode_both_ways(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling | str = TILE_1X128, **cast: Unpack[ElementKeywords]
+    x: npt.ArrayLike, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, **cast: Unpack[ElementKeywords]
 ) -> tuple[Scaled, Scaled]:
     """Encode a matrix twice from the original: with a scaling, and with its block the other way around.
 

@@ -9,6 +9,7 @@ import numpy as np
 from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, refuse_masked, without_gradient
 from fpsim.casts.cast import decode, encode
+from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import Format
@@ -27,7 +28,7 @@ class ComparedSide(NamedTuple):
     parts: dict[str, tuple[Array, Element | None]]  # name -> an array, and the format of its codes
 
 
-def assert_bits_equal(got: Any, want: Any, *, fmt: Any = None) -> None:
+def assert_bits_equal(got: Any, want: Any, *, fmt: FormatLike | None = None) -> None:
     """Fail unless two arrays hold the same bits: -0.0 differs from 0.0, and NaN equals NaN whatever its payload.
 
     Codes are compared as integers, so that a NaN equals only the same code: in integer arrays, and in an `fp.array` or

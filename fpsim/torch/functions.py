@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
-from fpsim.formats.cast_options import DEFAULTS, ELEMENT_DEFAULTS, AnyCastKeywords
+from fpsim.formats.cast_options import DEFAULTS, ELEMENT_DEFAULTS, AnyCastKeywords, FormatLike
+from fpsim.formats.element import ElementLike
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.recipes.cast_text import spec_from, spec_text
@@ -58,11 +59,11 @@ class CastOfTensor(AnyCastKeywords, total=False):
 @with_keywords(CastOfTensor, ELEMENT_DEFAULTS)
 def fake_quantize(
     x: Tensor,
-    fmt: Any,
+    fmt: FormatLike,
     scaling: Scaling | str | None = None,
     *,
     scales: npt.ArrayLike | Tensor | None = None,
-    backward_fmt: Any = None,
+    backward_fmt: FormatLike | None = None,
     backward_scaling: Scaling | str | None = None,
     backward_rounding: str | Rounding = "nearest_even",
     backward_overflow: str | None = None,
@@ -125,7 +126,7 @@ def fake_quantize(
 
 
 @with_keywords(CastOfTensor, DEFAULTS)
-def quantize(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
+def quantize(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tensor:
     """Quantise a tensor, as `fp.quantize` does an array; it has no gradient, unlike `fake_quantize`.
 
     Returns:
@@ -147,7 +148,7 @@ def quantize(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
 
 @with_keywords(CastOfTensor, ELEMENT_DEFAULTS)
 def quantize_scaled(
-    x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
+    x: Tensor, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> Tensor:  # fmt: skip
     """Quantise a tensor, as `fp.quantize_scaled` does an array; it has no gradient, unlike `fake_quantize`.
@@ -172,7 +173,7 @@ def quantize_scaled(
 
 
 @with_keywords(CastOfTensor, DEFAULTS)
-def encode(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
+def encode(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tensor:
     """Return the codes of a tensor as unsigned integers, as `fp.encode` does of an array.
 
     Returns:
@@ -192,7 +193,7 @@ def encode(x: Tensor, fmt: Any, **keywords: Unpack[CastOfTensor]) -> Tensor:
     return codes
 
 
-def decode(codes: Tensor, fmt: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+def decode(codes: Tensor, fmt: FormatLike, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return the exact values of codes, as `fp.decode` does.
 
     Args:
@@ -232,7 +233,7 @@ class ScaledTensors(NamedTuple):
 
 @with_keywords(CastOfTensor, ELEMENT_DEFAULTS)
 def encode_scaled(
-    x: Tensor, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
+    x: Tensor, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> ScaledTensors:  # fmt: skip
     """Encode a tensor with scales, as `fp.encode_scaled` does an array. Compiled graphs break here.
@@ -272,7 +273,7 @@ _torch: Any = torch
 _outside_graphs: Callable[..., ScaledTensors] = _torch._disable_dynamo(_encode_tensors)
 
 
-def view_as_dtype(codes: Tensor, fmt: Any) -> Tensor:
+def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
     """Return codes as the torch dtype that stores them, such as torch.float8_e4m3fn, in the same memory.
 
     Raises:

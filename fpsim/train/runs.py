@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -135,9 +136,10 @@ def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
 
 @renamed_arguments(accumulate="micro_batches")
 def run(
-    recipe: Any, *, steps: int = 250, seed: int = 0, model: str = "transformer", text: Any = None, out: Any = None,
-    backend: str = "emulated", batch: int | None = None, context: int = 64, micro_batches: int = 1, measure: int = 25,
-    recompute: Any = 0.0, offload: float = 0.0, progress: Progress | None = None, ranks: Ranks | None = None,
+    recipe: Recipe | str, *, steps: int = 250, seed: int = 0, model: str = "transformer",
+    text: str | os.PathLike[str] | None = None, out: str | os.PathLike[str] | None = None, backend: str = "emulated",
+    batch: int | None = None, context: int = 64, micro_batches: int = 1, measure: int = 25, recompute: Any = 0.0,
+    offload: float = 0.0, progress: Progress | None = None, ranks: Ranks | None = None,
 ) -> Run:  # fmt: skip
     """Train a small model by a recipe.
 

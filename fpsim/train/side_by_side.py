@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -49,8 +50,9 @@ class RunSide(NamedTuple):
 
 @renamed_arguments(accumulate="micro_batches")
 def lockstep(
-    recipe: Any, backends: Sequence[str] | str = "emulated", *, steps: int = 10, seed: int = 0,
-    model: str = "transformer", text: Any = None, batch: int | None = None, context: int = 64, micro_batches: int = 1,
+    recipe: Recipe | str | tuple[Recipe | str, Recipe | str], backends: Sequence[str] | str = "emulated", *,
+    steps: int = 10, seed: int = 0, model: str = "transformer", text: str | os.PathLike[str] | None = None,
+    batch: int | None = None, context: int = 64, micro_batches: int = 1,
     progress: Callable[[float, str], None] | None = None,
 ) -> Divergence | None:  # fmt: skip
     """Train two runs in step until a bit differs, and return where and why; None if none does.

@@ -13,7 +13,7 @@ from fpsim.arrays import library_of, lies_on_gpu
 from fpsim.core.tile_scale import COUNTERS
 from fpsim.errors import shown
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
-from fpsim.formats.element import element_format
+from fpsim.formats.element import ElementLike, element_format
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
@@ -146,7 +146,7 @@ def _kind(x: Any) -> str:
 
 @with_element_keywords
 def encode_scaled(
-    x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
+    x: Any, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Scaled | None = None,
     **cast: Unpack[ElementKeywords],
 ) -> Scaled:  # fmt: skip
     """Encode an array on the GPU with a scale per tile, bit for bit as `fpsim.encode_scaled`.
@@ -190,7 +190,7 @@ def encode_scaled(
 
 @with_element_keywords
 def quantize_scaled(
-    x: Any, fmt: Any, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Any = None,
+    x: Any, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: Any = None, out: Any = None,
     **cast: Unpack[ElementKeywords],
 ) -> Any:  # fmt: skip
     """Round an array on the GPU to a small format with a scale per tile, bit for bit as `fpsim.quantize_scaled`.

@@ -29,7 +29,7 @@ Choice = TypeVar("Choice")
 FORMATS = [*NARROW, *P3109, *STRANGE]
 ARITHMETIC = [fp.E4M3, fp.E5M2, fp.E2M1, fp.FP16, fp.BF16, fp.TF32, fp.FP32, fp.E4M3FNUZ, fp.E8M0, *P3109[:4]]
 OPERATIONS = {"add": 2, "subtract": 2, "multiply": 2, "divide": 2, "fma": 3, "sqrt": 1, "remainder": 2}
-ELEMENTS = [fp.E4M3, fp.E5M2, fp.E2M1, fp.E3M2, fp.FP16, fp.BF16, fp.INT8, fp.INT4]
+ELEMENTS: list[Any] = [fp.E4M3, fp.E5M2, fp.E2M1, fp.E3M2, fp.FP16, fp.BF16, fp.INT8, fp.INT4]
 SUMMED = [fp.E4M3, fp.E5M2, fp.FP16, fp.BF16, fp.FP32]
 
 

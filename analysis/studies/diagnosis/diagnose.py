@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,7 +23,7 @@ LIMIT = 0.1  # relative error of a product, and of the gradients; `limit` below 
 
 
 def diagnose(
-    model: Any,
+    model: torch.nn.Module,
     batches: Any,
     loss: Callable[[Any, Any], Any] | None = None,
     *,

@@ -16,6 +16,8 @@ from fpsim.divergence.divergence import Divergence, equal, first_divergence
 from fpsim.errors import nearest, shown
 
 if TYPE_CHECKING:
+    import torch
+
     from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
     from fpsim.analysis.studies.differences.report import ModelDivergence
@@ -25,8 +27,8 @@ LONGEST = 40  # characters of a name in sentences
 
 
 def diff(
-    model: Any, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None, logits: Logits = None,
-    second_model: Any = None, second_batch: Any = None,
+    model: torch.nn.Module, batch: Any, first: Any, second: Any, *, recipe: Any = None, loss: Any = None,
+    logits: Logits = None, second_model: torch.nn.Module | None = None, second_batch: Any = None,
 ) -> ModelDivergence:  # fmt: skip
     """Run a model under two arithmetics, and say where their bits first differ, why, and how the difference grows.
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +21,7 @@ from fpsim.files import path_of
 
 
 def sensitivity(
-    model: Any,
+    model: torch.nn.Module,
     batches: Any,
     loss: Callable[[Any, Any], Any] | None = None,
     *,

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.analysis.systems.attention.computing import attend, exact_attention
 from fpsim.analysis.systems.attention.heads import heads_of
@@ -15,8 +16,8 @@ from fpsim.analysis.systems.attention.sums import HeadSums
 
 
 def attention(
-    q: Any, k: Any, v: Any, recipe: str | AttentionRecipe = "bf16", *, scale: float | None = None,
-    causal: bool = False, mask: Any = None, **changes: Any,
+    q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, recipe: str | AttentionRecipe = "bf16", *,
+    scale: float | None = None, causal: bool = False, mask: npt.ArrayLike | None = None, **changes: Any,
 ) -> AttentionReport:  # fmt: skip
     """Compute an attention in the formats of a recipe, and compare it with float64 on the unrounded arrays.
 

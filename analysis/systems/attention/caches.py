@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.analysis.systems.attention.computing import cached, exact_attention
 from fpsim.analysis.systems.attention.heads import heads_of
@@ -27,9 +27,9 @@ CACHES = (
 
 
 def kv_caches(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: npt.ArrayLike,
+    k: npt.ArrayLike,
+    v: npt.ArrayLike,
     caches: KVCache | Sequence[KVCache] = CACHES,
     *,
     scale: float | None = None,

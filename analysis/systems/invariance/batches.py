@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.analysis.systems.invariance.results import BatchInvariance, BatchRow
 from fpsim.arrays import Array, as_array, float_array, is_torch, without_gradient, words
@@ -16,7 +17,7 @@ SIZES = (1, 2, 8, 31, 32, 33, 128, 1024, 1025)
 
 
 def batch_invariance(
-    fn: Callable[[Any], Any], x: Any, *, batches: Sequence[int] = SIZES, rows: int = 2, seed: int = 0,
+    fn: Callable[[Any], Any], x: npt.ArrayLike, *, batches: Sequence[int] = SIZES, rows: int = 2, seed: int = 0,
     bisect: bool = True,
 ) -> BatchInvariance:  # fmt: skip
     """Find out whether a row's result depends on the number, the order and the values of the other rows of its batch.

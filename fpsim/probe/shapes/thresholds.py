@@ -12,6 +12,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.display.wording import plural
 from fpsim.errors import require_integer
+from fpsim.formats.cast_options import FormatLike
 from fpsim.probe.black_box import BlackBox, Function
 from fpsim.probe.draws import differing, drawn
 from fpsim.probe.operands import ProbedCall, operand_of
@@ -97,8 +98,8 @@ class ShapeThresholds:
 
 
 def thresholds(
-    fn: Function, lengths: Iterable[int] = (8, 33, 128), *, a: Any = np.float32, b: Any = None, largest: int = 64,
-    layout: str = "nn",
+    fn: Function, lengths: Iterable[int] = (8, 33, 128), *, a: FormatLike = np.float32, b: FormatLike | None = None,
+    largest: int = 64, layout: str = "nn",
 ) -> ShapeThresholds:  # fmt: skip
     """Find the shapes at which a matrix product changes its order or arithmetic, without a model of either.
 

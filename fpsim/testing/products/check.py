@@ -10,6 +10,7 @@ import numpy as np
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.wording import plural
+from fpsim.formats.cast_options import FormatLike
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.operands import ProbedCall
 from fpsim.probe.probing import model_of
@@ -38,13 +39,13 @@ PROBED = 3  # shapes that are tried, where the probe of one takes longer
 def check_kernel(
     fn: Callable[..., Any],
     *,
-    a: Any,
-    b: Any = None,
+    a: FormatLike,
+    b: FormatLike | None = None,
     accumulate: Any,
     schedule: Schedule | None = None,
     promote: int | None = None,
     shapes: Sequence[Shape] | None = None,
-    out_fmt: Any = None,
+    out_fmt: FormatLike | None = None,
     scale_a: str | None = None,
     scale_b: str | None = None,
     bias: bool = False,

@@ -11,6 +11,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer
+from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
 from fpsim.matrix_units.matrix_unit import SCALES as SCALE_FORMATS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -22,7 +23,7 @@ from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals
 from fpsim.schedules.plan import interval_of, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
-from fpsim.sums.accumulators import Chunked
+from fpsim.sums.accumulators import Accumulator, Chunked
 from fpsim.testing.operands import scales as drawn_scales
 from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, promise_of, refused_shape
 
@@ -58,9 +59,10 @@ FINITE = tuple(kind for kind in SHOWS if kind not in ("large", "special", "infin
 
 @renamed_arguments(out_format="out_fmt")
 def discriminating_inputs(
-    *, a: Any, b: Any = None, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
-    shapes: Sequence[Shape] | None = None, out_fmt: Any = None, scale_a: str | None = None,
-    scale_b: str | None = None, bias: bool = False, seed: int = 0,
+    *, a: FormatLike, b: FormatLike | None = None, accumulate: str | MatrixUnit | Accumulator,
+    schedule: Schedule | None = None, promote: int | None = None, shapes: Sequence[Shape] | None = None,
+    out_fmt: FormatLike | None = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
+    seed: int = 0,
 ) -> list[KernelInputs]:  # fmt: skip
     """Return the inputs of `check_kernel`, which tell the arithmetic of a kernel from others.
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from fpsim.arrays import FORMAT_OF, Array
 from fpsim.errors import shown
-from fpsim.formats.cast_options import CastOptions, cast_options
-from fpsim.formats.element import element_format
+from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.element import ElementLike, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import Rounding
@@ -49,7 +49,7 @@ DEPENDENCES = ("calls", "position", "batch", "size", "layout", "dtype")  # what 
 
 def check_quantizer(
     fn: Callable[..., Any],
-    fmt: Any,
+    fmt: ElementLike,
     *,
     rounding: str | Rounding = "nearest_even",
     overflow: str | None = None,
@@ -58,7 +58,7 @@ def check_quantizer(
     scale: Any = None,
     zero_point: Any = None,
     block: tuple[int, int] | None = None,
-    source: Any = None,
+    source: FormatLike | None = None,
     seed: int | None = None,
     raises: bool = True,
 ) -> QuantizerReport:
@@ -134,7 +134,7 @@ def check_quantizer(
             raise ValueError(f"a quantizer to {element} needs a scaling; pass scaling=, such as fp.scalings.ROW.")
         if zero_point is not None:
             raise ValueError("zero_point needs scale=; got a zero_point alone.")
-        options = cast_options(fmt, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
+        options = cast_options(element, rounding, "nonfinite" if overflow is None else overflow, subnormals, seed)
         dtype = None if source is None else source_dtype(source, options.fmt)
         if dtype is not None and dtype.kind in "iu":
             from fpsim.testing.quantizers.integer_sources import check_integers

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arrays import FORMAT_OF
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.element import element_format
+from fpsim.formats.element import ElementLike, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import format as find_format
@@ -85,7 +85,9 @@ class QuantizerIdentity:
 def identify_quantizer(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity: ...
 @overload
 def identify_quantizer(fn: Callable[..., Any], fmt: FormatLike) -> QuantizerIdentity: ...
-def identify_quantizer(fn: Callable[..., Any], fmt: Any) -> QuantizerIdentity | IntegerIdentity | ScalingIdentity:
+def identify_quantizer(
+    fn: Callable[..., Any], fmt: ElementLike
+) -> QuantizerIdentity | IntegerIdentity | ScalingIdentity:
     """Identify what a quantizer does: the policy that gives its results, or the nearest one and the faults.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -197,7 +198,7 @@ class Comparison:
 
         return page(self)
 
-    def save(self, out: str | Path) -> list[Path]:
+    def save(self, out: str | os.PathLike[str]) -> list[Path]:
         """Write the page and the tables into a folder, replacing those of an earlier comparison together or not at all.
 
         These are report.html, recipes.parquet, runs.parquet, curves.parquet, measured.parquet and probe.parquet.
@@ -225,10 +226,10 @@ class Comparison:
 
 @renamed_arguments(accumulate="micro_batches")
 def compare(
-    recipes: Any, *, seeds: int = 3, out: Any = None, steps: int = 250, baseline: str | None = None,
-    model: str = "transformer", text: Any = None, backend: str = "emulated", batch: int | None = None,
-    context: int = 64, micro_batches: int = 1, measure: int = 25, gradients: bool = True,
-    progress: Progress | None = None, ranks: Ranks | None = None,
+    recipes: Sequence[Recipe | str], *, seeds: int = 3, out: str | os.PathLike[str] | None = None, steps: int = 250,
+    baseline: str | None = None, model: str = "transformer", text: str | os.PathLike[str] | None = None,
+    backend: str = "emulated", batch: int | None = None, context: int = 64, micro_batches: int = 1, measure: int = 25,
+    gradients: bool = True, progress: Progress | None = None, ranks: Ranks | None = None,
 ) -> Comparison:  # fmt: skip
     """Train with several recipes and seeds, and say which of them differ.
 

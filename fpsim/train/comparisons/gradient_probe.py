@@ -7,7 +7,8 @@ same weights and the same batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -48,8 +49,8 @@ class Batch(NamedTuple):
 
 
 def gradient_probe(
-    recipes: Any, *, steps: int = 120, scenario: str = "plain", seed: int = 0, seeds: int = 1, text: Any = None,
-    backend: str = "emulated", progress: Progress | None = None,
+    recipes: Sequence[Recipe | str], *, steps: int = 120, scenario: str = "plain", seed: int = 0, seeds: int = 1,
+    text: str | os.PathLike[str] | None = None, backend: str = "emulated", progress: Progress | None = None,
 ) -> Any:  # fmt: skip
     """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
@@ -172,7 +173,7 @@ def recipes_of(recipes: Any) -> list[Recipe]:
     return chosen
 
 
-def with_one_product(recipe: Any, linear: Any = "BF16") -> list[Recipe]:
+def with_one_product(recipe: Recipe | str, linear: Any = "BF16") -> list[Recipe]:
     """Return three variants of a recipe: in each, one product (fprop, dgrad or wgrad) of all layers follows `linear`.
 
     Args:

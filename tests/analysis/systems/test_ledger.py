@@ -20,6 +20,7 @@ from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
 from fpsim.train.model import Config, Perceptron, Transformer
 from tests.kit.sweeps import in_turn
 
+NO_MODEL: Any = "x"
 SMALL: dict[str, Any] = {"batch": 8, "context": 16, "measure": 0}
 
 
@@ -351,7 +352,7 @@ def loose(value: Any) -> Any:
             lambda: fp.analysis.ledger(torch.nn.Linear(2, 2), "BF16", saved=loose("x")),
             "saved must be what .*saved_tensors",
         ),
-        (lambda: fp.analysis.saved_tensors("x", 1), "model must be a torch.nn.Module; got 'x'"),
+        (lambda: fp.analysis.saved_tensors(NO_MODEL, 1), "model must be a torch.nn.Module; got 'x'"),
         (lambda: fp.analysis.bits_per_value((0, 3)), r"shape must be a tuple of lengths >= 1, .* got \(0, 3\)"),
         (lambda: fp.analysis.bits_per_value(scalings=["MX"]), "scalings must come with formats"),
         (lambda: fp.analysis.bits_per_value((4, 4), ["e4m3"], ["MX", "ROW"]), "as many, .* got 1 and 2"),

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
-from fpsim.formats.element import Element, element_format
+from fpsim.formats.element import Element, ElementLike, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import Rounding
@@ -84,7 +85,7 @@ class ScalingIdentity:
         return f"{name}, scales as {self.layout}; {self.excluded:,} other recipes differ.{more}"
 
 
-def identify_scaling(fn: Callable[..., Any], fmt: Any, x: Any, **cast: Any) -> ScalingIdentity:
+def identify_scaling(fn: Callable[..., Any], fmt: ElementLike, x: npt.ArrayLike, **cast: Any) -> ScalingIdentity:
     """Identify the recipe of scales of a quantizer: its tiles, their axis, the rule, and how scales are laid out.
 
     Args:

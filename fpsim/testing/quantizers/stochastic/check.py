@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.errors import require_word
@@ -54,7 +55,7 @@ def check_stochastic(
     fn: Callable[..., Any],
     fmt: FormatLike,
     *,
-    x: Any = None,
+    x: npt.ArrayLike | None = None,
     random: str | None = None,
     raises: bool = True,
 ) -> StochasticReport:
