@@ -62,6 +62,7 @@ from fpsim.arithmetic.functions import (
     subtract,
 )
 from fpsim.arithmetic.rounding_context import rounding
+from fpsim.casts.bias import encode_with_bias
 from fpsim.casts.cast import cast, decode, encode, quantize
 from fpsim.casts.explain import Explanation, explain
 from fpsim.casts.policy_diff import Difference, policy_diff
@@ -124,13 +125,14 @@ __all__ = [
     "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",
     "Sequential",
     "absolute", "add", "analysis", "array", "cast", "cbrt", "chips", "classify", "convert", "cos", "cpu", "decode",
-    "divide", "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "equal", "erf", "erfc", "exp", "exp2",
-    "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu", "less", "less_equal", "log", "log1p",
-    "log2", "matmul", "matmul_integer", "maximum", "maximum_number", "minimum", "minimum_number", "multiply",
-    "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff", "probe", "qlinear_matmul", "quantize",
-    "quantize_scaled", "recipes", "reciprocal", "remainder", "round_to_integral", "rounding", "rsqrt", "scalings",
-    "schedules", "sigmoid", "silu", "sin", "softplus", "split_matmul", "split_parts", "splits", "sqrt", "subtract",
-    "sum", "tan", "tanh", "testing", "to_int", "torch", "train", "unit", "units",
+    "divide", "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "encode_with_bias", "equal", "erf",
+    "erfc", "exp", "exp2", "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu", "less",
+    "less_equal", "log", "log1p", "log2", "matmul", "matmul_integer", "maximum", "maximum_number", "minimum",
+    "minimum_number", "multiply", "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff",
+    "probe", "qlinear_matmul", "quantize", "quantize_scaled", "recipes", "reciprocal", "remainder",
+    "round_to_integral", "rounding", "rsqrt", "scalings", "schedules", "sigmoid", "silu", "sin", "softplus",
+    "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum", "tan", "tanh", "testing", "to_int", "torch",
+    "train", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", "torch", "train")

@@ -98,6 +98,7 @@ MEANT = {
 }
 
 SUBNORMALS = ("keep", "flush")
+AVX10 = "Intel AVX10.2 Architecture Specification, VCVT[2]PH2BF8 and VCVT[2]PH2HF8; not measured"
 
 
 @reloadable
@@ -123,6 +124,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "cuda_satfinite": _row("saturate", "CUDA Math API, __NV_SATFINITE; PTX ISA, cvt.satfinite"),
         "ocp_saturating": _row("saturate", "OCP OFP8 v1.0, conversion with saturation; " + MX),
         "ocp_nonsaturating": _row("nonfinite", "OCP OFP8 v1.0, conversion without saturation"),
+        "x86_avx10_2": _row("nonfinite", AVX10),
+        "x86_avx10_2_sat": _row("saturate", AVX10 + ", the forms that end in S"),
         "p3109_satfinite": _row("saturate", P3109 + ", SatFinite"),
         "p3109_satpropagate": _row("p3109_satpropagate", P3109 + ", SatPropagate"),
         "p3109_ovfinf": _row("p3109_ovfinf", P3109 + ", OvfInf"),
@@ -135,7 +138,8 @@ def policy(name: str) -> dict[str, Any]:
 
     Args:
       name: "ieee", "ml_dtypes", "torch" (2.12 and later), "torch<2.12", "cuda_satfinite", "ocp_saturating",
-        "ocp_nonsaturating", "p3109_satfinite", "p3109_satpropagate" or "p3109_ovfinf".
+        "ocp_nonsaturating", "x86_avx10_2", "x86_avx10_2_sat" (from FP16), "p3109_satfinite", "p3109_satpropagate" or
+        "p3109_ovfinf".
     Returns:
       A new dict with the keys rounding, overflow and subnormals, to pass on as `**policy(name)`.
     Raises:
