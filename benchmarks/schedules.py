@@ -57,19 +57,56 @@ def rows() -> Iterator[RaceRow]:
         contestants = {"fpsim": _work("hopper_f16_f32", shape, schedule)}
         yield RaceRow(f"cuBLAS {title}", contestants, {}, RATE, _size(shape), "MAC")
 
+    yield from order_rows()
+
+
+def order_rows() -> Iterator[RaceRow]:
+    """Trees beside the schedules that they are made of, and orders that no schedule has."""
+    shape = (256, 512, 1024)
+    for title, schedule in OF_UNIT["hopper_f16_f32"].items():
+        order = fp.schedules.tree(schedule, shape[2], n=shape[1], accumulate="hopper_f16_f32")
+        contestants = {
+            "fpsim": _work("hopper_f16_f32", shape, order), "schedule": _work("hopper_f16_f32", shape, schedule)
+        }  # fmt: skip
+        yield RaceRow(f"tree of {title}", contestants, {"schedule": 1 / 1.2}, None, _size(shape), "MAC")
+    for title, made in {"chain of pairs": _chain_of_pairs(shape[2]), "random pairs": _random_pairs(shape[2])}.items():
+        rng = np.random.default_rng(0)
+        a, b = rng.standard_normal((shape[0], shape[2]), np.float32), rng.standard_normal(shape[:0:-1], np.float32)
+        work = partial(fp.matmul, a, b, schedule=made)
+        yield RaceRow(f"float32 tree, {title}", {"fpsim": work}, {}, RATE, _size(shape), "MAC")
+
+
+def _chain_of_pairs(k: int) -> tuple[Any, ...]:
+    """Return the order of a chain of sums of two neighbours."""
+    order: tuple[Any, ...] = (0, 1)
+    for term in range(2, k, 2):
+        order = (order, (term, term + 1))
+    return order
+
+
+def _random_pairs(k: int) -> tuple[Any, ...]:
+    """Return an order in which two random parts are added again and again."""
+    rng, parts = np.random.default_rng(0), list[Any](range(k))
+    while len(parts) > 1:
+        i, j = sorted(int(x) for x in rng.choice(len(parts), 2, replace=False))
+        last = parts.pop(j)
+        parts[i] = (parts[i], last)
+    order: tuple[Any, ...] = parts[0]
+    return order
+
 
 def _size(shape: tuple[int, int, int]) -> int:
     m, n, k = shape
     return m * n * k
 
 
-def _work(name: str, shape: tuple[int, int, int], schedule: fp.schedules.Schedule | None) -> Work:
+def _work(name: str, shape: tuple[int, int, int], schedule: fp.schedules.Schedule | fp.schedules.Tree | None) -> Work:
     unit, (m, n, k) = fp.unit(name), shape
     rng = np.random.default_rng(0)
     a = fp.encode(rng.standard_normal((m, k), np.float32), unit.a.carrier)
     b = fp.encode(rng.standard_normal((k, n), np.float32), unit.b.carrier)
     scales: dict[str, Any] = {}
-    if schedule is not None and schedule.block_scaled:
+    if isinstance(schedule, fp.schedules.Schedule) and schedule.block_scaled:
         blocks = -(-k // 128)
         scales = {
             "scale_a": rng.random((m, blocks), np.float32) + 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -25,10 +25,13 @@ from fpsim.schedules.schedule import Schedule
 from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.sums.accumulators import Accumulator
 
+if TYPE_CHECKING:
+    from fpsim.schedules.trees.tree import Tree
+
 # Modules that multiply, which import numba.
 short_way, long_way = deferred("fpsim.products.plain"), deferred("fpsim.products.pipeline")
 requests, backends = deferred("fpsim.products.request"), deferred("fpsim.products.cpu")
-stacks = deferred("fpsim.products.stacks.batched")
+stacks, orders = deferred("fpsim.products.stacks.batched"), deferred("fpsim.products.orders.orders")
 
 
 def matmul(
@@ -37,7 +40,7 @@ def matmul(
     c: npt.ArrayLike | None = None,
     *,
     accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
-    schedule: Schedule | ShapedSchedule | None = None,
+    schedule: Schedule | ShapedSchedule | Tree | tuple[Any, ...] | None = None,
     promote: int | None = None,
     scale_a: npt.ArrayLike | None = None,
     scale_b: npt.ArrayLike | None = None,
@@ -65,6 +68,9 @@ def matmul(
       accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`.
       schedule: how a library chains the unit over K and puts the parts together, of `fp.schedules`; None for one chain.
         A library on a processor (`fp.schedules.torch_mm`, `onednn`, `mkl`) chooses unit, schedule and result by itself.
+        Or any order of additions: a tree of `fp.schedules.tree`, which says itself how it adds (with instructions of a
+        unit it needs `accumulate` too), or nested tuples of terms, such as ((0, 1), (2, 3)), which are added as
+        `fp.schedules.tree(order, accumulate=accumulate)` says, in float32 without `accumulate`.
       promote: terms of K after which the unit's partial sum is added to a float32 total (one nearest-even addition) and
         starts again at +0, as in CUTLASS's 2xAcc; a multiple of the unit's step. None adds up all of K in the unit.
       scale_a, scale_b: (M, K / block) and (K / block, N) scale codes for block-scaled units, unless the operands are
@@ -134,6 +140,9 @@ def matmul(
     if _is_stack(a) or _is_stack(b):
         stack: npt.NDArray[Any] = stacks().stacked(a, b, c, accumulate, request, fmt, out)
         return stack
+    if schedule is not None and requests().is_order(schedule):
+        ordered: npt.NDArray[Any] = orders().ordered_product(a, b, c, accumulate, request, fmt, out)
+        return ordered
     result: npt.NDArray[Any] = long_way().multiplied(a, b, c, accumulate, request, fmt, out, backends().Cpu())
     return result
 

@@ -7,10 +7,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.arithmetic.operands import Formats
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
+from fpsim.errors import shown
 from fpsim.formats.integer_format import IntegerFormat
-from fpsim.formats.named import BF16, FP16, FP64
+from fpsim.formats.named import BF16, FP16, FP64, Format
+from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import refuse_axes
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
@@ -86,6 +89,25 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
     if unit.scale is not None:
         return UnitOperand(OperandShape(name, codes.shape), codes, scales)
     return with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks)
+
+
+def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
+    """Return the operands of an accumulator as codes, and their formats.
+
+    Raises:
+      ValueError, TypeError: Scaled operands, codes without a format, or formats that are not those of the operands.
+    """
+    if backend.scaled(a, "a") is not None or backend.scaled(b, "b") is not None:
+        raise TypeError(
+            "an accumulator takes no Scaled operands, whose scales belong to sums of a matrix unit; got one. Pass "
+            "accumulate='hopper_e4m3_f32', say; a.decode() has float32 values instead, whose products round otherwise."
+        )
+    pair = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
+    if len(pair) != 2:
+        raise ValueError(f"fmt must name one format, or those of a and b; got {shown(fmt)}.")
+    of_a, of_b = (None if name is None else find_format(name) for name in pair)
+    (left, of_a), (right, of_b) = backend.codes(a, of_a, "a"), backend.codes(b, of_b, "b")
+    return (left, right), (of_a, of_b)
 
 
 def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: Array, blocks: bool) -> UnitOperand:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats
-from fpsim.errors import require_kind, shown
-from fpsim.formats.named import DTYPES, FP32, FP64, Format
-from fpsim.formats.named import format as find_format
+from fpsim.errors import require_kind
+from fpsim.formats.named import DTYPES, FP32, FP64
 from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.integer_unit import IntegerUnit
@@ -17,7 +16,7 @@ from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.products.backend import Backend
 from fpsim.products.integers.matmul import integer_matmul
 from fpsim.products.matmul_plan import plan_matmul
-from fpsim.products.operand import read_operand
+from fpsim.products.operand import accumulator_codes, read_operand
 from fpsim.products.request import Request, no_accumulate, refuse_conflicts, refuse_unit_options
 from fpsim.products.total import MatmulCall, total_of
 from fpsim.runtime.processor import ieee_arithmetic
@@ -82,25 +81,6 @@ def _by_accumulator(
     result, target = backend.result(out, shape, dtype, left, right)
     backend.accumulate(accumulator, left, right, start, formats, target)
     return result
-
-
-def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
-    """Return the operands of an accumulator as codes, and their formats.
-
-    Raises:
-      ValueError, TypeError: Scaled operands, codes without a format, or formats that are not those of the operands.
-    """
-    if backend.scaled(a, "a") is not None or backend.scaled(b, "b") is not None:
-        raise TypeError(
-            "an accumulator takes no Scaled operands, whose scales belong to sums of a matrix unit; got one. Pass "
-            "accumulate='hopper_e4m3_f32', say; a.decode() has float32 values instead, whose products round otherwise."
-        )
-    pair = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
-    if len(pair) != 2:
-        raise ValueError(f"fmt must name one format, or those of a and b; got {shown(fmt)}.")
-    of_a, of_b = (None if name is None else find_format(name) for name in pair)
-    (left, of_a), (right, of_b) = backend.codes(a, of_a, "a"), backend.codes(b, of_b, "b")
-    return (left, right), (of_a, of_b)
 
 
 def _fused_chain(a: Any, b: Any, fmt: Formats, backend: Backend) -> MatrixUnit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,14 @@ from fpsim.formats.named import format as find_format
 from fpsim.lazy import deferred
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.request import no_accumulate
+from fpsim.products.request import is_order, no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
+if TYPE_CHECKING:
+    from fpsim.schedules.trees.tree import Tree
+
 lines, short_sums = deferred("fpsim.sums.lines"), deferred("fpsim.sums.float32_sums")  # both import numba
+orders = deferred("fpsim.products.orders.orders")
 KINDS = "Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 
 
@@ -40,13 +44,18 @@ def no_accumulator(got: object) -> TypeError:
 
 
 def sum(
-    x: npt.ArrayLike, *, accumulate: Accumulator | None = None, fmt: FormatLike | None = None, axis: int | None = None
+    x: npt.ArrayLike,
+    *,
+    accumulate: Accumulator | Tree | tuple[Any, ...] | None = None,
+    fmt: FormatLike | None = None,
+    axis: int | None = None,
 ) -> Any:
     """Return the sum of an array, with the order and every rounding of an accumulator.
 
     Args:
       x: array of a float dtype (float16, float32, float64, ml_dtypes) of any shape, or unsigned codes with `fmt`.
-      accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`.
+      accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`; or any order: a
+        tree of `fp.schedules.tree`, or nested tuples of terms, such as ((0, 1), (2, 3)), which are added in float32.
       fmt: format of codes.
       axis: the axis to add along; None adds all elements in C order.
 
@@ -70,21 +79,23 @@ def sum(
       Pairwise(FP16) 10000.0
       Exact(FP16) 10000.0
     """
-    if not isinstance(accumulate, Accumulator):
+    ordered = is_order(accumulate)
+    if not isinstance(accumulate, Accumulator) and not ordered:
         raise no_accumulator(accumulate)
     usual = axis is None and type(x) is np.ndarray and (fmt is None or type(fmt) is Format or type(fmt) is str)
-    total = short_sums().plain_sum(x, accumulate, fmt) if usual else None
+    total = short_sums().plain_sum(x, accumulate, fmt) if usual and not ordered else None
     if total is not None:
         return total
     codes, of_codes, _ = read_operand(x, None if fmt is None else find_format(fmt), "x")
     along = checked_axis(axis, codes.ndim)
     terms = codes.reshape(-1) if along is None else np.moveaxis(codes, along, -1)
-    sums = lines().line_sums(accumulate, lines().Lines(None, terms, (None, of_codes)))
-    return _as_result(sums.reshape(terms.shape[:-1]), accumulate.result_format)
+    sums, kept = _sums(accumulate, lines().Lines(None, terms, (None, of_codes)))
+    return _as_result(sums.reshape(terms.shape[:-1]), kept)
 
 
 def dot(
-    a: npt.ArrayLike, b: npt.ArrayLike, *, accumulate: Accumulator | MatrixUnit | IntegerUnit | str | None = None,
+    a: npt.ArrayLike, b: npt.ArrayLike, *,
+    accumulate: Accumulator | MatrixUnit | IntegerUnit | Tree | tuple[Any, ...] | str | None = None,
     fmt: Formats = None,
 ) -> Any:  # fmt: skip
     """Return the dot products along the last axis, as an accumulator or a matrix unit adds them.
@@ -92,7 +103,7 @@ def dot(
     Args:
       a, b: arrays (..., K) of a float dtype, or unsigned codes with `fmt`; the axes before the last broadcast.
       accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`, or a matrix unit or
-        its name, which starts from +0.
+        its name, which starts from +0; or any order, as of `fpsim.sum`.
       fmt: format of operands that are codes; a tuple where they differ. A matrix unit knows the formats of its codes.
 
     Returns:
@@ -115,14 +126,22 @@ def dot(
     """
     if isinstance(accumulate, (MatrixUnit, IntegerUnit, str)):
         return _dot_by_unit(a, b, accumulate, fmt)
-    if not isinstance(accumulate, Accumulator):
+    if not isinstance(accumulate, Accumulator) and not is_order(accumulate):
         raise no_accumulate(accumulate, {"a": a, "b": b})
     pair = operands("dot", (a, b), fmt)
     left, right = pair.codes
     check_terms(left, right)
     left, right = np.broadcast_to(left, pair.shape), np.broadcast_to(right, pair.shape)
-    sums = lines().line_sums(accumulate, lines().Lines(left, right, (pair.formats[0], pair.formats[1])))
-    return _as_result(sums.reshape(pair.shape[:-1]), accumulate.result_format)
+    sums, kept = _sums(accumulate, lines().Lines(left, right, (pair.formats[0], pair.formats[1])))
+    return _as_result(sums.reshape(pair.shape[:-1]), kept)
+
+
+def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
+    """Return the sum of every line by an accumulator or an order, as codes, and their format."""
+    if is_order(accumulate):
+        ordered: tuple[Array, Format] = orders().ordered_sums(accumulate, of)
+        return ordered
+    return lines().line_sums(accumulate, of), accumulate.result_format
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:

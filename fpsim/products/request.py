@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from fpsim.sums.accumulators import Accumulator
 class Request(NamedTuple):
     """The keyword arguments of `fpsim.matmul` that concern units."""
 
-    schedule: Schedule | None = None
+    schedule: Any = None  # a Schedule, a Tree, or an order in nested tuples
     promote: int | None = None
     scale_a: Any = None
     scale_b: Any = None
@@ -28,6 +29,12 @@ class Request(NamedTuple):
     beta: float | None = None
     out_fmt: Any = None  # a float format by name, dtype or object; for units of integers one of theirs too
     strict: bool = True
+
+
+def is_order(x: Any) -> bool:
+    """Return whether an argument is a tree of `fp.schedules`, or an order of additions as nested tuples."""
+    loaded = sys.modules.get("fpsim.schedules.trees.tree")  # which loads with the first tree
+    return isinstance(x, tuple) or (loaded is not None and isinstance(x, loaded.Tree))
 
 
 def refuse_conflicts(request: Request) -> None:

@@ -92,24 +92,47 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     if finish.c is not None:
         work = None  # C may lie there, and is read when the sums are there
     bias = finish.bias
-    if plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
-        finish = finish._replace(bias=None)
     # an epilogue that does no more than add a bias leaves slices to be added
     changes_sums = finish.alpha != ONE or any(x is not None for x in (finish.scale_a, finish.scale_b, finish.c))
     in_place = not single and len(slices) > 1 and schedule.slicing.merge == "in_place" and changes_sums
     if single:
         total = chained()
     elif in_place:
-        total = _in_place(sums, finish, plan.shape, dtype)
+        total = _in_place(sums, finish._replace(bias=None) if plan.has_tensor_scale else finish, plan.shape, dtype)
     else:
         total = merged(sums, plan.shape, dtype, work)
+    if in_place:
+        return _times_tensor_scale(total, bias, call, backend)
+    return ended(total, AT_START if belongs_to_sum else schedule.epilogue, finish, call, backend)
+
+
+def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
+    """Return finished sums after the epilogue, and times the scales of whole operands."""
+    bias = finish.bias
+    if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
+        finish = finish._replace(bias=None)
     with np.errstate(all="ignore"):
-        if not in_place:
-            total = finished(total, AT_START if belongs_to_sum else schedule.epilogue, finish, backend)
-        if plan.has_tensor_scale:
-            total = backend.multiply(total, call.tensor_scale, out=total)
-            total = total if bias is None else backend.add(total, bias)
-    return total
+        total = finished(total, order, finish, backend)
+    return _times_tensor_scale(total, bias, call, backend)
+
+
+def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, backend: Backend) -> Matrix:
+    """Return sums times the scales of whole operands, plus the bias; unchanged sums if there are no such scales."""
+    if not call.plan.has_tensor_scale:
+        return total
+    with np.errstate(all="ignore"):
+        total = backend.multiply(total, call.tensor_scale, out=total)
+        return total if bias is None else backend.add(total, bias)
+
+
+def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
+    """Return the sums of a tree after the epilogue of a call, which adds C."""
+    c = call.c
+    if call.request.beta is not None and float32_number(call.request.beta, "beta") == 0:
+        c = None
+    if c is None and not call.plan.has_epilogue and not call.plan.has_tensor_scale:
+        return total
+    return ended(total, call.plan.schedule.epilogue, _finish(call, c, backend), call, backend)
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:

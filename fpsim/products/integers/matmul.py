@@ -162,7 +162,8 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
             f"schedule orders sums of floats, and those of {unit.name} are integers; got {schedule}. Leave it out; its "
             "epilogue is that of fp.schedules.FLAT."
         )
-    return schedule.epilogue
+    epilogue: Epilogue = schedule.epilogue
+    return epilogue
 
 
 def _refuse_additions(call: IntegerCall) -> None:

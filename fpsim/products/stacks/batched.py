@@ -13,16 +13,18 @@ from fpsim.arrays import Array, as_array, words
 from fpsim.errors import require_kind
 from fpsim.formats.named import DTYPES
 from fpsim.lazy import deferred
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.cpu import Cpu
-from fpsim.products.pipeline import accumulator_codes, multiplied
+from fpsim.products.operand import accumulator_codes
+from fpsim.products.pipeline import multiplied
 from fpsim.products.plain import plain_product
-from fpsim.products.request import Request, no_accumulate, refuse_unit_options
+from fpsim.products.request import Request, is_order, no_accumulate, refuse_unit_options
 from fpsim.scaling.scaled import Scaled
 from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.product import accumulator_product
 
-short_stacks = deferred("fpsim.products.stacks.short")
+short_stacks, orders = deferred("fpsim.products.stacks.short"), deferred("fpsim.products.orders.orders")
 
 CPU = Cpu()
 MATRICES = {"a": "(..., M, K)", "b": "(..., K, N)"}
@@ -37,7 +39,9 @@ def stacked(
       ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
     """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
-    if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
+    ordered = request.schedule is not None and is_order(request.schedule)
+    kinds = (str, MatrixUnit, IntegerUnit, Accumulator)
+    if not isinstance(accumulate, kinds) and not (ordered and accumulate is None):
         raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
     a, b = (x if isinstance(x, Scaled) else as_array(x, name) for x, name in ((a, "a"), (b, "b")))
     shape = stack_shape(a, b)
@@ -53,9 +57,7 @@ def stacked(
         refuse_unit_options(request)
         return _by_accumulator((a, b, c), shape, accumulate, fmt, out)
     if 0 in shape:  # a product of zeros tells the dtype, and refuses what every product would
-        single = multiplied(
-            _zeros(a), _zeros(b), None, accumulate, request._replace(scale_a=None, scale_b=None), fmt, None, CPU
-        )
+        single = _one((_zeros(a), _zeros(b), None), accumulate, request._replace(scale_a=None, scale_b=None), fmt, None)
         return CPU.result(out, (*shape, *single.shape), single.dtype, _codes(a), _codes(b))[0]
     return _one_by_one((a, b, c), shape, accumulate, request, fmt, out)
 
@@ -117,7 +119,7 @@ def _one_by_one(
         if z is None and is_plain:
             product = plain_product(x, y, accumulate, fmt, request.promote, target)
         if product is None:
-            product = multiplied(x, y, z, accumulate, _request_of(request, shape, at), fmt, target, CPU)
+            product = _one((x, y, z), accumulate, _request_of(request, shape, at), fmt, target)
         if result is None:
             whole = (*shape, *product.shape)
             others = [*_scales(a), *_scales(b)]
@@ -125,6 +127,13 @@ def _one_by_one(
             result[at] = product
     assert result is not None
     return result
+
+
+def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
+    """Return one product of a stack."""
+    if request.schedule is not None and is_order(request.schedule):
+        return orders().ordered_product(*operands, accumulate, request, fmt, out)
+    return multiplied(*operands, accumulate, request, fmt, out, CPU)
 
 
 def _is_plain(request: Request) -> bool:

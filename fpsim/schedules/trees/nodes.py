@@ -352,8 +352,9 @@ def _chain(node: Sum) -> Iterator[StackOperation]:
         yield StackOperation("begin", node.how.fmt, node=node)
     for i, item in enumerate(node.inputs):
         if isinstance(item, (Steps, Gathered)):
-            for spans in steps_of(item):
-                yield StackOperation("step", node.how, spans, node.product, node=node)
+            for number, spans in enumerate(steps_of(item)):
+                begins = i == number == 0 and node.start == "first"
+                yield StackOperation("push" if begins else "step", node.how, spans, node.product, node=node)
             continue
         yield from operations(item)
         if i or node.start == "zero":

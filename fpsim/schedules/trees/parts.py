@@ -257,7 +257,7 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
 
 def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
     """Return the sum of k terms by a generic accumulator."""
-    inner = _accumulator_arithmetic(how, how.fmt, k)
+    inner = accumulator_arithmetic(how, how.fmt, k)
     if k == 0:
         return TrackedNode(zero(how.result_format), True)
     if isinstance(how, Exact):
@@ -281,10 +281,10 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
         )
         for r in runs
     ]
-    return add(_accumulator_arithmetic(how, how.outer, k), totals, from_zero=True)
+    return add(accumulator_arithmetic(how, how.outer, k), totals, from_zero=True)
 
 
-def _accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
+def accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
     """Return the arithmetic of one rounding of an accumulator."""
     stochastic = how.rounding is Rounding.STOCHASTIC  # the random numbers depend on the position of a rounding
     return Arithmetic(

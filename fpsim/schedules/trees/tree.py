@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer, require_integer, require_kind, shown
@@ -16,8 +16,9 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span, plan_of
 from fpsim.schedules.schedule import Lanes, Schedule
 from fpsim.schedules.trees.difference import Comparison, difference
-from fpsim.schedules.trees.nodes import Node, StackOperation, operations, rounded
+from fpsim.schedules.trees.nodes import Node, StackOperation, TrackedNode, operations, rounded
 from fpsim.schedules.trees.parts import by_accumulator, by_chains, by_lanes, merged, refuse_many_parts
+from fpsim.schedules.trees.written_order import FLOAT32_SUMS, written_root
 from fpsim.schedules.written import schedules_meant
 from fpsim.sums.accumulators import Accumulator
 
@@ -111,24 +112,29 @@ class Tree:
 
 @renamed_arguments(out_format="out_fmt")
 def tree(
-    how: Schedule | MatrixUnit | Accumulator | str, k: int, *, n: int | None = None,
-    accumulate: MatrixUnit | str | None = None, out_fmt: FormatLike | None = None, scaled: bool | None = None,
+    how: Schedule | MatrixUnit | Accumulator | str | tuple[Any, ...], k: int | None = None, *, n: int | None = None,
+    accumulate: MatrixUnit | Accumulator | str | None = None, out_fmt: FormatLike | None = None,
+    scaled: bool | None = None,
 ) -> Tree:  # fmt: skip
-    """Return the tree by which a schedule, a matrix unit or an accumulator adds K products.
+    """Return the tree by which a schedule, a matrix unit, an accumulator or an order by hand adds K products.
 
     Args:
-      how: a schedule, a unit or its name (one chain), or an accumulator such as `fp.Sequential(fp.BF16)`.
-      k: number of terms.
+      how: a schedule, a unit or its name (one chain), an accumulator such as `fp.Sequential(fp.BF16)`, or an order as
+        nested tuples of terms, such as ((0, 1), (2, 3)) or the `.tree` of a model that `fp.probe` made.
+      k: number of terms; None for that of an order.
       n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
       accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) with E4M3 or, for
-        cuBLAS's default, CUTLASS and other families of 16-bit operands, FP16 operands.
+        cuBLAS's default, CUTLASS and other families of 16-bit operands, FP16 operands. Of an order: an accumulator that
+        adds two numbers (`fp.Sequential`, `fp.FusedMultiplyAdd`: every chain starts at +0; `fp.Pairwise`: sums start
+        at their first product), or a unit: the terms of a tuple are one instruction, and two sums are added in float32.
+        None is `fp.Pairwise(fp.FP32)`.
       out_fmt: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
       scaled: whether partial sums are multiplied by block scales; None for yes if the schedule is for such operands.
 
     Raises:
-      ValueError: an unknown unit, k below 0, scales for a schedule without block scales, or a k with which the tree
-        would have more than 2**20 parts.
-      TypeError: `how` is not a schedule, unit or accumulator.
+      ValueError: an unknown unit, k below 0, scales for a schedule without block scales, a k with which the tree would
+        have more than 2**20 parts, or an order that lacks or repeats a term or that its accumulator cannot add.
+      TypeError: `how` is not a schedule, unit, accumulator or order.
 
     Source: docs/schedules.md, docs/matrix-units.md, docs/accumulators.md.
 
@@ -136,12 +142,19 @@ def tree(
       >>> import fpsim as fp
       >>> fp.schedules.tree(fp.schedules.cublas("sm_90", split_k=9), 11528)
       Tree(k=11528, 3 levels, 8 lost, result FP32)
+      >>> by_hand = fp.schedules.tree((((0, 1), 2), 3), accumulate=fp.FusedMultiplyAdd("fp32"))
+      >>> by_hand == fp.schedules.tree(fp.FusedMultiplyAdd("fp32"), 4)
+      True
     """
-    if not is_integer(k) or k < 0:
+    fmt = None if out_fmt is None else find_format(out_fmt)
+    if isinstance(how, tuple):
+        return _by_hand(how, k, accumulate, fmt, scaled)
+    if isinstance(accumulate, Accumulator):
+        raise TypeError(f"accumulate must be a matrix unit or its name for {shown(how)}; got {accumulate}.")
+    if k is None or not is_integer(k) or k < 0:
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     if k > LARGEST_K:
         raise ValueError(f"k must be at most 2**63; got 2**{int(k).bit_length() - 1} or more.")
-    fmt = None if out_fmt is None else find_format(out_fmt)
     if isinstance(how, (str, MatrixUnit)):
         return tree(Schedule("one chain"), k, accumulate=_unit_named(how), out_fmt=fmt)
     if isinstance(how, Accumulator):
@@ -197,6 +210,24 @@ def compare(
         for how in (x, y)
     )  # fmt: skip
     return first.compare(second, (str(x), str(y)))
+
+
+def _by_hand(
+    order: tuple[Any, ...], k: int | None, accumulate: MatrixUnit | Accumulator | str | None, fmt: Format | None,
+    scaled: bool | None,
+) -> Tree:  # fmt: skip
+    """Return the tree of an order in nested tuples."""
+    if k is not None and (not is_integer(k) or k < 0):
+        raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
+    if scaled:
+        raise ValueError("an order has no place for block scales. Leave scaled out.")
+    how: Accumulator | MatrixUnit = FLOAT32_SUMS
+    if isinstance(accumulate, Accumulator):
+        how = accumulate
+    elif accumulate is not None:
+        how = named_unit("accumulate", accumulate)
+    terms, root = written_root(order, k, how)
+    return Tree(terms, rounded(TrackedNode(root, False), fmt).node)
 
 
 def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> MatrixUnit:

@@ -318,7 +318,7 @@ def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
         return tree(adding.how, k, n=n, out_fmt=promise.out)
     unit = adding.how
     assert not isinstance(unit, str)
-    return tree(adding.schedule, k, n=n, accumulate=unit, out_fmt=promise.out)  # type: ignore[arg-type]
+    return tree(adding.schedule, k, n=n, accumulate=unit, out_fmt=promise.out)
 
 
 POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the result", "positive", "normal", "ties")

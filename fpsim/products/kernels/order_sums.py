@@ -1,0 +1,143 @@
+"""Sums of products in any order: a table of runs and additions, which one loop reads for many sums at a time.
+
+A tile is a number of sums that lie side by side, the width, by a block of rows. Each sum of the table has a row of as
+many numbers for each row of the tile. Operands and sums are all float32, or all float64.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.float_steps import fused
+
+i64 = np.int64
+
+# What a row of the table does to its sum: set it to +0 or to a rounded product; add products by fused multiply-adds, or
+# rounded products; add another sum.
+ZERO, PRODUCT, FUSED, ROUNDED, SUM = range(5)
+TERMS = 32  # of a run that are added for all rows before the next ones, so that their panel stays in the L1 cache
+ROWS = 16  # of a tile
+
+
+@cache
+def _rows(width: int) -> Any:
+    """Return the functions that fill and add rows of `width` sums."""
+
+    def fuse(x: Any, panel: Any, first: Any, step: Any, count: Any, row: Any) -> None:
+        """Add products of x and rows of a panel to a row of sums by fused multiply-adds."""
+        fours = i64(count // 4 * 4)
+        for i in range(0, fours, 4):
+            k0 = first + i * step
+            k1, k2, k3 = k0 + step, k0 + 2 * step, k0 + 3 * step
+            x0, x1, x2, x3 = x[k0], x[k1], x[k2], x[k3]
+            y0, y1, y2, y3 = panel[k0], panel[k1], panel[k2], panel[k3]
+            for j in range(width):
+                two = fused(x1, y1[j], fused(x0, y0[j], row[j]))
+                row[j] = fused(x3, y3[j], fused(x2, y2[j], two))
+        for i in range(fours, count):
+            k0 = first + i * step
+            x0, y0 = x[k0], panel[k0]
+            for j in range(width):
+                row[j] = fused(x0, y0[j], row[j])
+
+    def add(x: Any, panel: Any, first: Any, step: Any, count: Any, row: Any) -> None:
+        """Add rounded products of x and rows of a panel to a row of sums."""
+        fours = i64(count // 4 * 4)
+        for i in range(0, fours, 4):
+            k0 = first + i * step
+            k1, k2, k3 = k0 + step, k0 + 2 * step, k0 + 3 * step
+            x0, x1, x2, x3 = x[k0], x[k1], x[k2], x[k3]
+            y0, y1, y2, y3 = panel[k0], panel[k1], panel[k2], panel[k3]
+            for j in range(width):
+                two = (row[j] + x0 * y0[j]) + x1 * y1[j]
+                row[j] = (two + x2 * y2[j]) + x3 * y3[j]
+        for i in range(fours, count):
+            k0 = first + i * step
+            x0, y0 = x[k0], panel[k0]
+            for j in range(width):
+                row[j] = row[j] + x0 * y0[j]
+
+    def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:
+        """Add products of rows of two panels to a row of sums by fused multiply-adds."""
+        for i in range(count):
+            x0, y0 = x[first + i * step], y[first + i * step]
+            for j in range(width):
+                row[j] = fused(x0[j], y0[j], row[j])
+
+    def set_pairs(x: Any, y: Any, row: Any) -> None:
+        """Set a row of sums to the products of two rows."""
+        for j in range(width):
+            row[j] = x[j] * y[j]
+
+    def set_row(x: Any, y: Any, row: Any) -> None:
+        """Set a row of sums to the products of x and a row of a panel."""
+        for j in range(width):
+            row[j] = x * y[j]
+
+    def join(row: Any, other: Any) -> None:
+        """Add a row of sums to another one."""
+        for j in range(width):
+            row[j] = row[j] + other[j]
+
+    return tuple(map(scalar, (fuse, add, fuse_pairs, set_pairs, set_row, join)))
+
+
+@cache
+def order_sums(width: int) -> Any:
+    """Return the loop `(a, pairs, panels, out, table, sums, m0, m1, p0, p1)` over rows m0 .. m1 and panels p0 .. p1.
+
+    a: (M, K); panels: (P, K, width), the columns of b; out: (M, N). table: (S, 5) int64, rows of an action,
+    the sum that it changes, and the other sum, or the first term, the number of terms and the distance of two terms.
+    Sum 0 is the result. sums: (sums, ROWS, width), working memory. pairs: panels of the other factors if each sum has
+    its own, so that M is 1 and a is not read; else empty. Products of pairs are rounded beforehand if their additions
+    are.
+    """
+
+    fuse, add, fuse_pairs, set_pairs, set_row, join = _rows(width)
+
+    def run(
+        a: Any, pairs: Any, panels: Any, out: Any, table: Any, sums: Any, m0: Any, m1: Any, p0: Any, p1: Any
+    ) -> None:  # fmt: skip
+        in_pairs = pairs.size > 0
+        for p in range(p0, p1):
+            panel, n = panels[p], p * width
+            factors = pairs[p] if in_pairs else panel
+            columns = min(width, out.shape[1] - n)
+            for m in range(m0, m1, ROWS):
+                rows = min(ROWS, m1 - m)
+                for i in range(table.shape[0]):
+                    action, into, k, count, step = table[i, 0], table[i, 1], table[i, 2], table[i, 3], table[i, 4]
+                    tile = sums[into]
+                    if action == SUM:
+                        other = sums[k]
+                        for r in range(rows):
+                            join(tile[r], other[r])
+                    elif action == ZERO:
+                        for r in range(rows):
+                            for j in range(width):
+                                tile[r, j] = 0.0
+                    elif in_pairs and action == PRODUCT:
+                        set_pairs(factors[k], panel[k], tile[0])
+                    elif in_pairs:
+                        fuse_pairs(factors, panel, k, step, count, tile[0])
+                    elif action == PRODUCT:
+                        for r in range(rows):
+                            set_row(a[m + r, k], panel[k], tile[r])
+                    else:
+                        for t in range(0, count, TERMS):
+                            terms, first = min(TERMS, count - t), k + t * step
+                            for r in range(rows):
+                                if action == FUSED:
+                                    fuse(a[m + r], panel, first, step, terms, tile[r])
+                                else:
+                                    add(a[m + r], panel, first, step, terms, tile[r])
+                for r in range(rows):
+                    row, total = out[m + r], sums[0, r]
+                    for j in range(columns):
+                        row[n + j] = total[j]
+
+    return kernel(run)

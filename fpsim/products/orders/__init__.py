@@ -1,0 +1,1 @@
+"""Products, sums and dot products whose additions have any order: that of a tree."""

@@ -1,0 +1,237 @@
+"""Sums of any accumulators by a tree, node by node: runs of terms by the loops of accumulators, sums by `fpsim.add`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arithmetic.functions import add
+from fpsim.arrays import Array
+from fpsim.casts.cast import decode, encode
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.products.backend import output_overflow
+from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, ScaledSum, Steps, Sum, steps_of
+from fpsim.sums.accumulate import SumProblem, accumulated
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
+
+ADDED_ONCE = ("once", "exact")
+
+
+class CodedSums(NamedTuple):
+    """Running sums as codes (M, N) of their format."""
+
+    codes: Array
+    fmt: Format
+
+
+def accumulator_of(root: Node) -> Accumulator | None:
+    """Return the accumulator whose sums of all terms in their order are a tree; None if there is none.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.products.orders.code_sums import accumulator_of
+      >>> accumulator_of(fp.schedules.tree(((0, 1), (2, 3))).root)
+      Pairwise(FP32)
+    """
+    if not isinstance(root, Sum) or root.how.then is not None or root.how.stream:
+        return None
+    if len(root.inputs) == 1 and isinstance(root.inputs[0], Steps):
+        return _of_terms(root, root.inputs[0], 0)
+    return _chunked(root)
+
+
+def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
+    """Return the accumulator of consecutive terms from `first` on."""
+    in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
+    if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
+        return None
+    if node.order == "pairwise" and node.product is not None:
+        return _made(Pairwise, node.how)
+    if node.order == "chain" and node.start == "zero":
+        return _made(FusedMultiplyAdd if node.product is None else Sequential, node.how)
+    return None
+
+
+def _chunked(root: Sum) -> Accumulator | None:
+    """Return the Chunked accumulator of a chain of sums of consecutive terms, all of one length but the last."""
+    parts = [item for item in root.inputs if isinstance(item, Sum)]
+    if len(parts) < len(root.inputs) or len(parts) < 2 or root.order != "chain" or root.how.rule != "ieee":
+        return None
+    if root.start == "first" and root.how.rounding != "nearest_even":
+        return None  # a +0 at the start changes the sign of zeros
+    inner, position, lengths = parts[0].how, 0, []
+    for part in parts:
+        steps = part.inputs[0] if len(part.inputs) == 1 else None
+        if (
+            not isinstance(steps, Steps)
+            or part.how != inner
+            or not isinstance(_of_terms(part, steps, position), Sequential)
+        ):
+            return None
+        lengths.append(steps.count)
+        position += steps.count
+    even = all(length == lengths[0] for length in lengths[:-1]) and lengths[-1] <= lengths[0]
+    if not even or replace(inner, fmt=root.how.fmt) != root.how:
+        return None
+    keywords = _keywords(inner)
+    return Chunked(inner.fmt, chunk=lengths[0], outer=root.how.fmt, **keywords)
+
+
+def _keywords(how: Arithmetic) -> dict[str, Any]:
+    return {"rounding": how.rounding, "overflow": how.overflow, "subnormals": how.subnormals}
+
+
+def _made(kind: Any, how: Arithmetic) -> Accumulator:
+    """Return an accumulator with the roundings of an arithmetic."""
+    accumulator: Accumulator = kind(how.fmt, **_keywords(how))
+    return accumulator
+
+
+def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
+    """Return the sums of a problem by a tree.
+
+    Raises:
+      ValueError: instructions of a matrix unit, or sums with block scales.
+    """
+    if isinstance(root, Round):
+        return rounded_sums(tree_sums(root.input, problem), root.fmt)
+    if isinstance(root, ScaledSum):
+        raise ValueError("a tree with block scales belongs to a matrix unit. Pass accumulate= that unit.")
+    if root.how.rule != "ieee" and root.how.rule not in ADDED_ONCE:
+        raise ValueError(
+            f"the tree has instructions of a matrix unit ({root.how.words}). Pass accumulate= the unit, such as "
+            "'hopper_e4m3_f32'."
+        )
+    if root.order == "chain":
+        return _chain(root, problem)
+    if root.order == "pairwise" and root.product == root.how and all(isinstance(x, Steps) for x in root.inputs):
+        terms = _part(problem, _terms(root.inputs))
+        return CodedSums(accumulated(_made(Pairwise, root.how), terms), root.how.fmt)
+    values = [value for item in root.inputs for value in _separate(item, root, problem)]
+    return _by_pairs(values, root.how) if root.order == "pairwise" else _by_halves(values, root.how)
+
+
+def _chain(node: Sum, problem: SumProblem) -> CodedSums:
+    """Return the sums of a chain."""
+    how, total = node.how, None
+    for item in node.inputs:
+        if isinstance(item, (Steps, Gathered)):
+            total = _with_terms(node, item, total, problem)
+        else:
+            part = tree_sums(item, problem)
+            if total is None and node.start == "zero":
+                total = CodedSums(np.zeros_like(part.codes, how.fmt.storage), how.fmt)
+            total = part if total is None else _joined(total, part, how)
+    if total is None:
+        total = CodedSums(np.zeros(problem.shape, how.fmt.storage), how.fmt)
+    return total
+
+
+def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, problem: SumProblem) -> CodedSums:
+    """Return a running sum after some additions of products."""
+    how, terms = node.how, _terms([item])
+    if how.rule in ADDED_ONCE or isinstance(item, Gathered) or item.terms > 1:
+        for spans in steps_of(item):
+            at = np.concatenate([np.arange(*span) for span in spans])
+            total = CodedSums(accumulated(_made(Exact, how), _part(problem, at, total, how.fmt)), how.fmt)
+        assert total is not None
+        return total if how.then is None else rounded_sums(total, how.then)
+    if total is None and node.start == "first":
+        first = _part(problem, terms[:1])
+        assert node.product is not None
+        total, terms = CodedSums(accumulated(_made(Pairwise, node.product), first), node.product.fmt), terms[1:]
+    if not terms.size:
+        assert total is not None
+        return total
+    if node.product not in (None, how) or how.then is not None:  # no accumulator rounds so
+        for term in terms:
+            alone = Pairwise if node.product is not None else FusedMultiplyAdd
+            part = accumulated(_made(alone, node.product or how), _part(problem, np.array([term])))
+            product = CodedSums(part, (node.product or how).fmt)
+            total = product if total is None else _joined(total, product, how)
+        assert total is not None
+        return total
+    kind, rest = FusedMultiplyAdd if node.product is None else Sequential, _part(problem, terms, total, how.fmt)
+    if rest.are_terms and node.start == "first" and node.product is not None:
+        rest = _with_rounded_terms(rest, node.product)  # as Pairwise does, unlike Sequential
+    return CodedSums(accumulated(_made(kind, how), rest), how.fmt)
+
+
+def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
+    """Return the problem of a sum whose terms are rounded before they are added."""
+    fmt = problem.formats[1]
+    if fmt == how.fmt:
+        return problem
+    values = decode(problem.b, fmt, np.float64 if fmt == FP64 else np.float32)
+    return problem._replace(b=encode(values, how.fmt, **_keywords(how)), formats=(None, how.fmt))
+
+
+def _terms(items: Any) -> Array:
+    """Return the terms of runs of additions, in their order."""
+    return np.concatenate([np.arange(*span) for item in items for spans in steps_of(item) for span in spans])
+
+
+def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt: Format = FP32) -> SumProblem:
+    """Return the problem of some terms, whose sums start at a total in a format."""
+    start, k = terms[0], problem.terms
+    whole = terms.size == terms[-1] + 1 - start and bool((np.diff(terms) == 1).all())
+    at: Any = slice(int(start), int(start) + terms.size) if whole else terms
+    b = problem.b[at]
+    if problem.paired:
+        b = np.ascontiguousarray(problem.b.reshape(-1, k)[:, at]).reshape(-1, 1)
+    c = problem.c if total is None else _held(total, fmt)
+    return problem._replace(a=problem.a[:, at], b=b, c=c)
+
+
+def _held(total: CodedSums, fmt: Format) -> Array:
+    """Return sums as codes of a format that holds theirs."""
+    if total.fmt == fmt:
+        return total.codes
+    if not fmt.holds(total.fmt):
+        raise ValueError(f"a chain in {fmt} goes on from a sum in {total.fmt}, which it does not hold. Round it first.")
+    return encode(decode(total.codes, total.fmt, np.float64), fmt)
+
+
+def _joined(x: CodedSums, y: CodedSums, how: Arithmetic) -> CodedSums:
+    """Return the sum of two running sums, rounded once, and once more if the arithmetic says so."""
+    codes = add(x.codes, y.codes, fmt=(x.fmt, y.fmt), out_fmt=how.fmt, **_keywords(how))
+    total = CodedSums(np.asarray(codes), how.fmt)
+    return total if how.then is None else rounded_sums(total, how.then)
+
+
+def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
+    """Return sums rounded to nearest even to a format; FP8 saturates."""
+    if total.fmt == fmt:
+        return total
+    values = decode(total.codes, total.fmt, np.float64)
+    return CodedSums(encode(values, fmt, overflow=output_overflow(fmt)), fmt)
+
+
+def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
+    """List the values that an input of a sum by pairs or by halves stands for."""
+    if not isinstance(item, (Steps, Gathered)):
+        return [tree_sums(item, problem)]
+    how = node.product or node.how
+    return [
+        CodedSums(accumulated(_made(Pairwise, how), _part(problem, np.array([k]))), how.fmt) for k in _terms([item])
+    ]
+
+
+def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
+    """Return the sum of neighbours, then of their sums, level by level."""
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        values = [_joined(x, y, how) for x, y in pairs] + values[len(values) // 2 * 2 :]
+    return values[0]
+
+
+def _by_halves(values: list[CodedSums], how: Arithmetic) -> CodedSums:
+    """Return the sum by halves."""
+    half = 1 << max(len(values) - 1, 0).bit_length() >> 1
+    while half:
+        lower, upper = values[:half], values[half : 2 * half]
+        values = [_joined(x, y, how) for x, y in zip(lower, upper, strict=False)] + lower[len(upper) :]
+        half //= 2
+    return values[0]

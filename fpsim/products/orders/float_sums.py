@@ -1,0 +1,92 @@
+"""Sums in float32 or float64 by the table of a tree: of matrix products, of lines of terms, and of pairs of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import FP32, FP64, Format
+from fpsim.products.kernels.order_sums import ROWS, order_sums
+from fpsim.products.kernels.panel import PANEL_COLUMNS
+from fpsim.products.operand_floats import floats
+from fpsim.products.orders.table import OrderTable
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.runtime.threads import over_spans
+from fpsim.sums.accumulate import as_float64
+
+Panel = Callable[[int, int], tuple[Array, "Array | None"]]  # from columns to their terms, and to other factors of them
+
+MACS = 16  # multiply-adds that take as long as the cast of an element
+FEW = 4  # columns up to which each is added alone
+
+
+def product_sums(table: OrderTable, a: Array, b: Array, formats: tuple[Format, Format]) -> Array:
+    """Return the product of codes (M, K) and (K, N) as floats of the table's format, (M, N)."""
+    if b.shape[1] < PANEL_COLUMNS and a.shape[0] > b.shape[1]:  # the sums of a panel lie side by side
+        flipped = product_sums(table, b.T, a.T, (formats[1], formats[0]))
+        return np.ascontiguousarray(flipped.T)
+    left = _values(a, formats[0], table.fmt)
+    out = np.empty((a.shape[0], b.shape[1]), left.dtype)
+
+    def panel(first: int, last: int) -> tuple[Array, Array | None]:
+        return _values(b[:, first:last], formats[1], table.fmt), None
+
+    _run(table, left, panel, out)
+    return out
+
+
+def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Format | None, Format]) -> Array:
+    """Return the sum of every row of terms b (R, K), or of products with a (R, K), as floats (R,); a: None for ones."""
+    kept: Any = np.float32 if table.fmt == FP32 else np.float64
+    out = np.empty((1, b.shape[0]), kept)
+
+    def panel(first: int, last: int) -> tuple[Array, Array | None]:
+        terms, of_a = _values(b[first:last].T, formats[1], table.fmt), formats[0]
+        if a is None or of_a is None:
+            return terms, None
+        factors = _values(a[first:last].T, of_a, table.fmt)
+        if table.fuses:
+            return terms, factors
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            return terms * factors, None
+
+    _run(table, np.ones((1, b.shape[1]), kept), panel, out)
+    row: Array = out[0]
+    return row
+
+
+def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
+    """Fill `out` (M, N) panel by panel, on several threads where that pays."""
+    (m, k), n = a.shape, out.shape[1]
+    width = 1 if n <= FEW else PANEL_COLUMNS
+    loop, nothing = order_sums(width), np.empty((0, 0, width), a.dtype)
+
+    def work(first: int, last: int) -> None:
+        sums = np.empty((table.sums, ROWS, width), a.dtype)
+        for start in range(first * width, min(last * width, n), width):
+            columns, factors = (_padded(x, width) for x in panel(start, min(start + width, n)))
+            part = np.empty((m, min(width, n - start)), a.dtype)
+            pairs = nothing if factors is None else factors
+            with ieee_arithmetic(), wrapping():  # columns without terms hold anything; NaN and Inf are meant
+                loop(a, pairs, columns, part, table.rows, sums, 0, m, 0, 1)
+            out[:, start : start + width] = part
+
+    over_spans(-(-n // width), work, 1, weight=m * width * k / MACS)
+
+
+def _padded(x: Array | None, width: int) -> Any:
+    """Return a matrix (K, N) of up to `width` columns as one panel, with zeros after its last column."""
+    if x is None or x.shape[1] == width:
+        return None if x is None else np.ascontiguousarray(x)[np.newaxis]
+    panel = np.zeros((1, x.shape[0], width), x.dtype)
+    panel[0, :, : x.shape[1]] = x
+    return panel
+
+
+def _values(codes: Array, fmt: Format, kept: Format) -> Array:
+    """Return the values of codes as floats of the table's format, in C order."""
+    return as_float64(codes, fmt).view(np.float64) if kept == FP64 else floats(codes, fmt)

@@ -1,0 +1,266 @@
+"""Matrix products, sums and dot products by a tree of additions, or by an order in nested tuples. Loads numba."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arithmetic.operands import Formats
+from fpsim.arrays import Array, words
+from fpsim.errors import require_kind
+from fpsim.formats.named import DTYPES, FP32, FP64, Format
+from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
+from fpsim.matrix_units.catalogue import any_unit
+from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.cpu import Cpu
+from fpsim.products.matmul_plan import plan_matmul
+from fpsim.products.operand import accumulator_codes, read_operand
+from fpsim.products.orders import float_sums
+from fpsim.products.orders.code_sums import CodedSums, accumulator_of, rounded_sums, tree_sums
+from fpsim.products.orders.table import OrderTable, table_of
+from fpsim.products.orders.unit_sums import UnitSums, check_unit, unit_sums
+from fpsim.products.request import Request, no_accumulate, refuse_unit_options
+from fpsim.products.total import MatmulCall, with_epilogue
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
+from fpsim.schedules.trees.nodes import Node, Round, ScaledSum, Sum, zero
+from fpsim.schedules.trees.tree import Tree, tree
+from fpsim.sums.accumulate import NOTHING, SumProblem, accumulated, canonical
+from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.lines import TERMS_AT_ONCE, Lines, line_sums
+
+CPU = Cpu()
+ZERO = zero(FP32)
+Order = Tree | tuple[Any, ...]
+How = Accumulator | MatrixUnit | None
+KEPT = 64  # trees whose plans are kept
+
+
+class SameOrder:
+    """A tree or nested tuples as a key of a cache, equal to itself alone: comparing long ones would take too long."""
+
+    __slots__ = ("order",)
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameOrder) and self.order is other.order
+
+    def __hash__(self) -> int:
+        return id(self.order)
+
+
+class TreePlan(NamedTuple):
+    """A tree, and the loops that compute its sums: those of an accumulator or a table, or None for neither."""
+
+    tree: Tree
+    accumulator: Accumulator | None
+    table: OrderTable | None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the result."""
+        return np.dtype(DTYPES.get(self.tree.fmt, self.tree.fmt.storage))
+
+
+def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
+    """Return the plan of an order for K = k.
+
+    Args:
+      order: a tree, or nested tuples of terms.
+      k: number of terms.
+      how: what adds the terms of nested tuples; None for float32. A tree says itself how it adds.
+      name: the argument that brought the order.
+
+    Raises:
+      ValueError: an order of another number of terms, or one that `how` cannot add.
+      TypeError: an accumulator for a tree.
+    """
+    plan = _plan(SameOrder(order), k if isinstance(order, tuple) else -1, how)
+    if plan.tree.k != k:
+        raise ValueError(f"{name} adds {plan.tree.k} terms; got K = {k}. Make a tree for that number of terms.")
+    return plan
+
+
+@lru_cache(maxsize=KEPT)
+def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
+    """Return the plan of an order, cached by its identity."""
+    order = same.order
+    if isinstance(order, tuple):
+        if k == 0:
+            raise ValueError("an order of additions has one term or more; got operands with K = 0.")
+        assert how is None or isinstance(how, (Accumulator, MatrixUnit))
+        made = tree(order, k, accumulate=how)
+    else:
+        made = order
+        if isinstance(how, Accumulator):
+            raise TypeError(
+                f"a tree says itself how it adds; got accumulate={how} too. Leave it out, or pass nested tuples."
+            )
+    root = made.root
+    inner = root.input if isinstance(root, Round) else root
+    accumulator = accumulator_of(inner) if made.k else None
+    return TreePlan(made, accumulator, None if accumulator is not None else table_of(inner))
+
+
+# ---- matrix products
+
+
+def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
+    """Return the product of `fpsim.matmul` for a schedule that is a tree or an order in nested tuples.
+
+    Raises:
+      ValueError, TypeError: as of `plan_order` and `fpsim.matmul`, or what an order has no place for.
+    """
+    require_kind("strict", request.strict, (bool, np.bool_), "True or False")
+    for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
+        if value is not None:
+            raise ValueError(f"{name} is part of the order of additions in schedule; got both. Leave {name} out.")
+    if accumulate is not None and not isinstance(accumulate, Accumulator):
+        if not isinstance(accumulate, (str, MatrixUnit, IntegerUnit)):
+            raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
+        unit = any_unit("accumulate", accumulate)
+        if isinstance(unit, IntegerUnit):
+            raise ValueError(f"an order of additions is for floats; {unit.name} adds integers. Leave schedule out.")
+        if fmt is not None:
+            raise ValueError(f"fmt is for accumulators; {unit.name} says itself what it takes. Leave it out.")
+        with ieee_arithmetic():
+            return _by_unit(a, b, c, unit, request, out)
+    refuse_unit_options(request._replace(schedule=None))
+    if c is not None:
+        raise ValueError("an order of additions has no place for c. Add it to the result, or make it a term of K.")
+    (left, right), formats = accumulator_codes(a, b, fmt, CPU)
+    refuse_axes(left.shape, "a")
+    refuse_axes(right.shape, "b")
+    refuse_shapes(left.shape, right.shape)
+    plan = plan_order(request.schedule, left.shape[1], accumulate, "schedule")
+    result, target = CPU.result(out, (left.shape[0], right.shape[1]), plan.dtype, left, right)
+    table = plan.table if _fits(plan.table, formats) else None
+    if table is not None and left.size and right.size:
+        codes = _ended(float_sums.product_sums(table, left, right, formats), table, plan)
+    else:
+        codes = _by_codes(plan, SumProblem(left, right, NOTHING, formats))
+    words(target)[...] = codes
+    return result
+
+
+def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bool:
+    """Return whether the floats of a table hold the operands."""
+    return table is not None and all(fmt is None or table.fmt.holds(fmt) for fmt in formats)
+
+
+def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
+    """Return floats of a table as codes of the tree's format."""
+    return rounded_sums(CodedSums(canonical(words(sums), table.fmt), table.fmt), plan.tree.fmt).codes
+
+
+def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
+    """Return the sums of a tree by an accumulator, or node by node, as codes of the tree's format."""
+    if 0 in problem.shape:
+        return np.zeros(problem.shape, plan.tree.fmt.storage)
+    if plan.accumulator is None:
+        return tree_sums(plan.tree.root, problem).codes
+    sums = CodedSums(accumulated(plan.accumulator, problem), plan.accumulator.result_format)
+    return rounded_sums(sums, plan.tree.fmt).codes
+
+
+# ---- matrix products by a unit
+
+
+def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
+    """Return the product by a matrix unit."""
+    order: Any = request.schedule
+    scaled = None if isinstance(order, tuple) else _scaled_sum(order.root)
+    left = read_operand(a, "a", unit, request.scale_a, scaled is not None, CPU)
+    right = read_operand(b, "b", unit, request.scale_b, scaled is not None, CPU)
+    refuse_shapes(left.facts.shape, right.facts.shape)
+    tree_plan = plan_order(order, left.facts.shape[1], unit, "schedule")
+    root = tree_plan.tree.root
+    check_unit(root, unit)
+    fmt = request.out_fmt
+    if isinstance(root, Round) and fmt is None:
+        root, fmt = root.input, root.fmt
+    if fmt is None and root.fmt not in (FP32, unit.d.fmt):
+        fmt = root.fmt
+    blocks = [side.along_k for side in (left.facts, right.facts) if side.along_k is not None]
+    if blocks and scaled is None:
+        raise ValueError(
+            f"the tree has no place for scales that change along K; got scales per {blocks[0]} terms. Make it of a "
+            "schedule with block scales, such as fp.schedules.deepgemm()."
+        )
+    if unit.d.fmt == FP64 and c is not None:
+        raise ValueError(f"an order of additions of {unit.name} has no place for c. Add it to the result.")
+    schedule = FLAT if unit.d.fmt == FP64 else _as_schedule(scaled, min(blocks, default=0))
+    request = request._replace(schedule=schedule, out_fmt=fmt)
+    plan = plan_matmul(unit, left.facts, right.facts, request, has_c=c is not None)
+    if fmt is None and root.fmt == FP32:
+        plan = replace(plan, fmt=FP32)
+    (m, n), count = plan.shape, block_count(plan.along_k.k, unit)
+    scale_a = CPU.block_scales(left.block_scales, (m, count), unit, "scale_a")
+    scale_b = CPU.block_scales(right.block_scales, (count, n), unit, "scale_b")
+    factors = [x.factors for x in (left, right) if x.factors is not None]
+    result, target = CPU.result(out, plan.shape, plan.dtype, left.codes, right.codes, scale_a, scale_b, *factors)
+    product = CPU.product(unit, left.codes, right.codes, scale_a, scale_b)
+    call = MatmulCall(plan, left, right, request, c)
+    total = with_epilogue(unit_sums(root, UnitSums(product, CPU, call.factors_at)), call, CPU)
+    CPU.deliver(np.ascontiguousarray(total), plan.fmt, plan.nan_code, plan.overflow, target)
+    return result
+
+
+@lru_cache(maxsize=64)
+def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
+    """Return the schedule that stands for a tree in the plan of its product: its epilogue, and where it has scales."""
+    order: Any = "product" if scaled is None else scaled.order
+    chain = Chain(block) if scaled is not None else Chain()
+    return Schedule("a tree", sums=chain, epilogue=Epilogue(order, adds_c=True), block_scaled=scaled is not None)
+
+
+def _scaled_sum(node: Node) -> ScaledSum | None:
+    """Return the first sum of a tree that block scales multiply; None for none."""
+    if isinstance(node, ScaledSum):
+        return ScaledSum(node.order, ZERO)
+    if isinstance(node, Round):
+        return _scaled_sum(node.input)
+    nodes = (item for item in node.inputs if isinstance(item, (Sum, Round, ScaledSum)))
+    return next((inner for inner in map(_scaled_sum, nodes) if inner is not None), None)
+
+
+# ---- sums and dot products
+
+
+def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
+    """Return the sum of every line, or of products of two lines, as codes (number,), and their format.
+
+    Raises:
+      ValueError: as of `plan_order`.
+    """
+    plan = plan_order(order, lines.terms, None, "accumulate")
+    fmt = plan.tree.fmt
+    if plan.accumulator is not None:
+        sums = CodedSums(line_sums(plan.accumulator, lines), plan.accumulator.result_format)
+        return rounded_sums(sums, fmt).codes, fmt
+    codes = np.empty(lines.number, fmt.storage)
+    step = max(TERMS_AT_ONCE // max(lines.terms, 1), 1)
+    for start in range(0, lines.number, step):
+        stop = min(start + step, lines.number)
+        codes[start:stop] = _some_lines(plan, lines.some(start, stop))
+    return codes, fmt
+
+
+def _some_lines(plan: TreePlan, lines: Lines) -> Array:
+    """Return the sums of a matrix of lines."""
+    table = plan.table
+    both = table is not None and lines.a is not None and table.rounds and table.fuses
+    if table is not None and not both and _fits(table, lines.formats) and lines.terms:
+        return _ended(float_sums.line_sums(table, lines.a, lines.b, lines.formats), table, plan)
+    if lines.a is None:
+        problem = SumProblem(np.zeros((1, lines.terms), np.uint8), lines.b.T, NOTHING, lines.formats)
+    else:
+        problem = SumProblem(lines.a, lines.b.reshape(-1, 1), NOTHING, lines.formats, paired=True)
+    return _by_codes(plan, problem).reshape(-1)

@@ -1,0 +1,213 @@
+"""Sums of a matrix unit by a tree, node by node: runs of instructions by the unit's loops, other sums in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.formats.named import FP32, FP64
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.products.add_product import add_product
+from fpsim.products.backend import Backend
+from fpsim.products.orders.code_sums import accumulator_of
+from fpsim.products.orders.float_sums import product_sums
+from fpsim.products.orders.table import table_of
+from fpsim.products.unit_product import Factors, UnitProduct, add_part
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.schedules.plan import Span
+from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, ScaledSum, Steps, Sum, extent, steps_of
+from fpsim.schedules.trees.parts import arithmetic_of
+from fpsim.sums.accumulate import NOTHING, SumProblem, accumulated
+from fpsim.sums.accumulators import FusedMultiplyAdd
+
+f32 = np.float32
+FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
+
+
+class UnitSums(NamedTuple):
+    """A product by a unit, and what its tree needs besides."""
+
+    product: UnitProduct
+    backend: Backend
+    factors_at: Callable[[list[int]], Factors]  # of the partial sums that begin at these terms of K
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the result."""
+        return self.product.a.shape[0], self.product.b.shape[1]
+
+
+def check_unit(root: Node, unit: MatrixUnit) -> None:
+    """Raise a ValueError if a tree has instructions of another unit."""
+    wanted = arithmetic_of(unit)
+    for how in _instructions(root):
+        if how != wanted:
+            raise ValueError(
+                f"the tree has other instructions than {unit.name}: they are {how.words}, and {unit.name}'s are "
+                f"{wanted.words}. Pass the unit that the tree was made with."
+            )
+
+
+def _instructions(node: Node) -> set[Arithmetic]:
+    """Return the arithmetic of all instructions of matrix units in a tree."""
+    if not isinstance(node, Sum):
+        return _instructions(node.input)
+    ways = {node.how} if node.how.rule not in ("ieee", "once") or _adds_several(node) else set()
+    return ways.union(*(_instructions(item) for item in node.inputs if not isinstance(item, (Steps, Gathered))))
+
+
+def _adds_several(node: Sum) -> bool:
+    """Return whether an addition of a sum takes several terms."""
+    return any(isinstance(item, Gathered) or (isinstance(item, Steps) and item.terms > 1) for item in node.inputs)
+
+
+def unit_sums(root: Node, sums: UnitSums) -> Array:
+    """Return the sums of a tree, (M, N) float32 (float64 for units that add in it).
+
+    Raises:
+      ValueError: scaled sums that are joined otherwise than one after the other.
+    """
+    if isinstance(root, Round):
+        return np.asarray(sums.backend.rounded(unit_sums(root.input, sums), root.fmt))
+    if isinstance(root, ScaledSum):
+        raise ValueError("a sum with block scales must join a total.")
+    table, product = table_of(root), sums.product
+    formats = product.unit.a.carrier, product.unit.b.carrier
+    if accumulator_of(root) == FLOAT32_CHAIN and 0 not in product.a.shape + product.b.shape:
+        return accumulated(FLOAT32_CHAIN, SumProblem(product.a, product.b, NOTHING, formats)).view(f32)
+    total = FP64 if product.unit.d.fmt == FP64 else FP32
+    if table is not None and table.fmt == total and table.rows.size:
+        return product_sums(table, product.a, product.b, formats)
+    with ieee_arithmetic(), np.errstate(all="ignore"):
+        if root.order == "chain":
+            return _chain(root, sums)
+        values = [unit_sums(item, sums) for item in root.inputs if not isinstance(item, (Steps, Gathered))]
+        return _by_pairs(values) if root.order == "pairwise" else _by_halves(values)
+
+
+def _chain(node: Sum, sums: UnitSums) -> Array:
+    """Return the sums of a chain of instructions, or of a float32 chain of partial sums."""
+    promoted = _promoted(node, sums)
+    if promoted is not None:
+        return promoted
+    dtype = np.float64 if sums.product.unit.d.fmt.bits == 64 else f32
+    total = np.zeros(sums.shape, dtype) if node.start == "zero" or not node.inputs else None
+    run: list[Steps | Gathered] = []
+
+    def end_run() -> None:
+        if run:
+            assert total is not None
+            _add_steps(total, run, sums.product)
+            run.clear()
+
+    for item in node.inputs:
+        if isinstance(item, (Steps, Gathered)):
+            run.append(item)
+            continue
+        end_run()
+        if isinstance(item, ScaledSum):
+            total = np.zeros(sums.shape, f32) if total is None else total
+            factors = sums.factors_at([extent(item).start])
+            add_part(total, unit_sums(item.input, sums), factors, 0, sums.backend)
+            continue
+        part = unit_sums(item, sums)
+        total = part if total is None else np.add(total, part, out=total)
+        if node.how.then is not None and item is not node.inputs[0]:
+            total = np.array(sums.backend.rounded(total, node.how.then))
+    end_run()
+    assert total is not None
+    return total
+
+
+def _promoted(node: Sum, sums: UnitSums) -> Array | None:
+    """Return the sums of a chain of equal partial sums of neighbouring terms by a promotion of the loops, or None."""
+    parts, unit = node.inputs, sums.product.unit
+    inner = [_whole_run(part, unit) for part in parts]
+    if len(parts) < 2 or None in inner or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":
+        return None
+    runs = [run for run in inner if run is not None]
+    length = runs[0].terms
+    equal = all(run.start == runs[0].start + i * length for i, run in enumerate(runs))
+    if not equal or length % unit.terms or any(run.terms != length for run in runs[:-1]) or runs[-1].terms > length:
+        return None
+    product, factors = sums.product, Factors()
+    if isinstance(parts[0], ScaledSum):
+        factors = sums.factors_at([run.start for run in runs])
+    total = np.full(sums.shape, 0.0 if node.start == "zero" else -0.0, f32)
+    add_product(total, product.part(runs[0].start, runs[-1].stop)._replace(promote=length, factors=factors))
+    return total
+
+
+def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
+    """Return the neighbouring terms that a chain of full instructions from +0 adds; None for any other input."""
+    node = part.input if isinstance(part, ScaledSum) else part
+    if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):
+        return None
+    position: int | None = None
+    for i, item in enumerate(node.inputs):
+        last = i + 1 == len(node.inputs)
+        if not isinstance(item, Steps) or (position is not None and item.start != position):
+            return None
+        full = item.terms == unit.terms and item.stride in (0, unit.terms)
+        if not full and not (last and item.count == 1):
+            return None
+        position = item.start + item.terms * item.count
+    first = node.inputs[0] if node.inputs else None
+    return Span(first.start, position) if isinstance(first, Steps) and position is not None else None
+
+
+def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProduct) -> None:
+    """Add instructions to `total`, as few calls of the loops as their terms allow."""
+    widest = max(_widest(item) for item in run)
+    if widest < product.unit.terms and product.unit.rule is Rule.FUSED and widest % 4 == 0:
+        product = product._replace(unit=replace(product.unit, terms=widest))  # its loops take less time than zeros do
+    unit, first = product.unit, run[0]
+    if len(run) == 1 and isinstance(first, Steps) and (first.count == 1 or first.stride == first.terms == unit.terms):
+        add_product(total, product.part(first.start, first.start + first.count * first.terms))
+        return
+    if unit.block:
+        raise ValueError(f"the tree takes terms of K out of their order, where {unit.name} has block scales for it.")
+    steps = [np.concatenate([np.arange(*span) for span in spans]) for item in run for spans in steps_of(item)]
+    if unit.rule is Rule.FLUSHED_TREE:  # a step with fewer terms is not one with zeros
+        for terms in steps:
+            add_product(total, _picked(product, terms))
+        return
+    places = np.full((len(steps), unit.terms), -1, np.int64)
+    for i, terms in enumerate(steps):
+        places[i, : terms.size] = terms
+    add_product(total, _picked(product, places.reshape(-1)))
+
+
+def _widest(item: Steps | Gathered) -> int:
+    """Return the number of terms of an instruction."""
+    return item.terms if isinstance(item, Steps) else sum(span.terms for span in item.spans)
+
+
+def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
+    """Return the product of some terms of K in their order, with zeros in the place of -1."""
+    a, b, missing = product.a[:, terms], product.b[terms], terms < 0
+    a[:, missing] = 0
+    b[missing] = 0
+    return product._replace(a=a, b=b, promote=0, factors=Factors(), cut=0)
+
+
+def _by_pairs(values: list[Array]) -> Array:
+    """Return the sum of neighbours, then of their sums, level by level."""
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        values = [x + y for x, y in pairs] + values[len(values) // 2 * 2 :]
+    return values[0]
+
+
+def _by_halves(values: list[Array]) -> Array:
+    """Return the sum by halves."""
+    half = 1 << max(len(values) - 1, 0).bit_length() >> 1
+    while half:
+        lower, upper = values[:half], values[half : 2 * half]
+        values = [x + y for x, y in zip(lower, upper, strict=False)] + lower[len(upper) :]
+        half //= 2
+    return values[0]

@@ -1,0 +1,270 @@
+"""Trees from orders written by hand: nested tuples of terms, added by an accumulator or by a matrix unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from fpsim.errors import is_integer, shown
+from fpsim.formats.named import FP32, FP64
+from fpsim.formats.rounding import Rounding
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.plan import Span
+from fpsim.schedules.trees.nodes import FLOAT32, Arithmetic, Gathered, Node, Start, Steps, Sum, add_steps
+from fpsim.schedules.trees.parts import accumulator_arithmetic, arithmetic_of, by_accumulator
+from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd, Pairwise, Sequential
+
+Nested = int | tuple[Any, ...]
+DEEPEST = 200  # levels of nodes, which functions of trees go down one by one
+FLOAT32_SUMS = Pairwise(FP32)  # the additions of an order for which nothing else is said
+
+
+class OpenSum:
+    """A sum of an order while it is built: a chain that later terms and sums can still join.
+
+    Attributes:
+      how: the arithmetic of the chain.
+      start: where it starts.
+      inputs: its products and sums so far.
+      size: number of terms.
+      depth: levels of nodes.
+    """
+
+    __slots__ = ("depth", "how", "inputs", "size", "start")
+
+    def __init__(self, how: Arithmetic, start: Start) -> None:
+        self.how, self.start = how, start
+        self.inputs: list[Any] = []
+        self.size, self.depth = 0, 2
+
+    def take(self, terms: Sequence[int]) -> None:
+        """Add the products of some terms at once."""
+        runs = [(i == 0 or terms[i - 1] + 1 != term, term) for i, term in enumerate(terms)]
+        starts = [term for is_first, term in runs if is_first]
+        if len(starts) == 1:
+            add_steps(self.inputs, Steps(terms[0], len(terms), 1, 0))
+        else:
+            stops = [before + 1 for before, after in pairwise(terms) if before + 1 != after]
+            self.inputs.append(Gathered(tuple(map(Span, starts, [*stops, terms[-1] + 1]))))
+        self.size += len(terms)
+
+    def join(self, other: OpenSum, product: Arithmetic | None) -> None:
+        """Add another sum.
+
+        Raises:
+          ValueError: sums lie more than DEEPEST levels inside one another.
+        """
+        self.inputs.append(other.closed(product))
+        self.size += other.size
+        self.depth = max(self.depth, other.depth + 1)
+        if self.depth > DEEPEST:
+            raise ValueError(
+                f"an order must have at most {DEEPEST} sums inside one another that chains cannot take in; got more. "
+                "Let a matrix unit's chains be longer, or add in an accumulator such as fp.Pairwise(fp.FP32)."
+            )
+
+    def closed(self, product: Arithmetic | None) -> Sum:
+        """Return the sum as a node."""
+        return Sum(self.how, self.start, "chain", tuple(self.inputs), product)
+
+
+def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) -> tuple[int, Node]:
+    """Return the number of terms of an order in nested tuples, and the root of its tree.
+
+    Args:
+      order: a term, or a tuple of orders that are added.
+      k: the number of terms; None for that of the order.
+      how: Sequential, FusedMultiplyAdd or Pairwise, which add two numbers at a time; or a unit, one of whose
+        instructions adds all terms of a tuple to at most one sum, while two sums are added in float32.
+
+    Raises:
+      ValueError: terms that are missing, repeated or out of range, or tuples that the accumulator or unit cannot add.
+
+    Example:
+      >>> import fpsim as fp
+      >>> from fpsim.schedules.trees.written_order import written_root
+      >>> written_root(((0, 1), 2), 3, fp.Sequential("fp32"))[1].inputs
+      (Steps(start=0, terms=1, count=3, stride=1),)
+    """
+    program = program_of(order)
+    terms = check_terms(program, k)
+    if isinstance(how, MatrixUnit):
+        return terms, _root(program, _by_unit(how), None)
+    if not isinstance(how, (Sequential, FusedMultiplyAdd, Pairwise)):
+        raise ValueError(
+            f"an order is added by fp.Sequential, fp.FusedMultiplyAdd, fp.Pairwise or a matrix unit; {how} has an "
+            "order of its own."
+        )
+    if how.rounding is Rounding.STOCHASTIC:
+        raise ValueError(f"{how} numbers its random words by its own order. Take another rounding for an order.")
+    if isinstance(how, Pairwise) and program == _pairs(terms):
+        return terms, by_accumulator(how, terms).node
+    arithmetic = accumulator_arithmetic(how, how.fmt, terms)
+    product = None if isinstance(how, FusedMultiplyAdd) else arithmetic
+    start: Start = "first" if isinstance(how, Pairwise) else "zero"
+    return terms, _root(program, _by_twos(how, arithmetic, start, product), product)
+
+
+Joiner = Callable[[list["int | OpenSum"]], OpenSum]
+
+
+def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
+    """Return the last node of a program, whose additions `join` makes."""
+    stack: list[int | OpenSum] = []
+    for step in program:
+        if step >= 0:
+            stack.append(step)
+        else:
+            stack[step:] = [join(stack[step:])]
+    (top,) = stack
+    return (join([top]) if isinstance(top, int) else top).closed(product)
+
+
+def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
+    """Return the function that adds two terms or sums by an accumulator; a smaller sum joins a larger one."""
+
+    def join(parts: list[int | OpenSum]) -> OpenSum:
+        if len(parts) > 2:
+            raise ValueError(
+                f"{how} adds two numbers at a time; got a tuple of {len(parts)}. Nest it as pairs, or take a matrix "
+                "unit, whose instructions add several products at once."
+            )
+        sums = sorted((part for part in parts if isinstance(part, OpenSum)), key=lambda part: -part.size)
+        total = sums[0] if sums else OpenSum(arithmetic, start)
+        for part in parts:
+            if isinstance(part, int):
+                total.take([part])
+        for other in sums[1:]:
+            total.join(other, product)
+        return total
+
+    return join
+
+
+def _by_unit(unit: MatrixUnit) -> Joiner:
+    """Return the function that adds terms by instructions of a unit, and two sums in float32."""
+    arithmetic = arithmetic_of(unit)
+
+    def join(parts: list[int | OpenSum]) -> OpenSum:
+        terms = sorted(part for part in parts if isinstance(part, int))
+        sums = [part for part in parts if isinstance(part, OpenSum)]
+        if len(sums) > 2 or (terms and len(sums) > 1):
+            raise ValueError(
+                f"an instruction of {unit.name} adds products to one sum, and two sums are added in float32; got a "
+                f"tuple of {len(sums)} sums and {len(terms)} terms. Nest it."
+            )
+        if len(terms) > max(unit.terms, 2 if unit.terms == 1 and not sums else 1):
+            raise ValueError(
+                f"an instruction of {unit.name} adds up to {unit.terms} products; got a tuple of {len(terms)} terms. "
+                "Nest it."
+            )
+        if len(sums) == 2:
+            return _added(sums[0], sums[1], Arithmetic("ieee", FP64) if unit.d.fmt == FP64 else FLOAT32)
+        total = sums[0] if sums and sums[0].how == arithmetic else OpenSum(arithmetic, "first" if sums else "zero")
+        if sums and total is not sums[0]:
+            total.join(sums[0], None)
+        for group in [[term] for term in terms] if unit.terms == 1 else [terms]:
+            total.take(group)
+        return total
+
+    return join
+
+
+def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
+    """Return the sum of two sums; a chain of such sums goes on."""
+    chains = sorted((part for part in (x, y) if part.how == how and part.start == "first"), key=lambda z: -z.size)
+    if chains:
+        total = chains[0]
+        total.join(y if total is x else x, None)
+        return total
+    total = OpenSum(how, "first")
+    total.join(x, None)
+    total.join(y, None)
+    return total
+
+
+# ---- nested tuples
+
+
+def program_of(order: Nested) -> list[int]:
+    """Return nested tuples in reverse Polish notation: a term stands for itself, -c for the addition of c numbers.
+
+    It goes through them without recursion, since a chain is as deep as it is long.
+
+    Raises:
+      ValueError: the tuples have other elements than terms and tuples of two or more.
+
+    Example:
+      >>> from fpsim.schedules.trees.written_order import program_of
+      >>> program_of((0, (2, 1)))
+      [0, 2, 1, -2, -2]
+    """
+    program: list[int] = []
+    todo: list[Any] = [order]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, tuple) and len(item) > 1:
+            todo.append(_Addition(len(item)))
+            todo.extend(reversed(item))
+        elif isinstance(item, _Addition):
+            program.append(-item.count)
+        elif is_integer(item):
+            if item < 0:
+                raise ValueError(f"terms are counted from 0; got {shown(item)}.")
+            program.append(int(item))
+        else:
+            raise ValueError(
+                f"an order is a term or a tuple of two or more orders, such as ((0, 1), 2); got {shown(item)}."
+            )
+    return program
+
+
+class _Addition:
+    """The end of a tuple of `count` orders."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+def check_terms(program: Sequence[int], k: int | None) -> int:
+    """Return the number of terms of a program.
+
+    Raises:
+      ValueError: a term is repeated, missing, or not below k.
+    """
+    terms = [step for step in program if step >= 0]
+    size = max(terms) + 1 if k is None else k
+    beyond = next((term for term in terms if term >= size), None)
+    if beyond is not None:
+        raise ValueError(f"an order of {size} terms has the terms 0 .. {size - 1}; got {beyond}.")
+    if len(terms) > size or len(set(terms)) < len(terms):
+        seen = set[int]()
+        twice = next(term for term in terms if term in seen or seen.add(term))  # type: ignore[func-returns-value]
+        raise ValueError(f"an order must have every term once; term {twice} is repeated.")
+    if len(terms) < size:
+        missing = sorted(set(range(size)) - set(terms)) if size <= 2 * len(terms) + 64 else [_first_gap(terms)]
+        raise ValueError(
+            f"an order of {size} terms must have every term once; {len(terms)} are there, and term {missing[0]} is "
+            "missing."
+        )
+    return size
+
+
+def _first_gap(terms: Sequence[int]) -> int:
+    """Return the smallest number that is not among some terms."""
+    known, gap = set(terms), 0
+    while gap in known:
+        gap += 1
+    return gap
+
+
+def _pairs(k: int) -> list[int]:
+    """Return the program of pairs of neighbours, then of pairs of sums, level by level; an odd last one moves up."""
+    level = [[term] for term in range(k)]
+    while len(level) > 1:
+        pairs = [[*x, *y, -2] for x, y in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[len(level) // 2 * 2 :]
+    return level[0] if level else []
