@@ -1,1 +1,1 @@
-"""Speed beside other libraries, as ratios measured in one run."""
+"""Speed compared with other libraries, as ratios measured in one run."""

@@ -1,4 +1,4 @@
-"""Arithmetic beside ml_dtypes, NumPy, JAX and torch, to nearest even, and with flags beside itself without."""
+"""Arithmetic compared with ml_dtypes, NumPy, JAX and torch, to nearest even, and with flags compared with none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Casts beside ml_dtypes, torch, NumPy, JAX and gfloat."""
+"""Casts compared with those of ml_dtypes, torch, NumPy, JAX and gfloat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models under fp.analysis: recorded steps beside plain ones, and the studies of what was recorded."""
+"""Models under fp.analysis: recorded steps compared with plain ones, and the studies of what was recorded."""
 
 from __future__ import annotations
 

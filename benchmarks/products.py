@@ -1,4 +1,4 @@
-"""Matrix products by matrix units and accumulators, beside NumPy's float32 product, mmaemu and mmasim."""
+"""Matrix products by matrix units and accumulators, compared with NumPy's float32 product, mmaemu and mmasim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaled quantisation beside torch.compile, JAX and torchao: 4096 x 4096 float32 to codes and scales, and back."""
+"""Scaled quantisation compared with torch.compile, JAX and torchao: 4096 x 4096 float32 to codes, scales and back."""
 
 from __future__ import annotations
 

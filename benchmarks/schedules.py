@@ -1,4 +1,4 @@
-"""Library schedules beside the flat product of the same unit and size, and cuBLAS's families without tensor cores."""
+"""Library schedules compared with the flat product of the unit, and cuBLAS's families without tensor cores."""
 
 from __future__ import annotations
 

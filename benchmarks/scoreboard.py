@@ -39,7 +39,7 @@ class PeerCast(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The result of a check: points that differ, their total, and the cause in words."""
+    """The result of a check: points that differ, their total, and the cause as text."""
 
     cast: PeerCast
     ok: bool

@@ -1,4 +1,4 @@
-"""Sweeps: what a cell costs beside its measure, on two processes, in this one, and where everything is finished.
+"""Sweeps: the cost of a cell in addition to its measure, on two processes, in this one, and if all is finished.
 
 python -m benchmarks.sweeps
 """

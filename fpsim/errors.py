@@ -71,7 +71,7 @@ def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted
 
 
 def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:
-    """Raise a ValueError unless a value is one of some words; `listing` says where to find a long list of them."""
+    """Raise a ValueError unless a value is one of the names in `words`; `listing` says where a long list of them is."""
     if not isinstance(value, str) or value not in words:
         raise unknown(name, value, words, listing=listing)
 
@@ -80,7 +80,7 @@ def unknown(
     argument: str, got: object, valid: Sequence[str], aliases: Mapping[str, str] | None = None, *, listing: str = "",
     others: str = "", meant: Sequence[str] = (),
 ) -> ValueError:  # fmt: skip
-    """Return a ValueError that lists the valid words, or the nearest of very many, and suggests one.
+    """Return a ValueError that lists the valid names, or the nearest of very many, and suggests one.
 
     Args:
       argument: its name.

@@ -42,7 +42,7 @@ class Coverage:
     Attributes:
       sizes: parameter -> its elements, of those weights.
       parts: a CoveredPart for each layer, and for each module or function whose products are not seen.
-      is_chosen: whether some layers were asked for in place of all, so that it is no news that others are not seen.
+      is_chosen: whether the user selected layers, so that reports do not warn of the others.
 
     Example:
       >>> from fpsim.analysis.models.coverage import Coverage, CoveredPart
@@ -87,7 +87,7 @@ class Coverage:
 
         Args:
           layers: their names, as the recording calls them.
-          is_chosen: whether the report was asked for some layers.
+          is_chosen: whether the user selected layers.
         """
         parts = tuple(replace(part, seen=part.seen and part.name in layers) for part in self.parts)
         return replace(self, parts=parts, is_chosen=self.is_chosen or is_chosen)

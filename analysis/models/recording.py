@@ -255,7 +255,7 @@ class Recording:
         return frame([row.to_dict() for row in self])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw where the magnitudes of each operand lie over all steps, over the formats' ranges.
+        """Draw the range of magnitudes of each operand in all steps, over the formats' ranges.
 
         Of more than 24 operands those with the lowest SQNR in the first format, in the model's order.
 

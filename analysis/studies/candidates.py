@@ -33,7 +33,7 @@ class CastCandidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the candidate in words."""
+        """Name of the candidate as text."""
         return f"{self.element.name} {scaling_words(self.scaling_name)}"
 
 

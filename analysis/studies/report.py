@@ -25,7 +25,7 @@ class StudyReport:
     """The measurements of a study, and recommendations made from them.
 
     Attributes:
-      description: the tensors in words.
+      description: the tensors as text.
       candidates: the formats and scalings that were compared.
       roundings, seed: the rounding modes, and the seed of stochastic rounding; scales per tile are measured with the
         first mode alone.

@@ -76,7 +76,7 @@ class Recommendation:
       sqnr_db, lost_energy: SQNR and lost energy of the choice at its worst step; of the closest candidate if none is
         good enough.
       deficit_db: SQNR of the format on normal data minus that of the choice; NaN for integers and tensors that stay.
-      runner_up: the best candidate of another format of as many bits, in words; "" if there is none.
+      runner_up: the best candidate of another format of as many bits, as text; "" if there is none.
       margin_db: SQNR of the choice minus that of the runner-up.
       met: whether a candidate is good enough.
       values: number of elements of one step.
@@ -106,7 +106,7 @@ class Recommendation:
 
     @property
     def choice(self) -> str:
-        """The chosen format and scaling in words."""
+        """The chosen format and scaling as text."""
         return f"{self.format} {scaling_words(self.scaling)}" if self.met else self.format
 
 
@@ -130,7 +130,7 @@ class TensorGroup(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Number and role of the tensors, in words."""
+        """Number and role of the tensors, as text."""
         noun = {"statistics": "statistic", "matrix": "weight"}.get(self.role, SPOKEN.get(self.role, self.role))
         return plural(len(self.rows), noun, {"bias": "biases"}.get(noun, ""))
 

@@ -61,7 +61,7 @@ def study(
       budget_bits: most bits per value of a recommended candidate, scales included; None for any number.
       seed: seed of stochastic rounding and of the training. Rounding is that of `fpsim.quantize` with this seed on the
         whole tensor.
-      progress: called with (share done, current step in words).
+      progress: called with (share done, current step as text).
       client: a `dask.distributed.Client` whose workers study the files, one at a time each.
     Returns:
       A StudyReport. Files that cannot be read are in `problems`; the others are studied nevertheless.

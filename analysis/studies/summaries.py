@@ -20,7 +20,7 @@ NAMED = 3  # names in a note on several tensors
 
 
 def words(mode: str) -> str:
-    """Return the name of a rounding in words."""
+    """Return the name of a rounding as text."""
     return mode.replace("_", " ")
 
 
@@ -57,7 +57,7 @@ def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
 
 
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
-    """Return why a tensor is an exception, in words; none if it is not."""
+    """Return why a tensor is an exception, as text; none if it is not."""
     reasons = []
     nans, infinities = specials(report, row.tensor)
     if row.operand and not row.met and not math.isnan(row.sqnr_db):

@@ -56,7 +56,7 @@ class WorstFigures:
         return f"{self.format} {scaling_words(self.scaling)}"
 
     def misses(self, wanted: Requirements) -> list[str]:
-        """Return the requirements that the candidate fails, in words; none if it is good enough."""
+        """Return the requirements that the candidate fails, as text; none if it is good enough."""
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
             failed.append(f"{self.bits_per_value:.3g} bits per value")

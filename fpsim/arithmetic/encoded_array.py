@@ -340,7 +340,7 @@ def array(values: Any, fmt: FormatLike) -> EncodedArray:
       fmt: the format, by name, dtype or object.
 
     Returns:
-      An EncodedArray of the values' shape, in memory of its own.
+      An EncodedArray of the values' shape, in new memory.
 
     Raises:
       ValueError: unknown format, or an integer that NumPy would round on the way.

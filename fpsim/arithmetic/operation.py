@@ -36,7 +36,7 @@ class Operation(NamedTuple):
 
     @property
     def is_stochastic(self) -> bool:
-        """True if results depend on random words."""
+        """True if results depend on random numbers."""
         return self.result.rounding is Rounding.STOCHASTIC
 
     @property

@@ -33,7 +33,7 @@ class rounding:
     In the stochastic mode everything that rounds takes the next seed: the n-th, from 0, uses (seed + n) % 2**64. The
     conversion of values into a format counts as one, `x + 0.1` thus as two, and each multiplication of a power and
     each product and sum of `@` as one; what is always exact (signs, comparisons, indexing) counts as none. So
-    results of a block do not share random words, and a rerun repeats them. Two blocks, or two tasks that start inside
+    results of a block do not share random numbers, and a rerun repeats them. Two blocks, or two tasks that start inside
     one, share words where their seeds meet: give each a seed of its own, far from the others.
 
     Args:

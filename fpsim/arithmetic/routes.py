@@ -89,7 +89,7 @@ def by_core(operation: Operation) -> Run:
 
 
 def with_seed(run: Run, operation: Operation) -> Run:
-    """Return a loop that draws random words with the seed of an operation, if that is stochastic."""
+    """Return a loop that draws random numbers with the seed of an operation, if that is stochastic."""
     draw: Any = run
     return partial(draw, seed=operation.result.seed) if operation.is_stochastic else run
 
@@ -128,7 +128,7 @@ def _random_words(first: int, size: int, seed: int) -> Array:
 
 
 def _core_call(operation: Operation) -> Call:
-    """Return the loop over the integer core as a function of operands, random words, results and flags."""
+    """Return the loop over the integer core as a function of operands, random numbers, results and flags."""
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
     layouts = tuple(unpack_layout(operand, input_subnormals) for operand in formats)

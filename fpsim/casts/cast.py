@@ -51,7 +51,7 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
       ValueError: unknown format or option, no seed, or an `out` that does not fit.
       TypeError: x is not an array of floats.
 
-    Source: IEEE 754-2019, 4.3 and 7.4; OCP OFP8 v1.0; random words by Philox4x32-10.
+    Source: IEEE 754-2019, 4.3 and 7.4; OCP OFP8 v1.0; random numbers by Philox4x32-10.
 
     Example:
       >>> import fpsim as fp

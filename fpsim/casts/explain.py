@@ -1,4 +1,4 @@
-"""Explains one cast in words: the value, its neighbours, the dropped bits and why the result is what it is."""
+"""Explains one cast as text: the value, its neighbours, the dropped bits and why the result is what it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HALF = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cast of one value, taken apart. `str()` tells it in words.
+    """A cast of one value, taken apart. `str()` explains it in sentences.
 
     Attributes:
       value: the input, exactly, as a float.
@@ -30,11 +30,12 @@ class Explanation:
       exact: whether the format holds the value.
       inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None where there is
         none (NaN, Inf, values that the format has no sign or no zero for).
-      fraction: how far the value lies from inner to outer, 0 <= fraction < 1; None without both neighbours.
+      fraction: the value's distance from inner as a share of that from inner to outer, 0 <= fraction < 1; None if one
+        of these is missing.
       dropped_bits: the binary digits of the fraction, "1" for a tie.
-      tie: whether the value lies halfway.
+      tie: whether the value is halfway between inner and outer.
       code, result: the outcome, as a code and as a value.
-      reason: why, in words.
+      reason: why, as text.
     """
 
     value: float

@@ -61,7 +61,7 @@ def encode_kernel(
 
 @inner_loop
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
-    """Set words[i] to random word i of the stream that starts at a counter; each counter gives four."""
+    """Set words[i] to random number i of the stream that starts at a counter; each counter gives four."""
     for j in range(words.size // 4):
         position = u64(counter + u64(j))
         w0, w1, w2, w3 = philox4x32(position, u64(position >> u64(32)), u64(0), u64(0), k0, k1)

@@ -1,4 +1,4 @@
-"""The stages of a cast: which kernels run, on which words. Loaded with numba at the first cast."""
+"""The stages of a cast: which kernels run, on which dtypes. Loaded with numba at the first cast."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The matrix instructions and conversions of this processor, run through LLVM and compared with the emulator.
 
-Nothing is compiled or run before an instruction is asked for, and no instruction that the processor lacks ever is.
+Nothing is compiled or run before an instruction is requested, and no instruction that the processor lacks ever is.
 """
 
 from __future__ import annotations

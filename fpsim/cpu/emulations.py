@@ -24,7 +24,7 @@ Compute = Callable[..., Array]  # words of the operands -> words of the result
 
 
 class Emulation(NamedTuple):
-    """What fpsim computes for an instruction, in words and as a function, and rivals that give other bits."""
+    """What fpsim computes for an instruction, as text and as a function, and rivals that give other bits."""
 
     words: str  # "fp.encode(x, FP16, rounding='up')"
     fmt: str  # format of the results

@@ -1,4 +1,4 @@
-"""Runs an instruction of this processor on arrays of words: rows of lanes for vectors, tiles for AMX."""
+"""Runs an instruction of this processor on arrays of codes: rows of lanes for vectors, tiles for AMX."""
 
 from __future__ import annotations
 

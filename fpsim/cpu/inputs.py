@@ -155,7 +155,7 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose products and sums lie around the smallest normal value of the result."""
+    """Return operands whose products and sums are around the smallest normal value of the result."""
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
     if len(factors) == 1:  # tiny numbers with tiny ones, with others, and with powers of two
@@ -173,7 +173,7 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands whose products and sums lie around the largest value of the result."""
+    """Return operands whose products and sums are around the largest value of the result."""
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
     if len(factors) == 1:

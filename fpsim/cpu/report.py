@@ -25,7 +25,7 @@ class InstructionRow:
       inputs: kind of the inputs.
       compared, differing: numbers of results (a NaN equals any NaN).
       other_nans: number of NaNs with another payload than the emulator's.
-      first: the first difference in words.
+      first: the first difference as text.
       rivals: names of other arithmetics, such as other roundings and units, that give the emulator's results here.
       others: number of other arithmetics that were tried.
       error: why nothing was compared, or "".

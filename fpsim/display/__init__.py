@@ -1,1 +1,1 @@
-"""Figures, figures in words, and the optional packages that draw and tabulate results."""
+"""Figures, figures as text, and the optional packages that draw and tabulate results."""

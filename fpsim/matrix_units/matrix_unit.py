@@ -176,7 +176,7 @@ class MatrixUnit:
 
     @property
     def specials(self) -> str:
-        """The results for NaN, Inf and overflow, in words.
+        """The results for NaN, Inf and overflow, as text.
 
         Example:
           >>> import fpsim as fp

@@ -46,7 +46,7 @@ class Model:
       layout: the memory layout of the probed matrices: "n" is row-major, "t" transposed.
       out: the format of the results.
       tree: the order of additions as nested tuples of terms, sorted by their smallest term; None where none fits.
-      structure: the same in words, such as "two halves of 4 terms; in each the terms are one chain"; None where it
+      structure: the same as text, such as "two halves of 4 terms; in each the terms are one chain"; None where it
         needs more than a few words.
       lost: terms that are left out of the sum.
       terms_per_step: number of products of one addition.
@@ -64,7 +64,7 @@ class Model:
       unit: the name in `fp.units()` of the matrix unit with the same bits, the first of `units`; None for none.
       units, schedules: the names of all units and schedules with the same bits, which the probe does not tell apart.
       schedule: the first of these schedules.
-      arithmetic: its additions in words, such as "float32 fused multiply-adds in order", if they are ordinary ones
+      arithmetic: its additions as text, such as "float32 fused multiply-adds in order", if they are ordinary ones
         and it has names; None for tensor cores, whose rule has no other name than the unit's.
       names: units with schedules and accumulators with the same bits, as they are written in Python; accumulators
         come first if the model has an arithmetic.
@@ -100,7 +100,7 @@ class Model:
 
     @property
     def structure(self) -> str | None:
-        """Return the order of additions in words, such as blocks, lanes and chains; None if it needs many."""
+        """Return the order of additions as text, such as blocks, lanes and chains; None if it needs many."""
         return None if self.order is None else structure_of(self.order)
 
     @property
@@ -189,7 +189,7 @@ class Model:
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """Return the arithmetic in words, if the additions are ordinary ones."""
+        """Return the arithmetic as text, if the additions are ordinary ones."""
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown

@@ -14,7 +14,7 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 def arithmetic_of(
     kind: str, order: Order | None, traits: AdditionTraits, alike: tuple[AdderCandidate, ...]
 ) -> str | None:
-    """Return the arithmetic of named sums in words; None if terms are cut or the order is not a usual one.
+    """Return the arithmetic of named sums as text; None if terms are cut or the order is not a usual one.
 
     Args:
       kind: "sum", "dot" or "matmul".
@@ -85,7 +85,7 @@ def _chained(parts: list[Branch]) -> Branch:
 
 
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the operation on each term in words."""
+    """Return the operation on each term as text."""
     if kind == "sum":
         return "additions"
     fused = {not isinstance(adder.how, Accumulator) or isinstance(adder.how, FusedMultiplyAdd) for adder in alike}

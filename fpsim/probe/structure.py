@@ -1,4 +1,4 @@
-"""The structure of an order of additions in words: nested blocks, lanes and chains instead of a list of terms."""
+"""The structure of an order of additions as text: nested blocks, lanes and chains instead of a list of terms."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def is_fast(unit: MatrixUnit) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_centred(fmt: Format) -> bool:
-    """Return whether the exponents of a format lie within -20 .. 20, as for all with up to five exponent bits."""
+    """Return whether the exponents of a format are within -20 .. 20, as for all with up to five exponent bits."""
     return fmt.min_exponent >= -EXPONENTS and fmt.max_exponent <= EXPONENTS
 
 

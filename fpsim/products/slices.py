@@ -247,7 +247,7 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
-    """Raise a ValueError unless every partial sum lies in one block of scales."""
+    """Raise a ValueError unless every partial sum is within one block of scales."""
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
                   if block.terms)  # fmt: skip

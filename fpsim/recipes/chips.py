@@ -17,7 +17,7 @@ class Moved(NamedTuple):
 
     Attributes:
       recipe: the recipe on the chip.
-      units: the unit of each product that has one there, by "fprop", "dgrad" and "wgrad".
+      units: the unit of each product that has one on that chip, by "fprop", "dgrad" and "wgrad".
       left_out: the schedules of products that are for other chips, and so were left out.
     """
 

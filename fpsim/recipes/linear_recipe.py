@@ -322,7 +322,7 @@ class LinearRecipe:
         """Return a recipe that casts each operand once and rounds nothing else; results are float32.
 
         So products read what other products return as it is, and the weight gradient reads x rather than what the
-        forward product made of it: emulators that cast in front of every product do this.
+        forward product made of it: emulators that cast before every product do this.
 
         Example:
           >>> recipe = fp.torch.DEEPSEEK_V3.operands_only()

@@ -171,7 +171,7 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
 
 
 class ShortLoops(NamedTuple):
-    """The loops of a short matrix, the types that they work in, and Inf as a word."""
+    """The loops of a short matrix, the types that they work in, and the bit pattern of Inf."""
 
     find_tops: Any
     settle: Any

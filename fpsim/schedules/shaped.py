@@ -25,7 +25,7 @@ FORMATS = (BF16, FP16, FP32)
 
 @reloadable
 class ProductShape(NamedTuple):
-    """The shape of a product a (M, K) times b (K, N), the format of its operands, and how they lie in memory."""
+    """The shape of a product a (M, K) times b (K, N), the format of its operands, and their memory layout."""
 
     m: int
     n: int
@@ -44,7 +44,7 @@ class ChosenSchedule(NamedTuple):
     """The schedule of a library for one shape.
 
     kernel: the library's name of the kernel. accumulate, out_fmt: what `fp.matmul` takes beside the schedule. rule: how
-    the kernel adds, in words.
+    the kernel adds, as text.
     """
 
     kernel: str

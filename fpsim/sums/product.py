@@ -37,7 +37,7 @@ def accumulator_product(
       accumulator: `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
       formats: the formats of a and b.
       out: (M, N) array of the result's dtype to fill; it may be c.
-      first: the number of the first sum, by which stochastic sums draw their random words.
+      first: the number of the first sum, by which stochastic sums draw their random numbers.
 
     Returns:
       (M, N) codes of the result format, in its storage dtype.
@@ -90,7 +90,7 @@ def _no_codes(dtype: np.dtype[Any]) -> Array:
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
     """Yield the rows and columns of the blocks of the result, which are computed one after the other.
 
-    Rows are whole if outputs draw random words, which follow their numbers in C order.
+    Rows are whole if outputs draw random numbers, which follow their numbers in C order.
     """
     side = max(BLOCK // max(terms, 1), COLUMNS) // COLUMNS * COLUMNS
     wide = shape[1] if accumulator.rounding is Rounding.STOCHASTIC else side

@@ -175,7 +175,7 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of a value in words, "no value" where the format does not have it, or "no code" without codes."""
+    """Return the code of a value as text, "no value" where the format does not have it, or "no code" without codes."""
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)

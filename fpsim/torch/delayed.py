@@ -1,4 +1,4 @@
-"""Scales from the amax of earlier steps, kept in a tensor beside a layer's weights: one row per operand."""
+"""Scales from the amax of earlier steps, kept in a tensor next to a layer's weights: one row per operand."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class ProductCall(NamedTuple):
       a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.CastOperand`.
       how: what adds, as `fpsim.torch.plan.ProductPlan`.
       result: (M, N) float32, or float64 of float64 operands.
-      bias: (N,), what the result holds besides the sums; None for none.
+      bias: (N,), the bias that was added to the sums; None for none.
     """
 
     layer: str

@@ -42,7 +42,7 @@ class Checkpoint(NamedTuple):
 
     Attributes:
       step: after how many steps.
-      arrays: name -> array, in memory of its own and in the order that they were passed in.
+      arrays: name -> array, each in separate memory, in the order that they were passed in.
       facts: as they were passed.
     """
 

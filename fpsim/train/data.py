@@ -367,7 +367,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 
 
 def _words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
-    """Return NumPy's generator of random words for a seed, a stream, a step and a micro-batch."""
+    """Return NumPy's generator of random numbers for a seed, a stream, a step and a micro-batch."""
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)
         if value >= WORD:

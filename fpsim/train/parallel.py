@@ -119,7 +119,7 @@ def reduce(
       gradients: for each rank, or each micro-batch, name -> float32 tensor on the CPU, of the same names and shapes.
       fmt, accumulate, count: as for `Reduction`.
     Returns:
-      Name -> float32 tensor of its own.
+      Name -> new float32 tensor.
     Raises:
       TypeError, ValueError: as for `Reduction`; no gradients, other names or shapes, or another dtype.
 
@@ -291,7 +291,7 @@ class Ranks:
         Args:
           arrays: name -> array, of the same names, shapes and dtypes on all ranks.
         Returns:
-          Name -> array of its own.
+          Name -> new array.
 
         Example:
           >>> from fpsim.train.parallel import Ranks

@@ -12,7 +12,7 @@ FAINTEST = 2.0**-32  # of the distance of two neighbours: what 32 random bits te
 
 
 def draw_key(seed: int, name: str, kind: str, step: int) -> int:
-    """Return the random key for one tensor at one step; element i uses random word i.
+    """Return the random key for one tensor at one step; element i uses random number i.
 
     The first 8 bytes, little-endian, of BLAKE2b over "seed step kind name".
 

@@ -38,7 +38,7 @@ class RunSide(NamedTuple):
     Attributes:
       name: the name of the run in the explanation.
       trainer: between two steps.
-      place: the device that multiplies, in words; "" for this processor.
+      place: the device that multiplies, as text; "" for this processor.
       remarks: sentences on what its chip left out.
     """
 
@@ -63,7 +63,7 @@ def lockstep(
 
     Args:
       recipe: as for `fp.train.run`, or two of them.
-      backends: two words, or one for both: "emulated", "float32", "gpu", "hardware" as for `fp.train.run`, or a chip
+      backends: two names, or one for both: "emulated", "float32", "gpu", "hardware" as for `fp.train.run`, or a chip
         such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units then multiply,
         emulated. A product by another chip's unit moves to the unit for the same operands, in the order of the library
         where one is named, else without a schedule that is for another chip.

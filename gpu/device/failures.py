@@ -54,7 +54,7 @@ def _sentence(reason: Exception, noun: str) -> str:
 
 
 def size_in_words(count: float) -> str:
-    """Return a number of bytes in words, such as "4.0 MiB"."""
+    """Return a number of bytes as text, such as "4.0 MiB"."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"

@@ -127,7 +127,7 @@ def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> Valid
 
 
 def arrays_of(result: Any) -> tuple[Words, ...]:
-    """Return a result as arrays of words; for scaled arrays codes, scales, scale codes, zero points and values."""
+    """Return a result as arrays of bit patterns; of scaled arrays codes, scales, scale codes, zero points, values."""
     parts = [result]
     if hasattr(result, "scales"):
         parts = [result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale]

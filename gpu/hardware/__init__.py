@@ -1,4 +1,4 @@
-"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU, codes in and words out."""
+"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU; codes in, bits out."""
 
 from __future__ import annotations
 

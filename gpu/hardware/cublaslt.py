@@ -174,7 +174,7 @@ def lt_matmul(
       layout: layout of FP16 and BF16 operands: "nn", both row-major; "tn", both contiguous along K. FP8 is always "tn".
 
     Returns:
-      ((M, N) words, Fields).
+      ((M, N) bit patterns of the result as unsigned integers of NumPy, Fields).
 
     Raises:
       GpuError: no GPU, no cuBLASLt, or a call that failed.

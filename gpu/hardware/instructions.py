@@ -46,7 +46,7 @@ def dot(
       num_warps: warps of a program.
 
     Returns:
-      (M, N) words of float32.
+      (M, N) bit patterns of float32, as uint32 of NumPy.
 
     Raises:
       GpuError: there is no GPU, it has no FP8, or Triton is not installed.
@@ -117,7 +117,7 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
       chunks: number of chunks; None for all.
 
     Returns:
-      (compared, differing, the first difference in words). A NaN equals any NaN.
+      (compared, differing, the first difference as text). A NaN equals any NaN.
     """
     known(target, tuple(NAN_FROM), "target")
     require_capability(FP8_CAPABILITY, f"the conversion to {target}")
@@ -158,7 +158,7 @@ def torch_cast(x: Any, target: str) -> Words:
 
 @in_one_sentence
 def twin(name: str, *arrays: Any, **options: Any) -> Any:
-    """Call a function of `fpsim.gpu` with NumPy arrays, sent to the GPU as torch tensors, and return words.
+    """Call a function of `fpsim.gpu` with NumPy arrays, sent to the GPU as torch tensors, and return its bits.
 
     Args:
       name: name of the function, such as "encode".

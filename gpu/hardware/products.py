@@ -96,7 +96,7 @@ def scaled_mm(
       bias: (N,) values of format out, which must be "bf16" or "fp16".
 
     Returns:
-      (M, N) words.
+      (M, N) bit patterns of the result, as unsigned integers of NumPy.
 
     Raises:
       GpuError: there is no GPU, or it has no FP8.
@@ -195,7 +195,7 @@ def matmul(
       reduced: whether slices of K may be merged in reduced precision, torch's default, instead of in float32.
 
     Returns:
-      (M, N) words.
+      (M, N) bit patterns of the result, as unsigned integers of NumPy.
 
     Example:
       >>> import numpy as np, fpsim as fp

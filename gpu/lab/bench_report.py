@@ -108,7 +108,7 @@ def speed_of(read: dict[str, Any]) -> Speed:
 
 
 def outcome(rows: tuple[Speed, ...]) -> str:
-    """Return how many rows reach their targets, and how many failed, in words."""
+    """Return how many rows reach their targets, and how many failed, as text."""
     judged = [row for row in rows if row.wanted]
     failed = sum(bool(row.error) for row in rows)
     met = sum(row.met is True for row in judged)

@@ -1,4 +1,4 @@
-"""A product as data, a model of what a library does with it, and the words that the model gives."""
+"""A product as data, a model of what a library does with it, and the bits that the model predicts."""
 
 from __future__ import annotations
 

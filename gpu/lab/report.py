@@ -21,13 +21,13 @@ Words = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ValidationRow:
-    """One comparison of words from the GPU with words from the CPU, or the error that prevented it.
+    """One comparison of bits from the GPU with bits from the CPU, or the error that prevented it.
 
     Attributes:
       part, what, inputs: part of the validation, what is compared, and name of the inputs.
       compared, differing: numbers of elements (a NaN equals any NaN).
       other_nans: number of NaNs with another payload.
-      first: the first difference in words.
+      first: the first difference as text.
       model: the model of the library that fits best.
       rivals: number of other models that fit as well.
       expected: whether the model is the predicted one.
@@ -57,7 +57,7 @@ class ValidationRow:
 
 
 class WordDifference(NamedTuple):
-    """The differences between two arrays of words."""
+    """The differences between two arrays of bit patterns."""
 
     compared: int
     differing: int
@@ -69,8 +69,8 @@ def difference(got: Words, want: Words, fmt: str) -> WordDifference:
     """Compare arrays of codes of a format bit by bit; NaN equals NaN, but NaNs with another payload are counted.
 
     Args:
-      got, want: words from the hardware and from the emulator, arrays of one shape and dtype.
-      fmt: format of the words.
+      got, want: bit patterns from the hardware and from the emulator, arrays of one shape and dtype.
+      fmt: their format.
 
     Example:
       >>> import numpy as np

@@ -106,7 +106,7 @@ class FloatOperand(NamedTuple):
 
 
 class FloatMatrices:
-    """Operations on (M, N) arrays of words on the stream of an array's owner.
+    """Operations on (M, N) arrays of bit patterns on the stream of an array's owner.
 
     Operands broadcast; they are matrices on the GPU, or numbers and arrays of NumPy, which are sent there.
     """

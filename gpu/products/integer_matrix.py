@@ -94,7 +94,7 @@ def range_kernel() -> Any:
 
 
 def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> GpuArray:
-    """Return integers of an element on the GPU as words.
+    """Return integers of an element on the GPU as unsigned integers of the same bits.
 
     Raises:
       ValueError: an array of another dtype, or integers out of range.

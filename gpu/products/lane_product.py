@@ -71,7 +71,7 @@ def lane_sums_kernel() -> Any:
 
 
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
-    """Return some terms of a product, as a schedule's lanes without matrix units add them: (M, N) float32 words."""
+    """Return the sum of some terms of a product as a schedule's lanes add them: (M, N) bit patterns of float32."""
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
     if terms.terms == 0 or outputs == 0:

@@ -102,7 +102,7 @@ class GpuProduct(NamedTuple):
 
 
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product by a unit to `total`: float32 words, float64 ones for units that add in it.
+    """Add a product by a unit to `total`, bit patterns of float32, or of float64 for units that add in it.
 
     FP16 results are held as the float32 of the same value.
     """

@@ -56,7 +56,7 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """Return the function `(bits, random word, layout, mode, kind) -> code` of a rounding.
+    """Return the function `(bits, random number, layout, mode, kind) -> code` of a rounding.
 
     It adds floats only if elements are divided, since a compiler could fuse a product with that sum.
     """

@@ -236,7 +236,7 @@ def cause_of(row: BudgetRow) -> str:
 
 
 def main_cause(row: BudgetRow) -> str:
-    """Return the cause of the largest error in words."""
+    """Return the cause of the largest error as text."""
     a, b = row.operands
     return {
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",

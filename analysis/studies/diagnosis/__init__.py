@@ -1,1 +1,1 @@
-"""A diagnosis: recording, budgets, sensitivity and plan of a model, and an answer in words."""
+"""A diagnosis: recording, budgets, sensitivity and plan of a model, and an answer as text."""

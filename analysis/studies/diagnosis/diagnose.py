@@ -66,7 +66,7 @@ def diagnose(
       out: a folder that keeps each measurement as soon as it is made; the same call continues where it stopped.
       progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.
     Returns:
-      A Diagnosis: `answer` in words, `recording`, `budgets`, `sensitivity`, `plan`, and `page(path)`.
+      A Diagnosis: `answer` as text, `recording`, `budgets`, `sensitivity`, `plan`, and `page(path)`.
     Raises:
       TypeError: an argument of another kind.
       ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,

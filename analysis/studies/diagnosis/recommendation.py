@@ -119,7 +119,7 @@ def _high_bits(diagnosis: Diagnosed) -> float:
 
 
 def _assignment(diagnosis: Diagnosed) -> str:
-    """Return a list in words of the plan's recipes, each with its number of products, and few products by name."""
+    """Return a list as text of the plan's recipes, each with its number of products, and few products by name."""
     products: dict[str, list[str]] = {}
     for (layer, product), recipe in diagnosis.plan.assignment.items():
         products.setdefault(recipe, []).append(f"{name_of(layer)} {product}")

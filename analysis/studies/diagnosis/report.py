@@ -1,4 +1,4 @@
-"""The report of a diagnosis: the answer in words, and the evidence as tables, pictures and a page."""
+"""The report of a diagnosis: the answer as text, and the evidence as tables, pictures and a page."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # share of the
 
 
 class OwnError(NamedTuple):
-    """The facts, besides its errors, that the verdict on a product by its own error depends on.
+    """The facts, other than its errors, on which the verdict on a product by its own error depends.
 
     Attributes:
       layer: the layer whose operands were recorded.

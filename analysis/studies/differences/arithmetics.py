@@ -89,7 +89,7 @@ class ModelArithmetic:
 
     @property
     def place(self) -> str:
-        """The place of the multiplications in words, if that is not this processor."""
+        """The place of the multiplications as text, if that is not this processor."""
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 

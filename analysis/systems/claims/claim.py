@@ -61,7 +61,7 @@ class Claim:
     Attributes:
       number: "1" to "104" for circulating articles, "P1" and so on for published figures, "R1" for reports.
       name: a short name with hyphens.
-      claim: the statement, in the words of this project.
+      claim: the statement, as this project words it.
       source: the publication that makes it.
       setup: the inputs and the metric of the experiment, or the documents that the claim is compared with.
       verdict: one of VERDICTS, which the expected figures justify.
@@ -69,7 +69,7 @@ class Claim:
       kind: "measured" (an experiment), "arithmetic" (cost, speed, energy and sizes: only whether the numbers agree with
         each other), or "document" (compared with what a publication says).
       experiment: a function without arguments that returns figures by name; None where there is none.
-      expected: for each figure a value that it equals, or an interval that it lies in.
+      expected: for each figure a value that it must equal, or an interval that it must be in.
 
     Raises:
       ValueError: an unknown verdict or kind, or a verdict without the experiment or expectations that it needs.

@@ -34,7 +34,7 @@ class IntegerModel(Model):
     Attributes:
       dtype: the dtype of the results, such as "int32".
       rules: the rules that give all bits; empty if nothing fits.
-      names: these rules in words.
+      names: these rules as text.
       saturates: whether sums beyond the range of the results become its ends; None where no operands reach that far.
       reachable: whether operands of the dtypes reach beyond the range of the results.
     """
@@ -53,7 +53,7 @@ class IntegerModel(Model):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the rules that give all bits, in words."""
+        """Return the rules that give all bits, as text."""
         return tuple(rule.name if self.reachable else rule.name_within_range for rule in self.rules)
 
     @property

@@ -56,7 +56,7 @@ class Comparison:
 
     Attributes:
       equal: whether the trees are equal, and so their bits.
-      sentence: the first difference in words; `str()` gives it.
+      sentence: the first difference as text; `str()` gives it.
       terms: the terms of K at the first difference, None where there is none.
       level: "instruction", "partial sum", "merge", "scale", "rounding" or "terms"; "" where there is none.
     """

@@ -190,7 +190,7 @@ def compare(
         other's.
 
     Returns:
-      A Comparison; `.equal` and, in words, `.sentence`.
+      A Comparison; `.equal` and, as text, `.sentence`.
 
     Example:
       >>> import fpsim as fp

@@ -28,7 +28,7 @@ class ConformanceRow:
     Attributes:
       set: what is computed, such as "cast format=E4M3 ...".
       cases, answered, wrong: numbers of cases, of answers, and of wrong answers.
-      first: the first wrong answer in words, or "".
+      first: the first wrong answer as text, or "".
     """
 
     set: str

@@ -21,7 +21,7 @@ THROUGH = (BF16, FP16, TF32, E5M2, E4M3)  # formats that values may be rounded t
 
 
 class KernelChange(NamedTuple):
-    """A change, in words that follow "it", and the function that applies it."""
+    """A change as text that follows "it", and the function that applies it."""
 
     words: str
     apply: Callable[..., Any]

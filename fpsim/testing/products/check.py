@@ -167,7 +167,7 @@ def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
 
 
 def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dict[str, Any]:
-    """Return the fields of a report that explain differences by a variant; places: where they are, in words."""
+    """Return the fields of a report that explain differences by a variant; places: where they are, as text."""
     total = sum(observation.count for observation in seen)
     notes = () if match.finished else ("the search for an explanation was stopped; more time may find one",)
     if match.variant == PROMISED or match.differ > (1 - WORTH) * total:

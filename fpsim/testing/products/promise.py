@@ -73,7 +73,7 @@ class KernelInputs:
 
     Attributes:
       name: name of the kind of inputs, such as "cancelling".
-      shows: what results for these inputs show, in words.
+      shows: what results for these inputs show, as text.
       a, b: (M, K) and (K, N) arrays that the kernel gets, as codes if no dtype holds the format.
       scale_a, scale_b, bias: further arguments of the kernel; None for those that it does not take.
     """

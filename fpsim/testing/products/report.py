@@ -94,12 +94,12 @@ class KernelReport:
       inputs: number of products.
       first: a wrong element of a short sum; None if there is none.
       max_ulp: the largest distance in values of the format; Inf if only one of two values is finite.
-      explanation: what the kernel does instead, in words; "" if all is right.
+      explanation: what the kernel does instead, as text; "" if all is right.
       causes: the same as clauses after "it"; empty if no variant explains all.
       variant: the changes as data; None if no change brings the results nearer.
       unexplained: number of elements that the explanation does not give either.
       others: further variants that explain as much.
-      where: the inputs or elements to which differences are limited, in words.
+      where: the inputs or elements to which differences are limited, as text.
       terms: the fewest terms of K that show the first difference, with all others zero.
       smallest: inputs with these terms alone in the row and column of an element.
       meet: where these terms meet in the promised sum, and in that of the explanation.

@@ -1,4 +1,4 @@
-"""Reports of checks of quantizers: what holds, what is broken and by which input, and the cause in words."""
+"""Reports of checks of quantizers: what holds, what is broken and by which input, and the cause as text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class QuantizerReport:
       ok: whether all properties hold.
       held: names of the properties that hold.
       broken: the properties that do not hold, each with an input that shows it.
-      diagnosis: the cause of the differences in words; "" where all results are right.
+      diagnosis: the cause of the differences as text; "" where all results are right.
       causes: what the quantizer does instead, as clauses after "it"; empty where nothing explains the differences.
       differ, of: number of inputs with a wrong result, and number of inputs.
       unexplained: number of results that the causes do not give either.

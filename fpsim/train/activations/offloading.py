@@ -109,7 +109,7 @@ def _drop(path: Path, count: int, traffic: Traffic) -> None:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Return whether the elements of a tensor lie in memory without gaps or overlaps, in any order of the axes."""
+    """Return whether the elements of a tensor are in memory without gaps or overlaps, in any order of the axes."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1):
         if stride != expected:

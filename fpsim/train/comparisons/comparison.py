@@ -183,7 +183,7 @@ class Comparison:
 
     @property
     def answer(self) -> str:
-        """A summary of the comparison in words; with fewer than 3 seeds it does not tell recipes apart."""
+        """A summary of the comparison as text; with fewer than 3 seeds it does not tell recipes apart."""
         from fpsim.train.comparisons.answer import answer
 
         return answer(self)
@@ -238,7 +238,7 @@ def compare(
     finished runs are loaded, and the page and the tables are written at the end.
 
     Args:
-      recipes: a recipe or several, as for `fpsim.train.run`, each with a name of its own.
+      recipes: a recipe or several, as for `fpsim.train.run`, each with a different name.
       seeds: the number of seeds, which are 0, 1, 2, ...; fewer than 3 tell no recipe from another.
       out: a folder; None keeps nothing.
       steps, model, text, backend, batch, context, micro_batches, measure, ranks: as for `fpsim.train.run`.

@@ -17,10 +17,10 @@ class Scenario(NamedTuple):
     """A change to a model and its batch, the same for float32 and for every recipe.
 
     Attributes:
-      description: the change in words.
+      description: the change as text.
       loss_factor: the loss is multiplied by it, and gradients are divided by it.
       change: what is done to the model's weights, in place; None for nothing.
-      uneven: whether tokens' losses have weights of their own.
+      uneven: whether the losses of tokens have different weights.
     """
 
     description: str

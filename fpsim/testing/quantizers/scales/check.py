@@ -95,7 +95,7 @@ class ScaledCheck:
     def compare(self, case: str, x: Array, may_refuse: str = "") -> None:
         """Compare the results for one matrix, called `case`.
 
-        may_refuse: what the function may refuse, in words; "" if it must return. A refusal is then a note.
+        may_refuse: what the function may refuse, as text; "" if it must return. A refusal is then a note.
         """
         try:
             parts = self.call(x.copy())

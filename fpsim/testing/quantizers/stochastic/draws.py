@@ -1,4 +1,4 @@
-"""Shares of results that are rounded away from zero, from many draws or from all random words."""
+"""Shares of results that are rounded away from zero, from many draws or from all random numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 
 
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
-    """Return the share of all random words that round each element away from zero, found by bisection."""
+    """Return the share of all random numbers that round each element away from zero, found by bisection."""
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits
 

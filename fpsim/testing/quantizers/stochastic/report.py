@@ -1,4 +1,4 @@
-"""Reports of checks of stochastic rounding: what holds, what is broken, and the causes in words."""
+"""Reports of checks of stochastic rounding: what holds, what is broken, and the causes as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls stochastic quantizers with seeds, generators, random words or uniform numbers, or without any."""
+"""Calls stochastic quantizers with seeds, generators, random numbers or uniform numbers, or without any."""
 
 from __future__ import annotations
 
