@@ -33,6 +33,7 @@ DIRECTED = Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN
 IN_ANY_MODE = {loops.ROUNDED: loops.SIGNED} | {how: how for how in (loops.PLAIN, loops.FUSED, PAIRS, PLAIN_PAIRS)}
 PLUS_ZERO = np.uint32(0)
 WORD, FLOAT = np.dtype(np.uint32), np.dtype(np.float32)
+MOST_TERMS = 1 << 62  # of a run, as no sum has more
 HUGE = 102  # a number below two to this plus the precision can be rounded by adding a larger one
 
 
@@ -40,10 +41,7 @@ class StripWay(NamedTuple):
     """The arguments of the loops that compute a strip in float32."""
 
     how: int
-    join: int
-    numbers: Array
-    words: Array
-    control: np.uint64  # of the processor: its mode
+    facts: Array  # loops.StripFacts
     padding: np.uint32  # the zero, as bits, that leaves every sum as it is
 
 
@@ -54,7 +52,6 @@ class Float32Sums(NamedTuple):
     formats: tuple[Format, Format]  # of the operands
     storage: tuple[np.dtype[Any], np.dtype[Any]]  # of their codes
     layouts: tuple[Array, Array] | None  # of the operands' codes, None if those of one become float32 by a table
-    chunk: int  # terms of a run, 0 for all
     result: Format
     dtype: np.dtype[Any]  # of the result
     cast: Stage | None  # from float32 to codes of the result, None for FP32
@@ -76,7 +73,6 @@ def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]
         present,
         (present[0].storage, present[1].storage),
         None if a is None or b is None else (a, b),
-        accumulator.chunk if isinstance(accumulator, Chunked) else 0,
         result,
         np.dtype(DTYPES.get(result, result.storage)),
         None if result == FP32 else encoding(FP32, exactly(result))[-1],
@@ -118,11 +114,12 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
     least = 0.0 if coarse and how != loops.ODD else 2.0**TINY
     scales = [2.0 ** (FP32.precision - total.precision) for total in (fmt, outer)]
     error = 2.0 ** (-precision if nearest else 1 - precision)
-    numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales, fmt.smallest_subnormal])
+    numbers = np.array([(1 + error) ** (BLOCK + 2), reach, least, *scales, fmt.smallest_subnormal]).view(np.uint64)
+    chunk = min(accumulator.chunk, MOST_TERMS) if isinstance(accumulator, Chunked) else loops.NO_CHUNK
     control = rounding_control(accumulator.rounding.name.lower()) if has_control() else 0
     padding = PLUS_ZERO if accumulator.rounding is Rounding.DOWN else loops.MINUS_ZERO
-    floors = np.array([_floor(fmt), _floor(outer)], np.uint32)
-    return StripWay(how, join, numbers, floors, np.uint64(control), padding)
+    facts = loops.StripFacts._make([*numbers.tolist(), _floor(fmt), _floor(outer), control, join, chunk])
+    return StripWay(how, np.array(facts, np.uint64), padding)
 
 
 def _served(fmt: Format) -> bool:
@@ -214,15 +211,11 @@ def strips_kernel(how: int) -> Any:
     return loops.rows_kernel(how, widest_vectors() if how == loops.ROUNDED else "")
 
 
-def run_strips(
-    way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, first: int, stop: int
-) -> int:
+def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
     """Fill strips first .. stop of out, and return the number of those given up, which are marked in `given_up`.
 
     A strip is given up if its sums may leave the range in which float32 gives them.
     """
     a, panels, ranges = operands
-    lost: int = strips_kernel(way.how)(
-        a, panels, c, out, given_up, ranges, first, stop, chunk, way.join, way.numbers, way.words, way.control
-    )
+    lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)
     return lost

@@ -46,15 +46,15 @@ def summed(
     """
     operands = panels_of(a, b, layouts, plan.way.padding)
     count, terms, width = operands.panels.shape
-    strips, chunk, cast = -(-len(operands.a) // STRIP) * count, min(plan.chunk or terms, terms), plan.cast
+    strips, cast = -(-len(operands.a) // STRIP) * count, plan.cast
     given_up, out = np.empty(strips, BYTE), result.view(WORD) if cast is None else np.empty(result.shape, WORD)
     cost = COST * width * terms
     if strips * cost < threads.SMALLEST:
-        lost = run_strips(plan.way, operands, c, out, given_up, chunk, 0, strips)
+        lost = run_strips(plan.way, operands, c, out, given_up, 0, strips)
         if cast is not None:
             cast.run(out.reshape(-1), result.view(cast.dtype).reshape(-1), 0)
     else:
-        lost = _by_threads(plan.way, operands, c, out, given_up, chunk, cost)
+        lost = _by_threads(plan.way, operands, c, out, given_up, cost)
         if cast is not None:
             run_stages((cast,), out, result.view(cast.dtype))
     if not lost:
@@ -66,14 +66,14 @@ def summed(
 
 
 def _by_threads(
-    way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, chunk: int, cost: int
+    way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, cost: int
 ) -> int:  # fmt: skip
     """Run all strips on several threads, and return the number of those given up."""
     parts: list[int] = []
 
     def work(first: int, stop: int) -> None:
         with ieee_arithmetic():
-            parts.append(run_strips(way, operands, c, out, given_up, chunk, first, stop))
+            parts.append(run_strips(way, operands, c, out, given_up, first, stop))
 
     threads.over_units(given_up.size, cost, work)
     return sum(parts)

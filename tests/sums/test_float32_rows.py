@@ -154,9 +154,8 @@ def test_the_loops_in_float32_are_taken_and_mostly_kept() -> None:
         (left, of_a), (right, of_b) = (float32_plan.codes_of(codes, fp.BF16) for codes in (a, b))
         operands = float32_plan.panels_of(left, right, (of_a, of_b), way.padding)
         given_up = np.zeros(-(-len(operands.a) // STRIP) * len(operands.panels), np.uint8)
-        chunk = accumulator.chunk if isinstance(accumulator, Chunked) else 256
         nothing, out = np.zeros((0, 0), np.uint32), np.empty((64, 256), np.uint32)
-        float32_plan.run_strips(way, operands, nothing, out, given_up, chunk, 0, given_up.size)
+        float32_plan.run_strips(way, operands, nothing, out, given_up, 0, given_up.size)
         assert not given_up.any(), f"{accumulator!r} gave up {given_up.sum()} of {given_up.size} strips"
 
 

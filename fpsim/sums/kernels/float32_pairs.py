@@ -24,7 +24,9 @@ from fpsim.sums.kernels.float32_rows import (
     ONE,
     STRIP,
     ZERO,
+    float_of,
     shortened_in_mode,
+    strip_facts,
 )
 
 f32, f64, u32 = np.float32, np.float64, np.uint32
@@ -36,7 +38,7 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 
 @cache
 def pairs_kernel(how: int) -> Any:
-    """Return the loop over strips `first .. stop`, with the arguments of `rows_kernel`; chunk and join are not read."""
+    """Return the loop over strips `first .. stop`, with the arguments of `rows_kernel`."""
     plain = how == PLAIN_PAIRS
 
     @scalar
@@ -89,13 +91,13 @@ def pairs_kernel(how: int) -> Any:
         return most
 
     def pairs(
-        a: Any, panels: Any, c: Any, out: Any, given_up: Any, ranges: Any, first: int, stop: int, chunk: int,
-        join_: int, numbers: Any, words: Any, control: Any,
-    ) -> int:  # fmt: skip
-        before, lost = exchange_control(control) if CONTROLLED else control, 0
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, ranges: Any, first: int, stop: int, facts: Any
+    ) -> int:
+        u = strip_facts(facts)
+        before, lost = exchange_control(u.control) if CONTROLLED else u.control, 0
         width, columns = panels.shape[2], out.shape[1]
-        growth, reach, smallest = numbers[0], numbers[1], numbers[2]
-        scale, floor, lifted = f32(numbers[3]), words[0], f64(numbers[5] * a.shape[1])
+        growth, reach, smallest = float_of(u.growth), float_of(u.reach), float_of(u.smallest)
+        scale, floor, lifted = f32(float_of(u.scale)), u32(u.floor), f64(float_of(u.smallest_subnormal) * a.shape[1])
         stack = np.zeros((DEPTH, width), np.float32)
         for strip in range(first, stop):
             i, panel = strip // panels.shape[0] * STRIP, strip % panels.shape[0]

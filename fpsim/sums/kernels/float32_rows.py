@@ -24,13 +24,15 @@ rounding to float32 and then to the format, both in one direction, is as if roun
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpsim.core.decode import decode_bits_32, decode_fields
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.processor import exchange_control, has_control
+from fpsim.runtime.records import fields_of
 from fpsim.sums.kernels.steps import fma
 from fpsim.sums.kernels.vector_rows import vector_rows
 
@@ -62,6 +64,33 @@ NORMAL = 8  # as ROUNDED, where no product is subnormal in the format (6 and 7: 
 
 # How totals of runs join the outer sum.
 NO_OUTER, OUTER_FP32, OUTER_ROUNDED = 0, 1, 2
+NO_CHUNK = 0  # in the place of the terms of a run: all terms
+
+
+@reloadable
+class StripFacts(NamedTuple):
+    """The facts of an accumulator that the loops read, as 64-bit words; the first six are bits of float64."""
+
+    growth: Any  # of a bound over a block
+    reach: Any  # that a bound may have
+    smallest: Any  # product
+    scale: Any  # of the inner rounding
+    outer_scale: Any  # of the outer rounding
+    smallest_subnormal: Any
+    floor: Any  # of the inner rounding
+    outer_floor: Any
+    control: Any  # what the processor's control register is set to
+    join: Any  # NO_OUTER, OUTER_FP32 or OUTER_ROUNDED
+    chunk: Any  # terms of a run, or NO_CHUNK
+
+
+strip_facts = fields_of(StripFacts)
+
+
+@scalar
+def float_of(word: Any) -> Any:
+    """Return the float64 of its bits."""
+    return u64(word).view(f64)
 
 
 @scalar
@@ -221,13 +250,10 @@ def pack_kernel() -> Any:
 def rows_kernel(how: int, vectors: str = "") -> Any:
     """Return the loop over strips `first .. stop`, of all panels of a strip of rows and then the next.
 
-    `(a, panels, c, out, given_up, ranges, first, stop, chunk, join, numbers, words, control) -> lost`: a (M, K) and
-    panels as float32, M a multiple of ROWS and K of STEPS, with their ranges as pack_kernel gives them; c and out are
-    (M, N) bits, c may be empty. given_up gets 1 for a strip that has to be done otherwise, of which there are `lost`.
-    numbers: the growth of a bound over a block, what it may reach, the smallest product, the scale of the inner and of
-    the outer rounding, the smallest subnormal value (for pairs); words: floors of both roundings; control: what the
-    processor's control register is set to. vectors: "avx512" or "avx2": rows are those of vector_rows,
-    which has the step ROUNDED.
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a (M, K) and panels as float32, M a multiple of
+    ROWS and K of STEPS, with their ranges as pack_kernel gives them; c and out are (M, N) bits, c may be empty.
+    given_up gets 1 for a strip that has to be done otherwise, of which there are `lost`. facts: StripFacts as 64-bit
+    words. vectors: "avx512" or "avx2": rows are those of vector_rows, which has the step ROUNDED.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
@@ -253,7 +279,7 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
             for k in range(of_rows.shape[1]):
                 sizes[row, k] = abs(f32(of_rows[row, k] * f32(scale + ONE_FLOAT)))
         least = f32(u32(floor).view(f32) * scale)
-        in_vectors(t, i64(r), sizes, of_rows, i64(stop - first), b, i64(first), scale, least)
+        in_vectors(t, i64(r), sizes, of_rows, b, i64(first), scale, least)
 
     four_rows = kernel(four_in_vectors if vectors else four_rows)
 
@@ -268,13 +294,16 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
         return f64(u32(most).view(f32))
 
     def rows(
-        a: Any, panels: Any, c: Any, out: Any, given_up: Any, ranges: Any, first: int, stop: int, chunk: int, join: int,
-        numbers: Any, words: Any, control: Any,
-    ) -> int:  # fmt: skip
-        before, lost = exchange_control(control) if CONTROLLED else control, 0
+        a: Any, panels: Any, c: Any, out: Any, given_up: Any, ranges: Any, first: int, stop: int, facts: Any
+    ) -> int:
+        u = strip_facts(facts)
+        before, lost = exchange_control(u.control) if CONTROLLED else u.control, 0
         terms, width, columns = a.shape[1], panels.shape[2], out.shape[1]
-        growth, reach, smallest = numbers[0], numbers[1], numbers[2]
-        scale, outer_scale, floor, outer_floor = f32(numbers[3]), f32(numbers[4]), words[0], words[1]
+        join, chunk = i64(u.join), i64(u.chunk) if u.chunk != NO_CHUNK else a.shape[1]
+        growth, reach, smallest = float_of(u.growth), float_of(u.reach), float_of(u.smallest)
+        scale, outer_scale, floor, outer_floor = (
+            f32(float_of(u.scale)), f32(float_of(u.outer_scale)), u32(u.floor), u32(u.outer_floor),
+        )  # fmt: skip
         t = np.zeros((STRIP, width), np.float32)
         outer = t if join == NO_OUTER else np.zeros((STRIP, width), np.float32)
         for strip in range(first, stop):

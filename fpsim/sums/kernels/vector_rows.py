@@ -63,25 +63,24 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 
 @cache
 def vector_rows(avx512: bool) -> Any:
-    """Return the function `(t, r, sizes, a, count, b, first, scale, least)`, which adds terms to rows r .. of t.
+    """Return the function `(t, r, sizes, a, b, first, scale, least)`, which adds terms to rows r .. of t.
 
-    t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a; count: of the terms, from 1 on;
+    t: (rows, width) float32; sizes, a: (ROWS, terms) float32, |a| * (2**s + 1) and a, which has at least one term;
     b: (K, width), a multiple of 16; scale: 2**s; least: the number to add that keeps a subnormal's places.
     """
 
-    def rows(
-        _typing: Any, t: Any, r: Any, sizes: Any, a: Any, count: Any, b: Any, first: Any, scale: Any, least: Any
-    ) -> Any:
+    def rows(_typing: Any, t: Any, r: Any, sizes: Any, a: Any, b: Any, first: Any, scale: Any, least: Any) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            count, (first, scale, least) = args[4], args[6:]
-            sums = context.make_array(sig.args[0])(context, builder, args[0])
+            first, scale, least = args[5:]
+            sums, terms = (context.make_array(sig.args[i])(context, builder, args[i]) for i in (0, 3))
+            count = builder.extract_value(terms.shape, 1)
             size = builder.mul(builder.extract_value(sums.shape, 1), v.LONG(4))
 
             def at(i: int, row: Any) -> Any:
                 return v.element(context, builder, sig.args[i], args[i], row, v.LONG(0))
 
             t_rows = [at(0, builder.add(args[1], v.LONG(row))) for row in range(ROWS)]
-            places = t_rows, [[at(i, v.LONG(row)) for row in range(ROWS)] for i in (2, 3)], at(5, first), size
+            places = t_rows, [[at(i, v.LONG(row)) for row in range(ROWS)] for i in (2, 3)], at(4, first), size
             less = builder.fsub(scale, v.SINGLE(1.0))
             facts = [v.everywhere(builder, x, v.FLOATS) for x in (scale, less, least)]
             many = v.LONG(MANY[avx512] * v.SIZE)
@@ -99,7 +98,7 @@ def vector_rows(avx512: bool) -> Any:
             v.over_range(builder, builder.udiv(builder.sub(size, done), v.LONG(v.SIZE)), one)
             return context.get_dummy_value()
 
-        return types.void(t, r, sizes, a, count, b, first, scale, least), build
+        return types.void(t, r, sizes, a, b, first, scale, least), build
 
     return intrinsic(rows)
 
