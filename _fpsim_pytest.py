@@ -206,7 +206,7 @@ class Mutants:
 
     @property
     def asked(self) -> list[Place]:
-        """Places to report: with kernels, that of quantizers only if it is named or a test used its fixture."""
+        """The places to report; next to kernels, that of quantizers only if it is named or a test used its fixture."""
         *kernels, quantizers = self.places
         if kernels and quantizers.path is None and not quantizers.seen:
             return kernels

@@ -83,13 +83,13 @@ def unknown(
     """Return a ValueError that lists the valid names, or the nearest of very many, and suggests one.
 
     Args:
-      argument: its name.
+      argument: the name of the argument that has the invalid value.
       got: the invalid value.
-      valid: the words.
-      aliases: further accepted spellings, with the valid word to suggest for each.
-      listing: what lists the words where they are too many for a message.
-      others: what else is accepted.
-      meant: the words to suggest where that is known.
+      valid: the valid names.
+      aliases: further accepted spellings, with the valid name to suggest for each.
+      listing: what lists the valid names where they are too many for a message.
+      others: what else is accepted, as text.
+      meant: the valid names to suggest where these are known.
 
     Example:
       >>> from fpsim.errors import unknown

@@ -19,7 +19,7 @@ def to_json(value: Any, name: str = "value") -> Any:
       name: what messages call it.
     Raises:
       TypeError: the value is or holds something else; a tuple would come back as a list.
-      ValueError: a dict with "float64" as its one key, which is how a pattern looks.
+      ValueError: a dict has "float64" as its only key, which would be read back as a float.
 
     Example:
       >>> from fpsim.exact_json import from_json, to_json

@@ -65,7 +65,7 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
     """Return a folder that files can be written to, and make it if it is missing.
 
     Raises:
-      ValueError: it cannot be made or written to, or is a file; better now than after minutes of work.
+      ValueError: the folder cannot be made or written to, or is a file; better now than after minutes of work.
     """
     folder = path_of(path, "folder")
     try:
@@ -84,7 +84,7 @@ def lock(file: IO[Any], refusal: str) -> bool:
     Returns:
       True if it is locked; Windows and some file systems have no such locks.
     Raises:
-      ValueError: another process has it; `refusal` is the sentence to say.
+      ValueError: another process has locked the file; `refusal` is the error's text.
 
     Example:
       >>> import tempfile

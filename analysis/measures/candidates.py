@@ -202,7 +202,7 @@ class FloatCast:
 
     @property
     def by_position(self) -> bool:
-        """True where the result of an element depends on its index: with stochastic rounding."""
+        """True where the result of an element depends on its index, as with stochastic rounding."""
         return self.options.rounding is Rounding.STOCHASTIC
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:

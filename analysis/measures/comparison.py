@@ -113,7 +113,7 @@ class Comparison:
         """Return the comparison over both parts of an array.
 
         Raises:
-          ValueError: they compare different combinations.
+          ValueError: the two compare different combinations.
         """
         mine, others = ([row[:3] for row in comparison.rows] for comparison in (self, other))
         if mine != others:
@@ -230,7 +230,7 @@ def several(values: Any, name: str) -> list[Any]:
     """Return a list of settings; a single one becomes a list of one.
 
     Raises:
-      ValueError: an empty list.
+      ValueError: the list is empty.
     """
     alone = values is None or isinstance(values, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
     settings = [values] if alone or not isinstance(values, Iterable) else list(values)

@@ -230,7 +230,7 @@ def range(x: npt.ArrayLike, *, axis: int | None = None, block: tuple[int, ...] |
       A RangeReport: counts by magnitude from 2**-1074 on, counts of zeros, infinities and NaNs, extremes and quantiles.
     Raises:
       TypeError: x is not an array of floats.
-      ValueError: an axis or block that x does not have.
+      ValueError: axis and block are both given, or x has no such axis or block.
 
     Example:
       >>> import fpsim as fp

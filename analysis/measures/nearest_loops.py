@@ -217,7 +217,7 @@ def _make_count_steps(truncates: bool) -> Any:
 
 @cache
 def _make_ulps_block(wide: bool) -> Any:
-    """Return the loop that sums errors in ulps and counts exact results; wide: in float64."""
+    """Return the loop that sums errors in ulps and counts exact results; wide: errors are computed in float64."""
 
     def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, largest_errors: Any) -> None:
         fraction, exponent = math.frexp(plan[SCALE])  # the power of two goes with the ulps, to keep them in range

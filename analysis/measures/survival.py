@@ -57,7 +57,7 @@ def assert_survives(
     subnormals: str = "keep",
     seed: int | None = None,
 ) -> ErrorReport:
-    """Raise AssertionError unless a tensor survives a cast: for tests of models and kernels.
+    """Raise AssertionError unless a tensor survives a cast; this is meant for tests of models and kernels.
 
     The metrics are those of `fp.analysis.error`; a threshold of None is not checked. Inf and NaN in x are not judged.
 
@@ -77,7 +77,7 @@ def assert_survives(
       The ErrorReport of a tensor that survives.
 
     Raises:
-      AssertionError: it does not; the message has each metric with its threshold, and explains the worst value.
+      AssertionError: it doesn't survive; the message has each metric with its threshold, and explains the worst value.
       ValueError: x is empty, a threshold is not a number, a metric cannot be measured in this format, or
         `fp.analysis.error` raises it.
       TypeError: x is not an array of floats.

@@ -17,7 +17,7 @@ class Update(NamedTuple):
 
     Attributes:
       step, parameter: when, and its qualified name.
-      gradient, weight, update: sums of squares: of the gradient, of the weight before the step, of its change.
+      gradient, weight, update: the sums of squares of the gradient, the weight before the step, and its change.
       asked: number of elements whose gradient is not 0.
       lost: number of these elements that the step left as they were.
     """

@@ -38,7 +38,7 @@ class Recording:
     Attributes:
       model: the model's class, and a digest of the names and shapes of its parameters.
       formats: names of the formats whose error was measured.
-      sample, keep, seed: as they were given.
+      sample, keep, seed: those arguments of `fp.analysis.record`.
       steps: the steps that were recorded.
       monitors: what the optimizer did, a `Monitors`.
       notes: a sentence for each thing that was not seen.
@@ -188,8 +188,8 @@ class Recording:
         """Return both recordings as one; rows of the same step, layer and tensor (of ranks or micro-batches) are added.
 
         Raises:
-          TypeError: other is no recording.
-          ValueError: they are of other models, formats, samples or seeds.
+          TypeError: other is not a Recording.
+          ValueError: the recordings are of different models, formats, samples or seeds.
         """
         require_kind("other", other, Recording, "a Recording")
         for name in SETTINGS:

@@ -262,7 +262,7 @@ class StudyReport:
         """Return one report of the tensors of both studies, for example of shards that were studied separately.
 
         Raises:
-          ValueError: they have other settings, or a tensor and step in common.
+          ValueError: the studies have different settings, or have a tensor and step in common.
         """
         for name in ("candidates", "roundings", "seed", "requirements"):
             mine, others = getattr(self, name), getattr(other, name)

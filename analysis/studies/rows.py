@@ -26,7 +26,7 @@ class Requirements(NamedTuple):
         """Return the requirements as floats.
 
         Raises:
-          ValueError: one is not a number in its range.
+          ValueError: a requirement is not a number in its range.
         """
         limits = {"min_sqnr": (-math.inf, 400.0), "max_lost": (0.0, 1.0), "budget_bits": (1.0, 64.0)}
         numbers = {}

@@ -64,7 +64,7 @@ def read_file(path: Path) -> Found:
     """Return the tensors of a file, with quantised weights decoded, and a note for each tensor that is left out.
 
     Raises:
-      TensorFileError: it cannot be read, is damaged, or holds no float tensor.
+      TensorFileError: the file cannot be read, is damaged, or holds no float tensor.
     """
     stored, notes = read_stored(path)
     tensors, more = joined(stored)
@@ -77,7 +77,7 @@ def read_stored(path: Path) -> Found:
     """Return the tensors of a file as stored (codes and scales separate), and a note for each one left out.
 
     Raises:
-      TensorFileError: it cannot be read, or is damaged.
+      TensorFileError: the file cannot be read, or is damaged.
     """
     try:
         if path.stat().st_size == 0:

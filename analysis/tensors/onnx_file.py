@@ -372,7 +372,7 @@ def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
     """Yield varints of at most 16 bits as unsigned integers of the dtype's width.
 
     Raises:
-      TensorFileError: one is wider.
+      TensorFileError: a varint has more than 16 bits.
     """
     rest = np.empty(0, np.uint8)
     for data in _bytes(path, span):

@@ -77,7 +77,7 @@ class EncodedArray:
           fmt: the format, by name, dtype or object.
 
         Raises:
-          ValueError: a code outside the format.
+          ValueError: a code is not a code of the format.
           TypeError: codes are not integers.
 
         Example:

@@ -116,7 +116,7 @@ def _edge_of_tininess(fmt: Format) -> Edge:
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
     """Return the bits of the smallest magnitude that a mode rounds up to an edge's upper magnitude.
 
-    negative: the sign of the value; width: of the float, in bits.
+    negative: whether the value is negative; width: the width of the float, in bits.
     """
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     start = rounding.goes_away(edge.odd, negative)

@@ -40,8 +40,8 @@ DEFAULTS: Rounded = {
 class ArrayOperation(NamedTuple):
     """The operands and keywords of a function of arrays, on the CPU and on the GPU.
 
-    operands: its arrays.
-    keywords: in the order of its signature.
+    operands: the names of its arrays.
+    keywords: the names of its keywords, in the order of its signature.
     target: the parameter after the operands that says what the result is; empty where the operands say it.
     """
 
@@ -136,7 +136,7 @@ def complete(name: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the keywords of a call with defaults for the rest.
 
     Raises:
-      TypeError: a keyword that the operation does not have.
+      TypeError: the operation does not have one of the keywords.
     """
     if not keywords:
         return DEFAULTS

@@ -156,7 +156,7 @@ def broadcast_shape(
     """Return the shape that `shapes` broadcast to; whole: the shapes to name in the error, by default `shapes`.
 
     Raises:
-      ValueError: they do not broadcast, or have more axes than NumPy broadcasts.
+      ValueError: the shapes do not broadcast, or have more axes than NumPy broadcasts.
     """
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
@@ -192,7 +192,8 @@ def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]]
     """Raise an error unless an array can take a result element by element while the operands are read.
 
     Raises:
-      ValueError: not an array, of another dtype or shape, read-only, or shifted against an operand in memory.
+      ValueError: out is not an array, has another dtype or shape, is read-only, or overlaps an operand in memory
+        without being it.
     """
     dtypes = "" if isinstance(out, np.ndarray) and out.dtype in accepted else _names(accepted)
     if not isinstance(out, np.ndarray):

@@ -36,7 +36,7 @@ def encode_with_bias(
       bits.
 
     Raises:
-      ValueError: another format, or a bias out of range.
+      ValueError: the format is neither E4M3 nor E5M2, or a bias is out of range.
       TypeError: x is not float16, or bias holds no integers.
 
     Source: Intel AVX10.2 Architecture Specification, VCVTBIASPH2BF8(S) and VCVTBIASPH2HF8(S); by the specification, not

@@ -83,7 +83,7 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       NaN of a FNUZ or P3109 format has none.
 
     Raises:
-      ValueError: a code outside the format, a dtype that cannot hold it, or an `out` that does not fit.
+      ValueError: a code is not a code of the format, the dtype cannot hold the format, or `out` does not fit.
       TypeError: codes are not integers.
 
     Example:

@@ -43,7 +43,7 @@ def render(package: str, template: str, **values: Any) -> str:
     text are replaced. Markup of figures comes as `markup`.
 
     Args:
-      package: whose folder has the template.
+      package: the package whose folder has the template.
       template: a file that extends "base.html.jinja", and imports `table` from "table.html.jinja".
       values: what the template reads.
     Raises:

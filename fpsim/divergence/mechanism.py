@@ -175,7 +175,7 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
-    """Compute one element of a product alone, (1,): with bias and rounding, or only its sum if not `whole`."""
+    """Compute one element of a product alone, (1,), with bias and rounding; whole=False computes only its sum."""
     return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
 
 

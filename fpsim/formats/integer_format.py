@@ -27,7 +27,7 @@ class IntegerFormat:
       signed: whether there are negative ones.
 
     Raises:
-      ValueError: another name, width or sign.
+      ValueError: a field has another type or value than those above, or the name is not one line of text.
 
     Example:
       >>> import fpsim as fp

@@ -108,11 +108,11 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
     Args:
       bits: width K, 3 to 16.
       precision: significand bits P with the hidden one: 1 to K - 1, or to K where unsigned.
-      signed: with a sign bit (s) or without (u).
-      extended: with infinities (e) or finite (f).
+      signed: whether the format has a sign bit ("s" in its name) or not ("u").
+      extended: whether the format has infinities ("e" in its name) or only finite values ("f").
 
     Raises:
-      ValueError: no such format, or its values reach beyond float64.
+      ValueError: there is no such format, or its values reach beyond float64.
       TypeError: bits or precision are no integers, signed or extended not True or False.
 
     Source: IEEE P3109 working group, github.com/P3109/Public.

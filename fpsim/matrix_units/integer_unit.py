@@ -29,7 +29,7 @@ class IntegerElement:
       signed: whether there are negative ones.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> import fpsim as fp
@@ -97,7 +97,7 @@ class IntegerUnit:
         accepted as for units of floats.
 
     Raises:
-      TypeError, ValueError: a field that is none of these.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> import fpsim as fp

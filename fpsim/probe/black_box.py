@@ -101,7 +101,7 @@ class BlackBox:
 
         Raises:
           RaisedError: the callable raised an exception.
-          ValueError, TypeError: it wrote into its operands, or its result has another shape or dtype.
+          ValueError, TypeError: the callable wrote into its operands, or its result has another shape or dtype.
         """
         if self.kind == "matmul":
             held = tuple(_laid_out(x, letter == "t") for x, letter in zip(arrays, self.layout, strict=True))

@@ -45,7 +45,7 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
     Args:
       kind: one of USUAL or EDGES.
       box: the black box, or its shape and operands.
-      seed: the same seed gives the same values.
+      seed: the seed of the draws.
       rows: number of sums, if each is a call.
 
     Example:

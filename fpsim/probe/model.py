@@ -46,7 +46,7 @@ class Model:
       layout: the memory layout of the probed matrices: "n" is row-major, "t" transposed.
       out: the format of the results.
       tree: the order of additions as nested tuples of terms, sorted by their smallest term; None where none fits.
-      structure: the same as text, such as "two halves of 4 terms; in each the terms are one chain"; None where it
+      structure: the order as text, such as "two halves of 4 terms; in each the terms are one chain"; None where it
         needs more than a few words.
       lost: terms that are left out of the sum.
       terms_per_step: number of products of one addition.

@@ -43,7 +43,7 @@ class Backend(FloatOperations, Protocol):
         """Return an operand of a unit, or its c, as an array of codes.
 
         Raises:
-          ValueError, TypeError: another format, or no array where this backend has its arrays.
+          ValueError, TypeError: x has another format, or is not an array in this backend's memory.
         """
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
@@ -60,7 +60,8 @@ class Backend(FloatOperations, Protocol):
         """Return an operand of a unit of integers as an array of its element's dtype.
 
         Raises:
-          ValueError, TypeError: other integers or none, or no array where this backend has its arrays.
+          ValueError, TypeError: x does not hold integers of the element's dtype, or is not an array in this backend's
+            memory.
         """
 
     def floats(self, x: Any, name: str) -> Array:
@@ -96,7 +97,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
-        """Return C of an epilogue: of any float dtype that is narrower than float32, or as `start` takes it.
+        """Return C of an epilogue, which has any float dtype narrower than float32, or what `start` takes.
 
         Raises:
           ValueError: another shape or format.
@@ -112,7 +113,7 @@ class Backend(FloatOperations, Protocol):
         """Return a new matrix of the integers that sums start at, copies of c, or zeros for None.
 
         Raises:
-          ValueError, TypeError: another shape, or no integers of the unit's result.
+          ValueError, TypeError: c has another shape, or does not hold integers of the unit's result.
         """
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:

@@ -155,7 +155,7 @@ def _default_schedule(
     """Return the schedule if none is passed: one chain, or the promotion that `promote` or scales along K require.
 
     Raises:
-      ValueError: a promotion or an order of scales that the unit or the operands do not have.
+      ValueError: the unit or the operands cannot have that promotion or order of scales.
     """
     order: Any = "product" if scale_order is None else scale_order
     if not isinstance(order, str) or order not in MODES:

@@ -146,7 +146,7 @@ def _float_scales(array: Array, name: str, unit: MatrixUnit | IntegerUnit) -> Ar
     """Return decode scales as float32.
 
     Raises:
-      ValueError: other numbers, or numbers that float32 does not hold.
+      ValueError: the array is neither float32 nor float64, or float32 does not hold its numbers.
     """
     if array.dtype.kind not in "f" or array.dtype.itemsize < 4:
         raise ValueError(

@@ -165,7 +165,7 @@ def bias_of(array: Array, shape: tuple[int, int]) -> Array:
     """Return the bias, one value per column, as float32.
 
     Raises:
-      TypeError, ValueError: another dtype or shape.
+      TypeError, ValueError: the bias has another dtype or shape.
     """
     fmt = format_of(array.dtype)
     if fmt is None or fmt == FP64:
@@ -179,7 +179,7 @@ def float32_number(value: float | None, name: str) -> np.float32:
     """Return alpha or beta as float32, 1 for None.
 
     Raises:
-      TypeError, ValueError: no number, or one beyond float32.
+      TypeError, ValueError: the value is not a number, or is beyond float32.
     """
     if value is None:
         return ONE

@@ -181,7 +181,7 @@ class LinearRecipe:
     Raises:
       ValueError: an unknown format, unit or option, a seed out of range, a scaling without its format, a unit that does
         not take the operands' formats.
-      TypeError: a scaling or product is none.
+      TypeError: a scaling is not an fp.Scaling, or a product not a `Product`.
 
     Example:
       >>> recipe = fp.torch.DEEPSEEK_V3.replace(grad_fmt="e5m2", grad_rounding="stochastic")

@@ -145,7 +145,7 @@ def kept_format(name: str, word: FormatLike | None) -> Format | None:
     """Return the format in which numbers are kept from step to step; None for float32.
 
     Raises:
-      ValueError: none of that name, or one that cannot hold such numbers.
+      ValueError: there is no such format, or it cannot hold such numbers.
     """
     if word is None:
         return None

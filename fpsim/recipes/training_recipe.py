@@ -170,7 +170,7 @@ class Recipe:
         """Return the recipe described by plain values, such as `to_plain` returns.
 
         Raises:
-          TypeError, ValueError: a field that there is none of, or a value that it cannot have.
+          TypeError, ValueError: there is no field of a name in the table, or a field cannot have its value.
         """
         return written.structured(table, cls)
 

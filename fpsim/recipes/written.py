@@ -74,7 +74,7 @@ def structured(table: Any, cls: type[Made]) -> Made:
     """Return an object of the dataclass `cls` made from a dict of plain values.
 
     Raises:
-      TypeError, ValueError: a field that there is none of, or a value that it cannot have.
+      TypeError, ValueError: the class has no field of a name in the table, or a field cannot have its value.
     """
     made: Made = _structure(cls)(table, cls)
     return made

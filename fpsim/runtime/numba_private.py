@@ -85,7 +85,7 @@ def _found() -> PrivateNames:
     """Return the private names.
 
     Raises:
-      ImportError, AttributeError: one is missing, or numba is too new; the text says which.
+      ImportError, AttributeError: a name is missing, or numba is too new; the text says which.
     """
     if version() >= UNTRIED:
         raise ImportError(f"it was not tried with numba {numba.__version__}")

@@ -113,7 +113,7 @@ def _real(width: int) -> Any:
 
 
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
-    """Return the largest float of a width that rounds to `top`; start: from where values round to top + step."""
+    """Return the largest float of a width that rounds to `top`; start: where values begin to round to top + step."""
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
     limit = np.finfo(real).max

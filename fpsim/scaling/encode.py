@@ -233,8 +233,8 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
     """Return scales that the caller gave as float32, one per tile.
 
     Raises:
-      ValueError: another shape, or a scale that is negative.
-      TypeError: not floats.
+      ValueError: the shape does not broadcast to one scale per tile, or a scale is neither positive and finite nor NaN.
+      TypeError: scales are not floats.
     """
     listed = scales if hasattr(scales, "dtype") else as_array(scales, "scales")
     if isinstance(listed, np.ndarray) and listed.dtype.kind in "iu" and listed is not scales:

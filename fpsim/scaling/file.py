@@ -51,8 +51,8 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapp
       header: anything that comes back from JSON as it is.
 
     Raises:
-      ValueError: another ending; no array; a name or header that the file cannot hold.
-      TypeError: an array of another dtype.
+      ValueError: the path ends otherwise; there is no array; or the file cannot hold a name or the header.
+      TypeError: an array has another dtype.
       FileNotFoundError: the folder does not exist.
       PermissionError: there is a file of that name, and it is read-only.
       ImportError: .safetensors without the safetensors package.

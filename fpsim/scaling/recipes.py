@@ -108,7 +108,7 @@ def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Sca
 
     Args:
       scaling: an fp.Scaling, the name of a row, or that name as `repr` writes it.
-      argument: its name, for the message.
+      argument: the name of the caller's argument, for the error's text.
       others: what else is accepted.
     Raises:
       TypeError, ValueError: scaling is neither a name nor a scaling.

@@ -13,11 +13,11 @@ class ScaleReport:
 
     Attributes:
       tiles: the number of all tiles.
-      zero_tiles: with an amax of 0.
-      nan_tiles: with a NaN.
-      infinite_tiles: with an infinite element.
-      clamped_low: whose scale would have been too small, and is the smallest allowed.
-      clamped_high: whose scale would have been too large for its format.
+      zero_tiles: tiles with an amax of 0.
+      nan_tiles: tiles with a NaN.
+      infinite_tiles: tiles with an infinite element.
+      clamped_low: tiles whose scale would have been too small, and is the smallest allowed.
+      clamped_high: tiles whose scale would have been too large for its format.
     """
 
     tiles: int = 0
@@ -48,10 +48,10 @@ class ScaleCounts:
 
     Attributes:
       elements: the number of all elements.
-      saturated: infinite ones, and those that were beyond the format's range after rounding with an unbounded exponent,
+      saturated: elements that were infinite, or beyond the format's range after rounding with an unbounded exponent,
         whatever the overflow policy turned them into. NaN does not count.
-      underflowed: those that are not zero and whose code is that of 0 or -0.
-      steps: calls with at least one element.
+      underflowed: elements that are not zero and whose code is that of 0 or -0.
+      steps: the number of calls with at least one element.
       recalibrations: steps in which a scale was computed from an amax.
 
     Example:

@@ -176,10 +176,10 @@ def encode_scaled(
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape (a torch tensor as well).
       fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4 or fp.LogFMT(bits), by name or object.
       scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe, whose name will do ("mx").
-      rounding, subnormals, seed, random_bits: of the elements' cast, as in `fpsim.encode`.
-      overflow: the same; by default the scaling's own.
+      rounding, subnormals, seed, random_bits: the options of the elements' cast, as in `fpsim.encode`.
+      overflow: the overflow policy of the elements' cast, as in `fpsim.encode`; by default the scaling's own.
       scales: decode scales to use instead of those that the scaling would find, float32, one per tile or broadcast; a
-        tile with a NaN has the scale NaN all the same where the scaling says nan="tile".
+        tile with a NaN still has the scale NaN where the scaling says nan="tile".
       out: an earlier result of the same shape, format and scaling, whose arrays are filled again; use what is
         returned from then on, since the earlier object does not follow.
 

@@ -137,7 +137,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
           Array of the codes' kind and shape. On the GPU the work is queued on the current stream.
 
         Raises:
-          ValueError: another dtype, or an `out` that does not fit.
+          ValueError: the dtype is another one, or `out` does not fit.
         """
         real = dtype_of(dtype)
         if real is None or real not in (np.dtype(np.float32), np.dtype(np.float64)):

@@ -280,7 +280,7 @@ def scaling_from(fields: Any) -> Scaling:
     """Return the scaling that `scaling_fields` described.
 
     Raises:
-      ValueError: it described nothing.
+      ValueError: fields do not describe a scaling.
     """
     try:
         changed = {"block": tuple(fields["block"]), "scale_format": format_from(fields["scale_format"])}

@@ -53,13 +53,13 @@ def stored_bits(
 ) -> StoredBits:
     """Count the bits of an array of a shape in a format with scales.
 
-    Codes of up to 16 bits are packed without gaps within a row (the last axis), wider ones fill words of 32 or 64 bits
+    Codes of up to 16 bits are packed without gaps within a row (the last axis), wider ones take 32 or 64 bits each
     (TF32 has 13 bits of padding); a row begins at a whole byte. A scale is stored in
     its own format; an integer's zero point takes the bits of an element; LogFMT has two float32 numbers per tile.
 
     Args:
       fmt: element format, by name, dtype or object; None is float32.
-      scaling: its scales, or None.
+      scaling: the scaling, by name or object; None for codes without scales.
       shape: lengths of the axes, each at least 1.
       padded: True fills the last tile of every axis up to the block, as kernels of whole blocks want.
       swizzled: True pads the matrix of scales to 128 rows and 4 columns, as cuBLAS reads the scales of 1x16 and 1x32

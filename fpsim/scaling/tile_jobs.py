@@ -123,7 +123,7 @@ class TileJob(NamedTuple):
     def draws(self, batch: int, row: int, column: int) -> Array:
         """Return the flat index of an element, the distance to the next row, and the seed's low and high word.
 
-        Random words follow from these; without a seed all are 0, as nothing is drawn.
+        An element's random number follows from these; without a seed all are 0, as nothing is drawn.
         """
         if self.seed is None:
             return NO_DRAWS

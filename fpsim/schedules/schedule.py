@@ -73,7 +73,7 @@ class Chain:
       first_as_is: a total starts at its first partial sum, instead of at +0 (which differs for -0 alone).
       residue: terms of a tile; the remainder of a slice by it is added first. 0 for none.
       step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
-      odd_first: of each two terms of a slice, the second is added before the first.
+      odd_first: True adds the second term of each two of a slice before the first; False adds them in order.
 
     Raises:
       ValueError: both an interval and a residue are given, which no library has.

@@ -61,8 +61,8 @@ class Split:
       source: where the recipe was published.
 
     Raises:
-      ValueError, TypeError: a field that is none of these, a pair of parts that the split doesn't have, or a unit of
-        other operands.
+      ValueError, TypeError: a field has another type or value than those above, a group names a part that the split
+        doesn't have, or the unit takes other operands.
 
     Example:
       >>> import fpsim as fp

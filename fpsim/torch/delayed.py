@@ -30,9 +30,9 @@ def first_state(history: int) -> Tensor:
 
 
 def with_largest_amax(states: Sequence[Array]) -> Array:
-    """Combine the states that parts of a step left: for each operand, take the one with the largest newest amax.
+    """Combine the states that parts of a step left, by taking for each operand the one whose newest amax is largest.
 
-    Each row is that of the part whose newest amax is the largest; the histories before it are one and the same.
+    The rows agree in all earlier entries of the history, as all parts began with one state.
 
     Example:
       >>> from fpsim.torch.delayed import with_largest_amax

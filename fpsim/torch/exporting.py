@@ -175,7 +175,7 @@ def _chosen(
     """Return the names of the weights to quantise, and why each other tensor stays as it is.
 
     Raises:
-      ValueError: a pattern that is no text, or matches nothing although it was passed.
+      ValueError: a pattern is not a text, or matches nothing although it was passed.
     """
     quantised: list[str] = []
     kept: dict[str, str] = {}

@@ -27,13 +27,13 @@ class QuantLinear(torch.nn.Linear):
       in_features, out_features, bias, device, dtype: as for `torch.nn.Linear`.
       recipe: formats and scalings.
       name: the layer's name, which stochastic draws depend on; `quantize_linears` gives the qualified name.
-      backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", emulated there;
-        "hardware", the tensor cores of this machine. The layer and its input are on the CPU, where casts run, for
-        all of them; the last two bring what they multiply to the GPU.
+      backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
+        emulation on a GPU; "hardware", the tensor cores of this machine. The layer and its input are on the CPU, where
+        casts run, for all of them; the last two bring what they multiply to the GPU.
 
     Raises:
-      TypeError: recipe is no LinearRecipe.
-      ValueError: an unknown backend.
+      TypeError: recipe is not a LinearRecipe.
+      ValueError: the backend is unknown.
 
     Example:
       >>> import torch

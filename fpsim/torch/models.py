@@ -126,7 +126,7 @@ def _lasting(recipe: Any) -> tuple[Any, ...]:
     """Return the overrides of a recipe of training, all of which must hold for the whole training.
 
     Raises:
-      ValueError: one holds for some of the steps only, which a model that is not trained by it does not count.
+      ValueError: an override holds for some of the steps only, and a model that is not trained by it counts no steps.
     """
     for row in recipe.overrides:
         if (row.start, row.stop) != (0.0, 1.0):

@@ -134,7 +134,7 @@ def cut(operand: CastOperand, axis: int, part: slice) -> CastOperand:
     """Return some rows (axis 0) or columns (axis 1) of an operand, with the scales that they have in the whole operand.
 
     Raises:
-      ValueError: a part that begins within a tile and ends outside of it.
+      ValueError: the part begins within a tile and ends outside of it.
     """
     index: list[slice] = [slice(None), slice(None)]
     index[axis] = part

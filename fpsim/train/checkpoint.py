@@ -41,9 +41,9 @@ class Checkpoint(NamedTuple):
     """A saved step of training.
 
     Attributes:
-      step: after how many steps.
-      arrays: name -> array, each in separate memory, in the order that they were passed in.
-      facts: as they were passed.
+      step: the number of steps that the run had taken when it was saved.
+      arrays: name -> array, each in separate memory, in the order in which they were passed to `save`.
+      facts: the facts that were passed to `save`.
     """
 
     step: int
@@ -55,9 +55,9 @@ class Checkpoints:
     """A folder of checkpoints, which belongs to this process until it is closed.
 
     Args:
-      folder: made where it is missing.
+      folder: the folder, which is made if it is missing.
     Raises:
-      ValueError: it cannot be written to, or another process writes checkpoints to it.
+      ValueError: the folder cannot be written to, or another process writes checkpoints to it.
 
     Example:
       >>> import tempfile
@@ -94,18 +94,18 @@ class Checkpoints:
         self._file.close()
 
     def save(self, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1) -> Path:
-        """Keep a step: on the disk when this returns. Older steps are removed after that; those of later ones stay.
+        """Save a step, which is on the disk when this returns, and then remove the oldest of the earlier steps.
 
         Args:
-          step: after how many steps; one that was saved already is saved once more.
+          step: the number of steps taken so far; a step that was saved already is saved once more.
           arrays: name -> array of bool, integers of up to 64 bits, float16, float32, float64 or a float dtype of
             ml_dtypes; of any shape. NaNs keep their payloads.
           facts: what `fpsim.exact_json.to_json` takes; Inf and NaN come back with their bits.
-          keep: how many checkpoints stay, this one among them.
+          keep: the number of checkpoints that stay: this one and those before it. Checkpoints of later steps stay too.
         Returns:
           The checkpoint's folder.
         Raises:
-          TypeError, ValueError: a step, name, array or fact that cannot be saved.
+          TypeError, ValueError: the step, a name, an array or a fact cannot be saved.
           ImportError: safetensors is not installed.
           OSError: the disk is full, or fails; older checkpoints are as they were.
         """
@@ -169,7 +169,7 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
     A damaged one is passed over, with a warning that names it.
 
     Args:
-      folder: it need not exist.
+      folder: the folder of the checkpoints, which need not exist.
       step: the step to load instead.
     Returns:
       The checkpoint; None where there is no whole one.

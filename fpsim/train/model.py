@@ -295,7 +295,8 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 def initialise(model: Any, seed: int, *, unit: bool = False) -> None:
     """Draw normal weights from a seed: GPT-2's (He et al.'s in a perceptron), or of deviation 1 for unit scaling.
 
-    GPT-2: 0.02, and 0.02 / sqrt(residuals) in front of one (openai/gpt-2; nanoGPT, model.py).
+    GPT-2's deviation is 0.02, and 0.02 / sqrt(residuals) for a layer whose result a residual connection adds
+    (openai/gpt-2; nanoGPT, model.py).
     """
     generator = torch.Generator().manual_seed(seed)
     residuals = sum(isinstance(module, (Attention, MLP)) for module in model.modules())

@@ -264,7 +264,8 @@ def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding
     """Return the operations for a format, an accumulator and a rounding mode, after checking all three.
 
     Raises:
-      TypeError, ValueError: no such format, accumulator or rounding, or one that is too wide or draws.
+      TypeError, ValueError: there is no such format, accumulator or rounding; the format is unsigned, has no zero or
+        is too wide; float32 doesn't hold the accumulator's results; or the rounding is stochastic.
     """
     chosen, mode = find_format(fmt), rounding_mode(rounding)
     refuse_unless_held(chosen, FP32, "take one of up to 16 bits")

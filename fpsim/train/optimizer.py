@@ -231,7 +231,7 @@ class AdamW:
         """Continue from what `state` returned; the weights are set too.
 
         Raises:
-          ValueError: a state of other weights or of a recipe that keeps other things; nothing is changed then.
+          ValueError: the state is of other weights, or of a recipe that keeps other things; nothing is changed then.
         """
         own_fields = self._fields()
         for key, value in own_fields.items():

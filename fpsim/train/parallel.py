@@ -71,7 +71,7 @@ class Reduction:
 
     Args:
       fmt: the format that they are rounded to, by name, dtype or object; None leaves them in float32.
-      accumulate: adds them; None is `fp.Sequential(fp.FP32)`. The sum is rounded to float32, if it is wider.
+      accumulate: the accumulator that adds them; None is `fp.Sequential(fp.FP32)`. A wider sum is rounded to float32.
       count: the divisor of the sum; None for the number of gradients that are added.
     Raises:
       TypeError, ValueError: no format, no accumulator, a stochastic one, or a count below 1.
@@ -146,8 +146,8 @@ def reduce(
 class GradientSum:
     """A running sum of micro-batches' gradients that is kept in a format, as frameworks keep `.grad`.
 
-    Each gradient is rounded into the format, to nearest even, and so is each sum of two: without float32 sums beside
-    them, BF16 gradients lose what lies below half an ulp of the sum.
+    Each gradient is rounded into the format, to nearest even, and so is each sum of two. So a BF16 gradient is lost
+    where it is smaller than half an ulp of the sum, as no float32 sum is kept.
 
     Args:
       fmt: the format, by name, dtype or object: float32 must hold it.
@@ -251,7 +251,7 @@ class Ranks:
         ranks * micro-batches then.
 
         Args:
-          model: with parameters in float32 on the CPU.
+          model: a model whose parameters are float32 tensors on the CPU.
           fmt, accumulate, count: as for `Reduction`.
           bucket: MiB of gradients that are sent together, which changes no bit.
         Returns:
@@ -281,7 +281,7 @@ class Ranks:
 
         Args:
           gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
-          reduction: the format that they are sent in, what adds them, and what the sum is divided by.
+          reduction: the format in which they are sent, the accumulator that adds them, and the divisor of the sum.
         """
         return {name: reduction.average(self.gathered(reduction.sent(x))) for name, x in gradients.items()}
 

@@ -39,8 +39,8 @@ def add_rounded(
       update: float32, of the same shape.
       fmt: the format.
       rounding: "nearest_even", "stochastic" or "kahan".
-      compensation: for "kahan": c, values of the format, 0 at first; changed in place.
-      seed: for "stochastic".
+      compensation: c of "kahan": values of the format, 0 at first; changed in place.
+      seed: the seed of the draws of "stochastic".
 
     Returns:
       Where the update was lost: it is not 0, and nothing has changed nor could have.

@@ -156,8 +156,9 @@ def run(
         128-256-256-10 on handwritten digits (scikit-learn) or on a synthetic set where that is missing.
       text: a file of text for the transformer; None for Python's help topics.
       out: a folder; None keeps nothing.
-      backend: what multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu"; "hardware".
-      batch: sequences of a micro-batch, 8 (vectors of the perceptron, 128).
+      backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
+        emulation on a GPU; "hardware", a GPU's tensor cores.
+      batch: sequences in a micro-batch, by default 8; for the perceptron vectors, by default 128.
       context: tokens of a sequence.
       micro_batches: micro-batches of a step.
       measure: steps from one measurement of every product to the next; 0 for none.
@@ -173,7 +174,7 @@ def run(
     Raises:
       ValueError: an unknown recipe, model or backend, layers or shapes that the recipe cannot have, a text that is too
         short, a folder of another run: the sentence names the differences.
-      TypeError: a number that is none.
+      TypeError: an argument that must be a number is something else.
       ImportError: safetensors is not installed, with `out`.
 
     Example:

@@ -37,7 +37,7 @@ class RunSide(NamedTuple):
 
     Attributes:
       name: the name of the run in the explanation.
-      trainer: between two steps.
+      trainer: the run's trainer, which has finished its last step and not begun the next.
       place: the device that multiplies, as text; "" for this processor.
       remarks: sentences on what its chip left out.
     """
@@ -67,7 +67,7 @@ def lockstep(
         such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units then multiply,
         emulated. A product by another chip's unit moves to the unit for the same operands, in the order of the library
         where one is named, else without a schedule that is for another chip.
-      steps: at most; of the optimizer.
+      steps: the largest number of steps of the optimizer to take.
       seed, model, text, batch, context, micro_batches: as for `fp.train.run`, for both.
       progress: called with the share done and a text.
 

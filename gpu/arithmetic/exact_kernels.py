@@ -119,7 +119,8 @@ def sign_kernel(name: str) -> Any:
 def from_integer_kernel(mode: int) -> Any:
     """Return the kernel of from_int.
 
-    Its arguments: integers as words, codes, flags, sign bit or 0, layout of the result, rules, words of the seed.
+    Its arguments: integers as bit patterns, codes, flags, sign bit or 0, layout of the result, rules, both halves of
+    the seed.
     """
 
     def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, seed: Any) -> None:
@@ -144,8 +145,8 @@ def from_integer_kernel(mode: int) -> Any:
 def to_integer_kernel(mode: int) -> Any:
     """Return the kernel of to_int.
 
-    Its arguments: a, integers as words, flags, layout of a, lowest and highest magnitude, mask of the random bits, mask
-    of the bits of an integer, words of the seed.
+    Its arguments: a, integers as bit patterns, flags, layout of a, lowest and highest magnitude, mask of the random
+    bits, mask of the bits of an integer, both halves of the seed.
     """
 
     def compute(

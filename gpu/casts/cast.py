@@ -74,7 +74,7 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
 
     Raises:
       GpuError: no GPU, or no room on it.
-      ValueError: a code outside the format, a dtype that cannot hold it, or an `out` that does not fit.
+      ValueError: a code is not a code of the format, the dtype cannot hold the format, or `out` does not fit.
       TypeError: codes are no integers on the GPU.
 
     Example:

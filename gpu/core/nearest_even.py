@@ -27,7 +27,7 @@ ZERO, ONE = u32(0), u32(1)
 
 
 def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
-    """Return whether `nearest_encoder` can round float32 to a layout: to nearest even, by a usual policy."""
+    """Return whether `nearest_encoder` takes a layout, as it does from float32 to nearest even by a usual policy."""
     if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
         return False
     dropped = layout.place - layout.depth

@@ -1,7 +1,7 @@
-"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU, codes in and words out.
+"""Products and casts by the hardware itself: PyTorch, cuBLASLt, Triton and PTX on the GPU; codes in, bits out.
 
-Operands are NumPy arrays of codes (uint8, uint16, uint32), of float dtypes, or torch tensors; results are NumPy words
-(uint8, uint16, uint32), so that they can be compared with those of `fpsim.matmul`. Rules of layout and alignment are
+Operands are NumPy arrays of codes (uint8, uint16, uint32), of float dtypes, or torch tensors; results are bit patterns
+(uint8, uint16, uint32), which can be compared with those of `fpsim.matmul`. Rules of layout and alignment are
 those of torch and cuBLASLt (docs/gpu.md); what they refuse is refused here in one sentence.
 """
 

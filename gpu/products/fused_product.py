@@ -78,7 +78,7 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
     Args:
       total: (M, N) float32 patterns as uint32; FP16 codes as uint16 where the unit has FP16 results and nothing is
         promoted.
-      p: the product; the terms of one step of Rule.SCALED lie in one block.
+      p: the product; for Rule.SCALED, the terms of each step must lie in one block of scales.
       like: the array on whose stream the kernels run.
 
     Raises:

@@ -33,7 +33,7 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
     """Return the kernel `(a, b, totals, facts)` of integer units with signed or unsigned a, b and results d.
 
     It adds the products of row i // N of a and column i % N of b to totals[i], or of row i of both where paired.
-    a, b: words of 8 bits; totals: flat words of 32 bits.
+    a, b: 8-bit integers as uint8 patterns; totals: 32-bit sums as flat uint32 patterns.
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:

@@ -22,8 +22,8 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
     """Return the codes of an element on the GPU.
 
     Raises:
-      ValueError: an array of another format.
-      TypeError: no array on the GPU.
+      ValueError: x has another format.
+      TypeError: x is not an array on the GPU.
     """
     codes = gpu_array(x, name)
     fits = codes.fmt in (None, element.carrier) and codes.words.dtype.itemsize == element.dtype.itemsize

@@ -258,8 +258,8 @@ def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
     """Return the accumulators as DriftAdders, without repeated names.
 
     Raises:
-      ValueError: there are none.
-      TypeError: they are of another type.
+      ValueError: there are no accumulators.
+      TypeError: an accumulator is of a type that `fp.analysis.drift` does not take.
     """
     single = (str, Accumulator, MatrixUnit)
     pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])

@@ -179,7 +179,7 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the squared error that independent roundings of an operand's elements would make; `first`: of a, not b."""
+    """Return the squared error that independent roundings of an operand's elements would make; first: of a, else b."""
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
         square = float(lost @ side.factors)

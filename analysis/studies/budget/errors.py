@@ -43,7 +43,7 @@ class ForwardErrors(NamedTuple):
 def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardErrors:
     """Measure the forward product of a layer, a group or a head at one step in several recipes.
 
-    `joint`, `lines` and `reference_bound` of the rows have the bits of `fp.analysis.budget`.
+    `joint`, `lines` and `reference_bound` of the rows are bit for bit those of `fp.analysis.budget`.
 
     Example:
       >>> from fpsim.analysis.studies.budget.errors import forward_errors

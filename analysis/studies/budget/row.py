@@ -25,9 +25,9 @@ class Squares(NamedTuple):
     Attributes:
       reference: of the exact product.
       a_exact, b_exact: of the error with one operand rounded with exact scales, and everything else exact.
-      a_own, b_own: the same with the recipe's scales.
+      a_own, b_own: of the error with one operand rounded with the recipe's scales, and everything else exact.
       chain: of the error of the unit's sums of the rounded operands, in one chain.
-      sums: the same with the recipe's promotion and schedule.
+      sums: of the error of the unit's sums of the rounded operands, with the recipe's promotion and schedule.
       cast: of the error of rounding the exact product to the format of the result.
       joint: of the error with all causes together.
       inherited: of the error of the exact product of the operands in low precision; None if these are not known.

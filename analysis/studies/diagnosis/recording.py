@@ -43,7 +43,7 @@ def recorded_low(
     """Record the model on some batches with all three products of the given layers in a recipe.
 
     Raises:
-      ValueError: a layer cannot follow it.
+      ValueError: a layer cannot follow the recipe.
     """
     low = {(layer, product): recipe for layer in layers for product in PRODUCTS}
     # only the operands and their amax are needed, not their errors in formats

@@ -118,7 +118,7 @@ def copied(x: Any, noun: str) -> Any:
     """Return a copy of a model or batch.
 
     Raises:
-      ValueError: it cannot be copied.
+      ValueError: x cannot be copied.
     """
     try:
         return copy.deepcopy(x)

@@ -208,7 +208,7 @@ class Measurer:
         """Measure all products of an assignment at once.
 
         Raises:
-          ValueError: a recipe cannot have one of them.
+          ValueError: a recipe cannot have one of the products.
         """
         parts = [text for pair in sorted(assignment) for text in (*pair, recipe_words(assignment[pair]))]
         figures = []

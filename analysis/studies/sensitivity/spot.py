@@ -118,8 +118,8 @@ class Spot:
             return sizes(parts, self.shape.gradients(call.dy, call.x, call.weight))
 
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
-        """Return whether a recipe leaves a convolution's product to torch, which adds in another order than by
-        patches.
+        """Return whether a recipe leaves a convolution's product to torch, which adds in another order than the
+        emulated product of patches.
         """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
         return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None

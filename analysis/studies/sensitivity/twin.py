@@ -226,7 +226,7 @@ def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
     """Check that a model returned floats, all finite.
 
     Raises:
-      ValueError: it returned none, or Inf or NaN.
+      ValueError: the model returned no floats, or an Inf or NaN.
     """
     if not any(x.numel() for x in outputs):
         raise ValueError(

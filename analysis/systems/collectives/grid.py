@@ -34,8 +34,8 @@ def grid_all_reduce(
       scheme: "three_steps", which is correct: reduce-scatter in rows, all-reduce in columns, all-gather in rows.
         "two_steps", which is published but is no all-reduce: reduce-scatter in rows, all-gather in columns. Rank (i, j)
         then receives shard j of every row's sum, one after the other; elements that do not fit are dropped, and missing
-        elements keep the rank's own contribution. "rows_only": the same with the gather in rows, so that each rank has
-        all shards of its own row's sum, without the other rows.
+        elements keep the rank's own contribution. "rows_only": reduce-scatter and all-gather in rows, so that each rank
+        has all shards of its own row's sum, without the other rows.
 
     Returns:
       Array (ranks, n) of `fmt`'s dtype, or of its codes.

@@ -44,7 +44,7 @@ class Adder:
 
     Args:
       fmt: the format of contributions and of everything that travels.
-      accumulate: the format in which a rank adds, to nearest even; None: the same, by `rounding`.
+      accumulate: the format in which a rank adds, to nearest even; None for adding in `fmt` by `rounding`.
       rounding, seed: settings of each rounding to `fmt`.
       overflow: the overflow mode of `fmt`, as in fp.encode.
     Raises:

@@ -107,7 +107,7 @@ class _Runner:
         self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
 
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
-        """Return the result of a row at index `place` of a batch of `size` rows; other: with different neighbours."""
+        """Return the result of a row at index `place` of a batch of `size` rows; other: its neighbours are others."""
         indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
         batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]
         results, _ = float_array(as_array(without_gradient(self._fn(batch))), "the result")

@@ -90,7 +90,7 @@ class TensorLog:
         """Write the tensors into one file, .npz or .safetensors, whole or not at all.
 
         Raises:
-          ValueError: another ending, or no tensor.
+          ValueError: the path ends otherwise, or the log holds no tensor.
           OSError: the file cannot be written.
         """
         if not self.tensors:

@@ -31,7 +31,7 @@ class ExplainedMean(NamedTuple):
     divided: str = "after"
 
     def __str__(self) -> str:
-        """Return the explanation as a participle clause: in which order the ranks were added.
+        """Return a clause on the order in which the ranks were added.
 
         Example:
           >>> from fpsim.analysis.systems.processes.orders import ExplainedMean

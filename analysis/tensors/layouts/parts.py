@@ -64,7 +64,7 @@ class WeightParts:
         """Return the UTF-8 text stored in the tensor `beside[key]`.
 
         Raises:
-          LayoutError: it does not hold UTF-8.
+          LayoutError: the tensor does not hold UTF-8.
         """
         try:
             if self.beside[key].dtype == "uint8":

@@ -142,7 +142,7 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
     """Return the order of the epilogue's operations.
 
     Raises:
-      ValueError: a schedule or a promotion, which change how floats are added.
+      ValueError: the request has a schedule or a promotion, which change how floats are added.
     """
     refuse_conflicts(request)
     if request.promote is not None:

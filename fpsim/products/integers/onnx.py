@@ -168,8 +168,8 @@ def _points(x: Any, count: int, operand: Array, name: str, axis: int, most: int)
     """Return zero points as int32, () or with the axes of the operand.
 
     Raises:
-      ValueError: another shape, or out of the range of the operand's dtype.
-      TypeError: no integers.
+      ValueError: x has another shape, or numbers out of the range of the operand's dtype.
+      TypeError: x does not hold integers.
     """
     if x is None:
         return None

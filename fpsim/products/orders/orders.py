@@ -79,8 +79,8 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
       name: the argument that brought the order.
 
     Raises:
-      ValueError: an order of another number of terms, or one that `how` cannot add.
-      TypeError: an accumulator for a tree.
+      ValueError: the order has another number of terms than k, or `how` cannot add it.
+      TypeError: an accumulator is passed with a tree.
     """
     plan = _plan(SameOrder(order), k if isinstance(order, tuple) else -1, how)
     if plan.tree.k != k:

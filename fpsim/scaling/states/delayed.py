@@ -52,7 +52,7 @@ class DelayedScaling(_ScaleState):
         kernel for one tensor and JAX do; "skip": history and scale stay, as in the kernel for many tensors, PyTorch's.
 
     Raises:
-      ValueError: a scaling, amax, history, margin or zero_amax that is not one of those above.
+      ValueError: scaling, amax, history, margin or zero_amax has another value than those above.
 
     Source: Transformer Engine, transformer_engine/common/recipe/delayed_scaling.cu (kernel, kernel_bulk), __init__.py.
 

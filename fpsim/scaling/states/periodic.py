@@ -25,7 +25,7 @@ class PeriodicScaling(_ScaleState):
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
-      scaling: how scales are found.
+      scaling: the scaling that finds the scales of an array, by name or object.
       every: N, at least 1.
 
     Raises:
@@ -76,7 +76,7 @@ class OnlineScaling(_ScaleState):
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
-      scaling: how scales are found.
+      scaling: the scaling that finds the scales of an array, by name or object.
 
     Raises:
       ValueError: a combination that is not possible.

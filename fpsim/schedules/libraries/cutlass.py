@@ -21,7 +21,7 @@ def cutlass_2xacc(interval: int = 128, tile: int | None = None) -> Schedule:
       tile: terms of K of a tile of the kernel; CUTLASS counts whole tiles, so it must divide the interval.
 
     Raises:
-      ValueError: a tile that does not divide the interval.
+      ValueError: the tile does not divide the interval.
 
     Source: CUTLASS, include/cutlass/gemm/collective/fp8_accumulation.hpp; docs/schedules.md.
 

@@ -15,7 +15,7 @@ def segments(
     Args:
       lengths: terms of each segment, which add up to K.
       step: terms of an instruction where they are fewer than the unit's; 0 for the unit's.
-      odd_first: of each two terms of a segment, the second is added before the first.
+      odd_first: True adds the second term of each two of a segment before the first; False adds them in order.
       library, source, evidence: as in `Schedule`.
 
     Raises:

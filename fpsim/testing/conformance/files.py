@@ -35,7 +35,7 @@ def load(path: str | os.PathLike[str]) -> list[Vectors]:
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the name has another ending, or the file is damaged, edited, or of another kind or version.
+      ValueError: the name ends in neither .txt nor .npz, or the file is damaged, edited, or of another kind or version.
     """
     source = path_of(path)
     read_file = _read_text if is_text(source) else _read_arrays

@@ -34,7 +34,7 @@ def read(text: str) -> list[Vectors]:
     """Return the sets of vectors that the text of a file contains.
 
     Raises:
-      ValueError: the version is another one, the digest is wrong, or a line has another form.
+      ValueError: the file is of another version, its digest is wrong, or a line is malformed.
     """
     first, _, _ = text.partition("\n")
     if first != FIRST:

@@ -112,7 +112,7 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
     """Return the numbers of a line.
 
     Raises:
-      ValueError: the line has another count of numbers than the fields, or one is no code of its format.
+      ValueError: the line has more or fewer numbers than there are fields, or one is not a code of its format.
     """
     parts = text.split()
     formats = [field.fmt for field in fields for _ in range(field.numbers)]

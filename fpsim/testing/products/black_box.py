@@ -87,7 +87,7 @@ class CalledKernel:
         return got.cpu() if is_torch(got) else got
 
     def call(self, x: KernelInputs, layout: OperandLayout | None = None) -> Array:
-        """Return the results of fn as codes, every NaN the same.
+        """Return the results of fn as codes, with the same code for every NaN.
 
         layout: memory layout of a and b; None for C order.
 

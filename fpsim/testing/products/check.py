@@ -55,7 +55,7 @@ def check_kernel(
     seed: int = 0,
     raises: bool = True,
 ) -> KernelReport:
-    """Check that a kernel has the bits of a unit, schedule or accumulator, and name what it does instead if it has not.
+    """Check that a kernel gives the bits of a unit, schedule or accumulator; if not, name what it does instead.
 
     The kernel is called with `discriminating_inputs`: sums that cancel, seams of blocks, ties, tails of K, subnormals
     and specials, in shapes around every boundary of the schedule. The report on a right kernel says which other

@@ -22,7 +22,7 @@ from fpsim.testing.products.report import ProductCoverage
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The results of a kernel for inputs, and the right ones: codes, every NaN the same."""
+    """The results of a kernel for inputs, and the right ones: codes, with the same code for every NaN."""
 
     x: KernelInputs
     got: Array
@@ -43,7 +43,7 @@ def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInput
     """Call a kernel with all inputs, add the observations to `seen`, and call it with the first inputs again.
 
     Raises:
-      FunctionMisbehaved: the kernel broke a rule, such as giving the same bits twice.
+      FunctionMisbehaved: the kernel broke a rule, say gave other bits at the second call.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)

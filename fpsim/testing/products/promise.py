@@ -146,7 +146,7 @@ class Promise:
         return how if isinstance(how, MatrixUnit) else None
 
     def bits(self, x: KernelInputs) -> Array:
-        """Return the right results for inputs as codes of `out`, (M, N), every NaN the same."""
+        """Return the right results for inputs as codes of `out`, (M, N), with the same code for every NaN."""
         if isinstance(self.adding, Model):
             result = self.adding.matmul(x.a, x.b)
             return canonical(words(np.ascontiguousarray(result)), self.out)
@@ -318,7 +318,7 @@ def cast(
 
 
 def codes_of(results: Array, fmt: Format) -> Array:
-    """Return results as codes, every NaN the same."""
+    """Return results as codes, with the same code for every NaN."""
     return canonical(
         np.ascontiguousarray(results if results.dtype.kind in "iu" else words(np.ascontiguousarray(results))), fmt
     )

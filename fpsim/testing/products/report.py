@@ -95,7 +95,7 @@ class KernelReport:
       first: a wrong element of a short sum; None if there is none.
       max_ulp: the largest distance in values of the format; Inf if only one of two values is finite.
       explanation: what the kernel does instead, as text; "" if all is right.
-      causes: the same as clauses after "it"; empty if no variant explains all.
+      causes: what the kernel does instead, as clauses after "it"; empty if no variant explains all.
       variant: the changes as data; None if no change brings the results nearer.
       unexplained: number of elements that the explanation does not give either.
       others: further variants that explain as much.

@@ -74,7 +74,7 @@ def fewest_terms(
 ) -> Fewest | None:  # fmt: skip
     """Return the fewest terms with which an element differs, by zeroing others (Zeller's delta debugging).
 
-    Returns None if another call with the same operands does not show the difference.
+    Return None if another call with the same operands does not show the difference.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)

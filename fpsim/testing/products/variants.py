@@ -74,7 +74,7 @@ class Emulator:
         self._partial = PartialSums(promise)
 
     def bits(self, variant: Variant, x: KernelInputs) -> Array:
-        """Return the results of a variant for inputs as codes, every NaN the same.
+        """Return the results of a variant for inputs as codes, with the same code for every NaN.
 
         Raises:
           ValueError: the variant does not exist for these inputs, such as scales of blocks that K does not have.

@@ -34,7 +34,7 @@ class Result(NamedTuple):
 
 
 class CalledQuantizer:
-    """A quantizer under test; `call` returns its results as bit patterns of float64, every NaN the same."""
+    """A quantizer under test; `call` returns its results as bit patterns of float64, one for all NaNs."""
 
     def __init__(self, fn: Callable[..., Any], fmt: Format) -> None:
         require_function(fn)

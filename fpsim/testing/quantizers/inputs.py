@@ -50,7 +50,7 @@ def smallest_normal_of(x: Array) -> float:
 
 
 def rounded_words(x: Array, options: CastOptions) -> Words:
-    """Return what `fpsim.encode` gives with these options, as bit patterns of float64, every NaN the same."""
+    """Return what `fpsim.encode` gives with these options, as bit patterns of float64, one for all NaNs."""
     codes = encode(
         x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
         seed=options.seed,

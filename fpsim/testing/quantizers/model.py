@@ -115,7 +115,7 @@ class QuantizerModel:
         return model
 
     def run(self, inputs: SplitInputs) -> Words:
-        """Return the results for inputs as bit patterns of float64, every NaN the same."""
+        """Return the results for inputs as bit patterns of float64, one for all NaNs."""
         with np.errstate(all="ignore"):
             return words_of(self.values(inputs))
 

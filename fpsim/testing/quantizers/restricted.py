@@ -64,7 +64,7 @@ class Restricted:
         return self.faulty.through
 
     def run(self, inputs: SplitInputs) -> Words:
-        """Return the results for inputs as bit patterns of float64, every NaN the same."""
+        """Return the results for inputs as bit patterns of float64, one for all NaNs."""
         return np.where(self.region.holds(inputs), self.faulty.run(inputs), self.start.run(inputs))
 
 

@@ -51,7 +51,7 @@ class Offload:
     bits. A file is removed with the last reference to its tensor. A tensor that two operations keep has two files.
 
     Args:
-      folder: where the files go; None is the system's folder for temporary files.
+      folder: the folder in which a new folder for the files is made; None is the system's for temporary files.
 
     Raises:
       OSError: a file cannot be written, say because the disk is full.

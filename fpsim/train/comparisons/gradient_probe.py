@@ -158,7 +158,7 @@ def recipes_of(recipes: Any) -> list[Recipe]:
     """Return one recipe or several as a list of recipes, whose names must differ.
 
     Raises:
-      ValueError: none, or two of one name.
+      ValueError: there is no recipe, or two have one name.
     """
     several = isinstance(recipes, Iterable) and not isinstance(recipes, (str, Recipe))
     chosen = [find_recipe(spec) for spec in (recipes if several else [recipes])]

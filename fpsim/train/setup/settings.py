@@ -24,7 +24,8 @@ class Settings:
       seed: the seed of the weights, of the batches, and of random draws; 0 .. 2**64 - 1.
       model: "transformer" on text, or "perceptron" on vectors.
       text: a file of text for the transformer; None for Python's help topics.
-      backend: what multiplies: "emulated" on the CPU, "float32" (torch in place of every unit), "gpu", "hardware".
+      backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
+        emulation on a GPU; "hardware", a GPU's tensor cores.
       batch, context: sequences in a micro-batch (vectors, for the perceptron), and tokens in a sequence.
       micro_batches: micro-batches in a step, for each process; `Recipe.gradients` is the format that adds them.
       measure: number of steps from one measurement of every product to the next; 0 for no measurements.

@@ -99,7 +99,7 @@ def identify_scaling(fn: Callable[..., Any], fmt: ElementLike, x: npt.ArrayLike,
       A record: `.scaling`, `.names`, `.exact`, `.faults`, `.block`, `.layout`, `.rivals`.
 
     Raises:
-      ValueError: an unknown format, another shape than a matrix, or a function that raises or returns no result.
+      ValueError: the format is unknown, x is not a matrix, or fn raises or returns no result.
 
     Example:
       >>> import fpsim as fp

@@ -78,7 +78,7 @@ class ReturnedParts:
 
     Attributes:
       elements: values, or values of codes, as bit patterns of float64.
-      swapped: the same with the two codes of each byte in the other order; None if codes are not packed.
+      swapped: `elements` with the two codes of each byte in the other order; None if codes are not packed.
       scales: float32 scales, products of both levels; None for a result of values.
       block_scales: float32 scales of the first of two levels; None unless returned separately.
       tensor_scale: scale of the second level; None unless returned separately.
