@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.matrix_units.catalogue import INTEGER_ROWS
+from fpsim.probe.integers.model import IntegerModel
+from fpsim.probe.integers.rules import IntegerRule
 from tests.kit.sweeps import case, in_turn
 
 i16, i32, i64 = np.int16, np.int32, np.int64
@@ -153,3 +156,28 @@ def test_tensors_of_integers_are_passed() -> None:
         return torch.from_numpy(product(i32)(a.numpy(), b.numpy()))
 
     assert fp.probe.matmul(fn, 12, a=torch.uint8, b=torch.int8).names == ("exact sums in int32",)
+
+
+@pytest.mark.parametrize("name", ["x86_vnni_u8xs8_s32_sat", "hopper_s8_s32", "arm_u8_u32"])
+def test_units_of_integers_are_named(name: str) -> None:
+    unit = INTEGER_ROWS[name]
+
+    def multiply(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=unit)
+
+    model = fp.probe.matmul(multiply, 40, a=unit.a.dtype, b=unit.b.dtype)
+    assert name in model.units  # no sum of 40 products leaves the range, where others would differ
+    assert model.unit == model.units[0]
+    assert f"It has the bits of {model.unit}" in str(model)
+    assert {(INTEGER_ROWS[other].a, INTEGER_ROWS[other].b) for other in model.units} == {(unit.a, unit.b)}
+
+
+def test_units_that_saturate_are_told_by_their_steps() -> None:
+    call = fp.probe.matmul(lambda a, b: a.astype(i32) @ b.astype(i32), 40, a=np.uint8, b=np.int8).call
+    of_32 = {f"{arch}_u8xs8_s32_sat" for arch in ("ampere", "ada", "hopper", "blackwell")}
+    for group, want in ((4, {"x86_vnni_u8xs8_s32_sat"}), (32, of_32), (2, set()), (0, set())):
+        rule = IntegerRule("int32", group, saturates=True)
+        assert set(IntegerModel(call, "int32", rules=(rule,), reachable=True).units) == want
+    wraps = IntegerModel(call, "int32", rules=(IntegerRule("int32"),), reachable=True)
+    assert {"x86_amx_u8xs8_s32", "hopper_u8xs8_s32"} <= set(wraps.units)
+    assert not [name for name in wraps.units if name.endswith("_sat")]

@@ -15,6 +15,8 @@ from fpsim.arrays import Array, as_array
 from fpsim.display.wording import plural
 from fpsim.files import write_whole
 from fpsim.formats.named import FP64
+from fpsim.matrix_units.catalogue import integer_units
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.integers.rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
 from fpsim.probe.model import Model
@@ -29,9 +31,11 @@ MATRICES_AT_ONCE = 1 << 22  # terms of products in memory at a time
 class IntegerModel(Model):
     """A model of the addition of integers in a black box, equal to it bit for bit; `fp.probe` makes it.
 
-    It has the attributes of a Model; those of floats, such as `.tree`, `.unit` and `.accumulator`, are None.
+    It has the attributes of a Model; those of floats, such as `.tree` and `.accumulator`, are None.
 
     Attributes:
+      unit, units: names in `fp.units()` of the integer units that have the same bits for these operands, whatever their
+        values; None and () if there are none.
       dtype: the dtype of the results, such as "int32".
       rules: the rules that give all bits; empty if nothing fits.
       names: these rules as text.
@@ -62,6 +66,24 @@ class IntegerModel(Model):
         return self.names[0] if self.rules else None
 
     @property
+    def units(self) -> tuple[str, ...]:
+        """Return the names of the integer units with the same bits."""
+        return tuple(unit.name for unit in integer_units() if self._is_of(unit))
+
+    def _is_of(self, unit: IntegerUnit) -> bool:
+        """Return whether a unit has the bits of the model for all operands of this length."""
+        dtypes = [operand.integer for operand in self.operands]
+        if dtypes != [unit.a.dtype.name, unit.b.dtype.name] or min(unit.a.bits, unit.b.bits) < 8:
+            return False
+        if unit.d.dtype.name != self.dtype:
+            return False
+        plain = [rule for rule in self.rules if not rule.inner and not rule.backwards]
+        if not self.reachable:
+            return bool(plain)
+        group = unit.terms if unit.saturates and unit.terms < self.n else 0
+        return any((rule.group, rule.saturates) == (group, unit.saturates) for rule in plain)
+
+    @property
     def saturates(self) -> bool | None:
         """Return whether sums beyond the range of the results become its ends; None if that is unknown."""
         cuts = {rule.saturates for rule in self.rules}
@@ -78,6 +100,9 @@ class IntegerModel(Model):
         yield f"A {noun} of {terms}, seen in {plural(self.calls, 'call')}: {self.arithmetic or 'nothing that fits'}."
         if len(self.rules) > 1:
             yield f"The same as {'; '.join(self.names[1:4])}."
+        if self.units:
+            others = f" and of {plural(len(self.units) - 1, 'other unit')}" if len(self.units) > 1 else ""
+            yield f"It has the bits of {self.unit}{others}."
         yield from (f"Unknown: {sentence}." for sentence in self.unknown)
 
     def __repr__(self) -> str:

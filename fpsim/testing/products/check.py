@@ -21,6 +21,7 @@ from fpsim.testing.products import envelope as envelopes
 from fpsim.testing.products.black_box import CalledKernel
 from fpsim.testing.products.envelope_check import check_envelope
 from fpsim.testing.products.inputs import BEYOND, Shape, inputs_for
+from fpsim.testing.products.integers import check_integer_kernel, unit_of_integers
 from fpsim.testing.products.observing import ComparedLayouts, Observation, coverage_of, in_layouts, observe, where
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, promise_of
 from fpsim.testing.products.report import KernelReport, distance, mismatch
@@ -65,7 +66,8 @@ def check_kernel(
       fn: fn(a, b), or fn(a, b, scale_a, scale_b, bias) with those of scale_a, scale_b and bias that are set below: a
         function of NumPy or JAX arrays or torch tensors, or one that launches a Triton or CUDA kernel. It returns
         (M, N) results in the promised dtype, or their codes.
-      a, b: formats, NumPy or torch dtypes (fn then gets tensors), or elements of units; b=None is the same as a.
+      a, b: formats, NumPy or torch dtypes (fn then gets tensors), or elements of units; b=None is the same as a. For
+        units of integers "int8", "uint8", "s4" and others.
       accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
       schedule, promote, out_fmt: as for `fpsim.matmul`.
       shapes: (M, N, K) of the calls; None for shapes around the boundaries of the schedule, such as K of 1, of one
@@ -102,6 +104,17 @@ def check_kernel(
       (False, ('adds as hopper_e4m3_f32 by cutlass_2xacc(64)',))
     """
     __tracebackhide__ = True
+    integers = unit_of_integers(accumulate)
+    if integers is not None:
+        of_floats = {"schedule": schedule, "promote": promote, "out_fmt": out_fmt, "scale_a": scale_a,
+                     "scale_b": scale_b, "bias": bias or None, "envelope": envelope or None}  # fmt: skip
+        for name, value in of_floats.items():
+            if value is not None:
+                raise ValueError(f"{name} is for units of floats; got {value!r} with {integers.name}. Leave it out.")
+        report = check_integer_kernel(fn, integers, (a, a if b is None else b), shapes, takes, seed)
+        if raises and not report.ok:
+            raise AssertionError(str(report))
+        return report
     promise = promise_of(a, b, accumulate, schedule, promote, out_fmt, scale_a, scale_b, bias)
     if envelope:
         envelopes.refuse_envelope(promise)

@@ -1,0 +1,303 @@
+"""Checks a kernel of integers against a unit's sums, and names what it does instead: other overflow, signs or terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, as_array, is_torch, to_torch, without_gradient
+from fpsim.display.wording import plural
+from fpsim.errors import require_word, shown
+from fpsim.formats.integer_format import IntegerFormat
+from fpsim.matrix_units.catalogue import any_unit, integer_units
+from fpsim.matrix_units.integer_unit import INTEGER_ELEMENTS, IntegerElement, IntegerUnit
+from fpsim.products.matmul import matmul
+from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of
+from fpsim.testing.products.report import KernelReport, ProductCoverage
+from fpsim.testing.quantizers.report import explained_by
+
+TAKES = ("numpy", "torch")
+SHAPES = (
+    (1, 1, 1), (1, 1, 3), (2, 3, 4), (5, 4, 7), (16, 16, 64), (17, 9, 65), (16, 32, 130), (70, 33, 257), (3, 2, 1000),
+)  # fmt: skip
+KINDS = ("uniform", "ends", "runs", "small")  # how operands are drawn
+LONGEST = 300_000  # terms at most whose sum is to leave the range of 32 bits
+LAST = 300  # terms at the end of a long sum
+TAILS = (2, 4, 8, 16, 32, 64, 128)  # blocks of K whose rest a kernel may forget
+
+
+class IntegerInputs(NamedTuple):
+    """The operands of one product: a (M, K) and b (K, N)."""
+
+    kind: str
+    a: Array
+    b: Array
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The sizes (M, N, K)."""
+        return self.a.shape[0], self.b.shape[1], self.a.shape[1]
+
+    def __str__(self) -> str:
+        m, n, k = self.shape
+        return f"{self.kind} {m} x {n} x {k}"
+
+
+class IntegerVariant(NamedTuple):
+    """Another way to multiply integers: a clause after "it", and the function from (a, b) to the results."""
+
+    clause: str
+    results: Callable[[Array, Array], Array]
+
+
+def unit_of_integers(accumulate: Any) -> IntegerUnit | None:
+    """Return the integer unit that `accumulate` is or names; None for everything else."""
+    if not isinstance(accumulate, (str, IntegerUnit)):
+        return None
+    try:
+        unit = any_unit("accumulate", accumulate)
+    except ValueError:
+        return None
+    return unit if isinstance(unit, IntegerUnit) else None
+
+
+def check_integer_kernel(
+    fn: Callable[..., Any], unit: IntegerUnit, operands: tuple[Any, Any], shapes: Sequence[tuple[int, int, int]] | None,
+    takes: str | None, seed: int,
+) -> KernelReport:  # fmt: skip
+    """Return the report on a kernel that promises the sums of a unit of integers.
+
+    Raises:
+      TypeError, ValueError: the unit does not take the operands, or fn is no function.
+    """
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of two matrices, such as torch._int_mm; got {shown(fn)}.")
+    if takes is not None:
+        require_word("takes", takes, TAKES)
+    tensors = [str(spec).startswith("torch.") for spec in operands]
+    for name, spec, element in zip("ab", operands, (unit.a, unit.b), strict=True):
+        _refuse_operand(spec, element, unit, name)
+    takes = takes or ("torch" if any(tensors) else "numpy")
+    inputs = list(_inputs(unit, shapes, seed))
+    asked = f"{unit.name}, {unit.a.name} by {unit.b.name} to {unit.d.name}"
+    results: list[Array] = []
+    try:
+        for x in inputs:
+            results.append(_called(fn, x, unit, takes))
+        if (_called(fn, inputs[0], unit, takes) != results[0]).any():
+            raise FunctionMisbehaved("deterministic", f"fn gives other integers at the second call for {inputs[0]}.")
+    except FunctionMisbehaved as refusal:
+        return KernelReport(name_of(fn), asked, broken=(refusal.sentence,))
+    return KernelReport(name_of(fn), asked, **_compared(inputs, results, unit))
+
+
+def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
+    """Return the fields of a report on results."""
+    wanted = [matmul(x.a, x.b, accumulate=unit) for x in inputs]
+    apart = [np.abs(got.astype(np.int64) - want) for got, want in zip(results, wanted, strict=True)]
+    wrong = sum(int(np.count_nonzero(far)) for far in apart)
+    fields: dict[str, Any] = {
+        "mismatches": wrong, "of": sum(got.size for got in results), "inputs": len(inputs),
+        "covered": ProductCoverage(
+            tuple(dict.fromkeys(x.shape for x in inputs)), tuple(dict.fromkeys(x.kind for x in inputs)),
+            tuple(dict.fromkeys((str(unit.a.dtype), str(unit.b.dtype)))),
+        ),
+    }  # fmt: skip
+    left = {variant.clause: _misses(variant, inputs, results) for variant in _variants(unit)}
+    if not wrong:
+        rivals = tuple(clause for clause, misses in left.items() if misses == 0)
+        return fields | {"rivals": rivals, "excluded": len(left) - len(rivals)}
+    fields["max_ulp"] = float(max(int(far.max()) for far in apart if far.size))
+    i = next(i for i, far in enumerate(apart) if far.any())
+    row, column = (int(j) for j in np.argwhere(apart[i])[0])
+    got, want = int(results[i][row, column]), int(wanted[i][row, column])
+    fields["notes"] = (f"the first wrong element is ({row}, {column}) of {inputs[i]}: got {got}, want {want}",)
+    causes = [clause for clause, misses in left.items() if misses == 0]
+    if causes:
+        text = explained_by((causes[0],))
+        sentence = f"{text[0].upper()}{text[1:]}."
+        return fields | {"explanation": sentence, "causes": (causes[0],), "others": tuple(causes[1:])}
+    nearest = min(left, key=lambda clause: left[clause])
+    text = f"None of the {plural(len(left), 'variant')} that were tried explains them."
+    if left[nearest] < wrong / 2:
+        text = f"{text[:-1]} all. The nearest: it {nearest}, which leaves {left[nearest]:,} different results."
+    return fields | {"explanation": text, "unexplained": min(wrong, left[nearest])}
+
+
+# ---- inputs
+
+
+def _inputs(
+    unit: IntegerUnit, shapes: Sequence[tuple[int, int, int]] | None, seed: int
+) -> Iterator[IntegerInputs]:  # fmt: skip
+    """Yield operands of every shape and kind, and some whose sums leave the range of 32 bits."""
+    rng = np.random.default_rng([seed, unit.terms])
+    for i, shape in enumerate(SHAPES if shapes is None else shapes):
+        for kind in KINDS if i < 4 or shapes is not None else (KINDS[i % 4], "uniform"):
+            yield _drawn(unit, shape, kind, rng)
+    largest = max(abs(x) for x in (unit.a.lowest, unit.a.highest)) * max(abs(unit.b.lowest), abs(unit.b.highest))
+    k = -(-(3 << 31) // (2 * largest))
+    if shapes is None and k <= LONGEST:
+        yield _drawn(unit, (1, 2, k + 5), "runs", rng)
+        yield _drawn(unit, (2, 3, k + 5), "far", rng)
+
+
+def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.random.Generator) -> IntegerInputs:
+    """Return the operands of a shape.
+
+    "runs" have one end of the range and then the other; "far" has one end, then any ends in the last terms, so that
+    sums leave the range and come back often.
+    """
+    m, n, k = shape
+    sides: list[Array] = []
+    for element, size in ((unit.a, (m, k)), (unit.b, (n, k))):
+        ends = np.array([element.lowest, element.highest])
+        if kind == "uniform":
+            x = rng.integers(element.lowest, element.highest, size, endpoint=True)
+        elif kind == "small":
+            x = rng.integers(max(element.lowest, -3), 4, size)
+        elif kind == "ends":
+            x = ends[rng.integers(0, 2, size)]
+        else:
+            far = kind == "far"
+            seam = k - min(k // 2, LAST) if far else rng.integers(k // 2, k + 1, (size[0], 1)) if not sides else k
+            then = ends[rng.integers(0, 2, size)] if far else ends[0]
+            x = np.where(np.arange(k) < seam, ends[1], then) * np.ones((size[0], 1), np.int64)
+        sides.append(x.astype(element.dtype))
+    return IntegerInputs(kind, sides[0], np.ascontiguousarray(sides[1].T))
+
+
+# ---- the kernel
+
+
+def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> None:
+    """Raise a ValueError unless a unit takes the integers that `spec` describes."""
+    word = str(spec.name if isinstance(spec, (IntegerFormat, IntegerElement)) else spec)
+    word = spec.__name__ if isinstance(spec, type) else word.removeprefix("torch.").lower()
+    fmt = element.fmt
+    if word not in (element.name, str(element.dtype), "" if fmt is None else fmt.name.lower()):
+        raise ValueError(f"{unit.name} takes {element.name} ({element.dtype}) as {name}; got {shown(spec)}.")
+
+
+def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: str) -> Array:
+    """Return the results of fn.
+
+    Raises:
+      FunctionMisbehaved: fn raises, writes into its operands, or returns something else than the promised integers.
+    """
+    operands = [x.a.copy(), x.b.copy()]
+    passed = [to_torch(operand) for operand in operands] if takes == "torch" else operands
+    try:
+        got = fn(*passed)
+    except Exception as error:
+        raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error, 160)} for {x}.") from error
+    for name, now, was in zip("ab", operands, (x.a, x.b), strict=True):
+        if (now != was).any():
+            raise FunctionMisbehaved("leaves its operands alone", f"fn writes into {name} for {x}.")
+    try:
+        array = as_array(without_gradient(got.cpu() if is_torch(got) else got), "what fn returns")
+    except (TypeError, ValueError) as error:
+        raise FunctionMisbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.") from error
+    if array.shape != x.shape[:2]:
+        raise FunctionMisbehaved("shape", f"fn must return the shape {x.shape[:2]}; got {array.shape} for {x}.")
+    if array.dtype != unit.d.dtype:
+        raise FunctionMisbehaved("dtype", f"fn must return {unit.d.dtype}; got {array.dtype} for {x}.")
+    return array
+
+
+# ---- variants
+
+
+def _misses(variant: IntegerVariant, inputs: list[IntegerInputs], results: list[Array]) -> int:
+    """Return how many results a variant does not give."""
+    return sum(int(np.count_nonzero(variant.results(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
+
+
+def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
+    """Yield the ways of being wrong that are tried, usual faults of kernels of integers."""
+    dtype = unit.d.dtype
+    same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
+    steps = sorted({other.terms for other in same if other.saturates})
+    if unit.saturates:
+        yield IntegerVariant("wraps instead of saturating", _by(replace(unit, saturates=False)))
+    for terms in steps:
+        if not unit.saturates or terms != unit.terms:
+            clause = f"saturates after every {plural(terms, 'term')}"
+            yield IntegerVariant(clause, _by(replace(unit, saturates=True, terms=terms)))
+    for name in "ab":
+        element = getattr(unit, name)
+        other = INTEGER_ELEMENTS[f"{'u' if element.signed else 's'}{element.bits}"]
+        clause = f"reads {name} as {other.name} instead of {element.name}"
+        yield IntegerVariant(clause, _with_sign(unit, name, other))
+    yield IntegerVariant("adds in float32", lambda a, b: _rounded(_exact(a, b).astype(np.float32), dtype))
+    yield IntegerVariant("saturates sums of two products in int16", lambda a, b: _pairs(a, b, dtype))
+    for bits in (16, 8):
+        narrow = np.dtype(f"int{bits}")
+        yield IntegerVariant(f"wraps sums in {narrow}", partial(_wrapped, narrow, dtype))
+        yield IntegerVariant(f"saturates sums in {narrow}", partial(_clipped, narrow, dtype))
+    for block in TAILS:
+        clause = f"leaves out the terms of K after the last whole {block}"
+        yield IntegerVariant(clause, partial(_without_tail, block, unit))
+    yield IntegerVariant("leaves out the last term of K", lambda a, b: matmul(a[:, :-1], b[:-1], accumulate=unit))
+    yield IntegerVariant("gives the negative", lambda a, b: (-_exact(a, b)).astype(dtype))
+
+
+def _by(unit: IntegerUnit) -> Callable[[Array, Array], Array]:
+    """Return the product by another unit."""
+    return lambda a, b: matmul(a, b, accumulate=unit)
+
+
+def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
+    """Return the product with the bits of an operand read as another element."""
+    changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
+
+    def results(a: Array, b: Array) -> Array:
+        x = a if name == "a" else b
+        codes = x.astype(np.int64) & ((1 << element.bits) - 1)
+        x = (codes - ((codes > element.highest).astype(np.int64) << element.bits)).astype(element.dtype)
+        return matmul(x, b, accumulate=changed) if name == "a" else matmul(a, x, accumulate=changed)
+
+    return results
+
+
+def _exact(a: Array, b: Array) -> Array:
+    """Return the exact sums as int64."""
+    high, low = b.astype(np.int64) >> 4, b.astype(np.int64) & 15
+    parts = [a.astype(np.float64) @ part.astype(np.float64) for part in (high, low)]  # exact in float64, and fast
+    return np.asarray(parts[0].astype(np.int64) * 16 + parts[1].astype(np.int64))
+
+
+def _rounded(sums: Array, dtype: np.dtype[Any]) -> Array:
+    """Return floats as integers that saturate."""
+    ends = np.iinfo(dtype)
+    return np.clip(sums.astype(np.float64), ends.min, ends.max).astype(dtype)
+
+
+def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+    """Return the sums of pairs of products that saturate in int16, as VPMADDUBSW and VPMADDWD compute them."""
+    ends, odd = np.iinfo(np.int16), a.shape[1] % 2
+    left, right = np.pad(a.astype(np.int64), ((0, 0), (0, odd))), np.pad(b.astype(np.int64), ((0, odd), (0, 0)))
+    products = left[:, :, None] * right[None]  # (M, K, N)
+    sums = np.clip(products[:, ::2] + products[:, 1::2], ends.min, ends.max)
+    return np.asarray(sums.sum(axis=1), dtype)
+
+
+def _wrapped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
+    """Return the sums modulo the range of a narrower dtype."""
+    return _exact(a, b).astype(narrow).astype(dtype)
+
+
+def _clipped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
+    """Return the sums saturated to the range of a narrower dtype."""
+    ends = np.iinfo(narrow)
+    return np.clip(_exact(a, b), ends.min, ends.max).astype(dtype)
+
+
+def _without_tail(block: int, unit: IntegerUnit, a: Array, b: Array) -> Array:
+    """Return the product of whole blocks of K alone."""
+    whole = a.shape[1] // block * block
+    return matmul(a[:, :whole], b[:whole], accumulate=unit)
