@@ -83,7 +83,7 @@ def check_integer_kernel(
         _refuse_operand(spec, element, unit, name)
     takes = takes or ("torch" if any(tensors) else "numpy")
     inputs = list(_inputs(unit, shapes, seed))
-    asked = f"{unit.name}, {unit.a.name} by {unit.b.name} to {unit.d.name}"
+    promised = f"{unit.name}, {unit.a.name} by {unit.b.name} to {unit.d.name}"
     results: list[Array] = []
     try:
         for x in inputs:
@@ -91,8 +91,8 @@ def check_integer_kernel(
         if (_called(fn, inputs[0], unit, takes) != results[0]).any():
             raise FunctionMisbehaved("deterministic", f"fn gives other integers at the second call for {inputs[0]}.")
     except FunctionMisbehaved as refusal:
-        return KernelReport(name_of(fn), asked, broken=(refusal.sentence,))
-    return KernelReport(name_of(fn), asked, **_compared(inputs, results, unit))
+        return KernelReport(name_of(fn), promised, broken=(refusal.sentence,))
+    return KernelReport(name_of(fn), promised, **_compared(inputs, results, unit))
 
 
 def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
