@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from fpsim.analysis.measures import nearest_loops
 from fpsim.analysis.measures.loops import (
     BEYOND,
+    FACTS,
     HIGHEST_FIELD,
     LOWEST_FIELD,
     MAY_REFUSE,
@@ -21,6 +21,7 @@ from fpsim.analysis.measures.loops import (
     PRECISION,
     SUBNORMAL_BELOW,
     TOP,
+    RoundedPiece,
     divide_kernel,
     rescale_kernel,
 )
@@ -43,7 +44,6 @@ class FormatFacts(NamedTuple):
 
     width: int  # bits of the floats that it is measured in
     floats: npt.NDArray[np.float64]
-    fields: npt.NDArray[np.int64]
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
@@ -115,20 +115,6 @@ class Buffers:
         return copy
 
 
-class RoundedPiece(NamedTuple):
-    """A piece of an array before and after rounding, all in float32 or all in float64."""
-
-    exact: Array  # what was rounded: the piece, divided by its scales
-    values: Array  # what that was rounded to
-    results: Array  # values times scales
-    scales: Array | None
-
-    def each(self, change: Callable[[Array], Array]) -> RoundedPiece:
-        """Return the piece with `change` applied to each of its arrays."""
-        scales = None if self.scales is None else change(self.scales)
-        return RoundedPiece(change(self.exact), change(self.values), change(self.results), scales)
-
-
 @lru_cache(maxsize=1024)
 def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
     """Return the FormatFacts of `fmt` for sources of `width` bits; with `evenly_spaced`, subnormals count as normal."""
@@ -137,20 +123,20 @@ def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFact
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # from here on nearest-even rounding leaves the range ...
     if not fmt.max_code & 1:
         limit = math.nextafter(limit, math.inf)  # ... or from the next number on, where a tie stays in it
-    floats, fields = np.zeros(5), np.zeros(3, np.int64)
-    floats[BEYOND], floats[TOP] = limit, fmt.max
-    floats[NORMAL_FROM] = (
+    facts = np.zeros(FACTS)
+    facts[BEYOND], facts[TOP] = limit, fmt.max
+    facts[NORMAL_FROM] = (
         fmt.smallest_normal if width == 64 else max(fmt.smallest_normal, 2.0 ** (fmt.mantissa_bits - 126))
     )
-    floats[MAY_REFUSE] = not fmt.signed or not fmt.has_zero
-    floats[SUBNORMAL_BELOW] = fmt.smallest_normal if fmt.subnormals and not evenly_spaced else 0.0
-    fields[LOWEST_FIELD] = fmt.min_exponent + bias
-    fields[HIGHEST_FIELD] = math.frexp(fmt.max)[1] - 1 + bias
-    fields[PRECISION] = fmt.mantissa_bits
-    return FormatFacts(width, floats, fields)
+    facts[MAY_REFUSE] = not fmt.signed or not fmt.has_zero
+    facts[SUBNORMAL_BELOW] = fmt.smallest_normal if fmt.subnormals and not evenly_spaced else 0.0
+    facts[LOWEST_FIELD] = fmt.min_exponent + bias
+    facts[HIGHEST_FIELD] = math.frexp(fmt.max)[1] - 1 + bias
+    facts[PRECISION] = fmt.mantissa_bits
+    return FormatFacts(width, facts)
 
 
-UNMEASURED = FormatFacts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0]), np.array([1, 254, 0], np.int64))
+UNMEASURED = FormatFacts(32, np.array([math.inf, math.inf, math.inf, 0.0, 1.0, 1.0, 254.0, 0.0]))
 
 
 def amax_scale(amax: float, fmt: Format) -> float:

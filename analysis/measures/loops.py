@@ -7,12 +7,15 @@ by compensated summation in their own order, so the number of threads does not m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpsim.analysis.measures.sums import COUNTS, MAXIMA, TOTALS
+from fpsim.arrays import Array
+from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, kernel, reordered_sums, scalar
 
 u32, u64, i64 = np.uint32, np.uint64, np.int64
@@ -25,11 +28,11 @@ LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
 DESCRIPTION = 4
 
 # The facts of a format: the magnitude from which a value is beyond its range, its largest value, the smallest normal
-# one, the magnitude below which results are subnormal (0 without subnormals), and whether values inside the range may
-# have no result, as negative ones in unsigned formats ...
-BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW, MAY_REFUSE = range(5)
-# ... and the exponent fields of the source between which a value's field is clamped to find its ulp, and mantissa bits.
-LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(3)
+# one, the magnitude below which results are subnormal (0 without subnormals), whether values inside the range may have
+# no result, as negative ones in unsigned formats, the exponent fields of the source between which a value's field is
+# clamped to find its ulp, and mantissa bits.
+BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW, MAY_REFUSE, LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(8)
+FACTS = 8
 
 (
     COUNT, COMPARED, NONZERO_COUNT, UNDERFLOW, SUBNORMAL, OVERFLOW, SATURATION, FINITE_SATURATION, NAN, EXACT,
@@ -208,6 +211,21 @@ def largest_quotient(x: Any, results: Any, least: Any) -> Any:
     return i64(largest).view(f64)
 
 
+@reloadable
+class RoundedPiece(NamedTuple):
+    """A piece of an array before and after rounding, all in float32 or all in float64."""
+
+    exact: Array  # what was rounded: the piece, divided by its scales
+    values: Array  # what that was rounded to
+    results: Array  # values times scales
+    scales: Array | None  # loops get an array in any case, which they do not read where there are none
+
+    def each(self, change: Callable[[Array], Array]) -> RoundedPiece:
+        """Return the piece with `change` applied to each of its arrays."""
+        scales = None if self.scales is None else change(self.scales)
+        return RoundedPiece(change(self.exact), change(self.values), change(self.results), scales)
+
+
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
     """Return the loop body for blocks of one kind.
 
@@ -218,12 +236,10 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps
     single = width == 32 and not (scaled or small or rare)
 
-    def measure_block(
-        x: Any, reciprocals: Any, exact: Any, values: Any, results: Any, scales: Any, facts: Any, fields: Any,
-        sums: Any, counts: Any, maxima: Any,
-    ) -> None:  # fmt: skip
+    def measure_block(x: Any, reciprocals: Any, rounded: Any, facts: Any, sums: Any, counts: Any, maxima: Any) -> None:
+        exact, values, results, scales = rounded
         beyond, top, below = facts[BEYOND], facts[TOP], facts[SUBNORMAL_BELOW]
-        lowest, highest, precision = fields[LOWEST_FIELD], fields[HIGHEST_FIELD], fields[PRECISION]
+        lowest, highest, precision = i64(facts[LOWEST_FIELD]), i64(facts[HIGHEST_FIELD]), i64(facts[PRECISION])
         signal, inner, errors, ulps, relatives = 0.0, 0.0, 0.0, 0.0, 0.0
         normal_noise, subnormal_noise, lost, clipped = 0.0, 0.0, 0.0, 0.0
         max_ulp, max_relative = i64(0), i64(0)
@@ -254,17 +270,17 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
             square = error * error
             inner += value * (result if (not rare) or judged else 0.0)
             errors += error
-            rounded = exact[i] if scaled else x[i]
+            before = exact[i] if scaled else x[i]
             if single:
                 close = abs(single_difference(values[i], x[i]))
-                ulp_count = f64(f32(close * inverse_ulp_single(rounded, lowest, highest, precision)))
+                ulp_count = f64(f32(close * inverse_ulp_single(before, lowest, highest, precision)))
             elif width == 32:
                 # by a power of two, so that the product is the quotient
-                ulp_count = product(distance, inverse_ulp_32(rounded, lowest, highest, precision))
+                ulp_count = product(distance, inverse_ulp_32(before, lowest, highest, precision))
                 if scaled:
                     ulp_count = quotient(ulp_count, scales[i])
             else:
-                spacing = ulp_64(rounded, lowest, highest, precision)
+                spacing = ulp_64(before, lowest, highest, precision)
                 ulp_count = quotient(distance, product(spacing, scales[i]) if scaled else spacing)
             ulps += ulp_count
             max_ulp = max(max_ulp, in_order(ulp_count))
@@ -314,19 +330,19 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 def measure_kernel(width: int, scaled: bool) -> Any:
     """Return the loop that adds a candidate's sums, for source floats of 32 or 64 bits, with scales or without.
 
-    All arguments except the last two are arrays with a row for each group of elements: x, reciprocals and descriptions
-    as `describe_kernel` leaves them; done, the blocks to leave out; exact, the numbers before rounding (x, or x over
-    its scale); values, the rounded numbers; results, values times scales; scales; totals, counts and maxima to add to.
-    Then the facts and fields of the format.
+    All arguments except the last one are arrays with a row for each group of elements: x, reciprocals and descriptions
+    as `describe_kernel` leaves them; done, the blocks to leave out; the RoundedPiece; totals, counts and maxima to
+    add to. Then the facts of the format.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)
     any_kind = _make_measure_block(width, scaled, small=True, rare=True)
 
     def measure(
-        x: Any, reciprocals: Any, descriptions: Any, done: Any, exact: Any, values: Any, results: Any, scales: Any,
-        totals: Any, counts: Any, maxima: Any, facts: Any, fields: Any,
+        x: Any, reciprocals: Any, descriptions: Any, done: Any, rounded: Any, totals: Any, counts: Any,
+        maxima: Any, facts: Any,
     ) -> None:  # fmt: skip
+        exact, values, results, scales = rounded
         sums, largest_errors = np.zeros(len(TOTALS)), np.zeros(len(MAXIMA))
         for group in range(x.shape[0]):
             for block in range(descriptions.shape[1]):
@@ -349,7 +365,7 @@ def measure_kernel(width: int, scaled: bool) -> Any:
                 if scaled:
                     ordinary = ordinary & (largest_of(out) < np.inf)
                 largest_errors[MAX_ULP], largest_errors[MAX_RELATIVE] = maxima[group, MAX_ULP], 0.0
-                arguments = (xs, reciprocals[group, part], source, kept, out, of_scales, facts, fields)
+                arguments = (xs, reciprocals[group, part], RoundedPiece(source, kept, out, of_scales), facts)
                 compared = counts[group, COMPARED]
                 nonzero, underflowed = counts[group, NONZERO_COUNT], counts[group, UNDERFLOW]
                 if not ordinary:

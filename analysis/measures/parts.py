@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.measures.candidates import Buffers, Candidate, RoundedPiece
+from fpsim.analysis.measures.candidates import Buffers, Candidate
+from fpsim.analysis.measures.loops import RoundedPiece
 from fpsim.analysis.measures.passes import PIECE, Groups, as_floats, whole_array
 from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.arrays import Array

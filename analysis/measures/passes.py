@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fpsim.analysis.measures.candidates import Buffers, Candidate, RoundedPiece
-from fpsim.analysis.measures.loops import BLOCK, DESCRIPTION, describe_kernel, measure_kernel
+from fpsim.analysis.measures.candidates import Buffers, Candidate
+from fpsim.analysis.measures.loops import BLOCK, DESCRIPTION, RoundedPiece, describe_kernel, measure_kernel
 from fpsim.analysis.measures.nearest_loops import PLAN, nearest_kernel
 from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.arrays import Array
@@ -141,7 +141,7 @@ class Groups:
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
         """Add the errors of a candidate to the sums of each group, except for the blocks marked in `done`."""
-        width, floats, fields = candidate.facts
+        width, facts = candidate.facts
         shape = self.x.shape
         x = self.buffers.converted("x", self.x.reshape(-1), np.float32 if width == 32 else np.float64).reshape(shape)
         exact, values, results = (array.reshape(shape) for array in rounded[:3])
@@ -149,8 +149,8 @@ class Groups:
         measure = measure_kernel(width, rounded.scales is not None)
         with wrapping():
             measure(
-                x, self.reciprocals, self.descriptions, done, exact, values, results, scales, sums.totals,
-                sums.counts, sums.maxima, floats, fields,
+                x, self.reciprocals, self.descriptions, done, RoundedPiece(exact, values, results, scales),
+                sums.totals, sums.counts, sums.maxima, facts,
             )  # fmt: skip
 
 
