@@ -121,7 +121,8 @@ def next_up(
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
-      overflow: decides the result above the largest finite value, as in `fpsim.encode`: Inf, NaN, or the value itself.
+      overflow: the overflow policy, as in `fpsim.encode`, which decides the result above the largest finite value: Inf,
+        NaN, or that value.
       flags, out: as for `fpsim.add`; a signalling NaN raises INVALID.
 
     Example:
@@ -153,7 +154,8 @@ def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinit
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
-      overflow: decides what a negative value becomes in an unsigned format, as in `fpsim.encode`.
+      overflow: the overflow policy, as in `fpsim.encode`, which decides what a negative value becomes in an unsigned
+        format.
       out: as for `fpsim.add`.
 
     Example:

@@ -58,8 +58,8 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
     """Check the operands of an operation, and return their codes, formats and broadcast shape.
 
     Raises:
-      ValueError: codes without a format, out of range, or shapes that do not broadcast.
-      TypeError: neither codes nor floats of the format.
+      ValueError: codes have no format or are out of range, or the shapes do not broadcast.
+      TypeError: an operand holds neither codes nor floats of the format.
     """
     if type(fmt) is Format and _all_codes(values, full_dtype(fmt)):  # without the looks at each that all others need
         arrays: tuple[Any, ...] = values
@@ -81,7 +81,7 @@ def integers(n: npt.ArrayLike) -> Operands:
     """Return integers as an operand without a format: int64 if their dtype is signed, else uint64.
 
     Raises:
-      TypeError: n has no integer dtype of up to 64 bits.
+      TypeError: n does not have an integer dtype of up to 64 bits.
     """
     array = as_array(n, "n")
     if array.size == 0 and not hasattr(n, "dtype"):

@@ -137,7 +137,7 @@ def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike |
     """Return the format of a result: the target of a conversion, out_fmt, or that of all operands.
 
     Raises:
-      ValueError: the operands differ and out_fmt does not decide.
+      ValueError: the operands have different formats, and out_fmt is None.
     """
     if name in ("convert", "from_int"):
         return find_format(target)

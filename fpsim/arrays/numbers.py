@@ -16,7 +16,7 @@ def number_array(values: Any) -> Array:
 
     Raises:
       ValueError: a list that NumPy makes floats of holds an integer that float64 does not.
-      TypeError: neither floats nor integers.
+      TypeError: values are neither floats nor integers.
     """
     array = as_array(values, "values")
     if array.dtype.kind == "b" or array.dtype.name in ("int2", "int4", "uint2", "uint4", "int1", "uint1"):

@@ -164,7 +164,7 @@ def named(name: str) -> AnyInstruction:
     """Return the instruction of a name, in capitals or not.
 
     Raises:
-      ValueError: there is none of that name.
+      ValueError: there is no instruction of that name.
 
     Example:
       >>> from fpsim.cpu.instructions import named
@@ -183,7 +183,7 @@ def of_unit(unit: str) -> AnyInstruction:
     """Return the processor's instruction that a matrix unit describes.
 
     Raises:
-      ValueError: the unit is no instruction that is run here.
+      ValueError: the unit is not an instruction that fp.cpu runs.
     """
     if unit not in OF_UNIT:
         raise ValueError(

@@ -103,7 +103,7 @@ def compiled(name: str) -> Function:
     """Return the function of an instruction, compiled for this processor.
 
     Raises:
-      CpuError: the processor does not have it, or LLVM does not compile it.
+      CpuError: the processor does not have the instruction, or LLVM does not compile the function.
     """
     instruction = named(name)
     require(instruction)  # before anything is compiled or run

@@ -36,7 +36,7 @@ def dot_add(
 
     Raises:
       CpuError: this processor does not have the instruction.
-      ValueError: the unit is no instruction of x86, or the operands are none of its.
+      ValueError: the unit is not an instruction of x86, or does not take the operands.
 
     Source: docs/cpu.md.
 

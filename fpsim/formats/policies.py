@@ -21,12 +21,12 @@ class Outcome:
     """The results of one format for the inputs that it cannot represent.
 
     Attributes:
-      overflow: for a finite value beyond the largest finite one. "infinity" and "nan" give way to "max" in the
-        rounding modes that round such a value toward zero.
-      infinite: for an infinite input.
-      below: for a value below the lowest of an unsigned format (a negative one; in a format without zero, zero too).
-        "magnitude" drops the sign.
-      nan: for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero with the opposite sign).
+      overflow: the result for a finite value beyond the largest finite one. "infinity" and "nan" give way to "max" in
+        the rounding modes that round such a value toward zero.
+      infinite: the result for an infinite input.
+      below: the result for a value below the lowest of an unsigned format (a negative one; in a format without zero,
+        zero too). "magnitude" drops the sign.
+      nan: the result for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero with the opposite sign).
     """
 
     overflow: Beyond

@@ -50,7 +50,7 @@ def dot_add(
     Raises:
       ValueError: shapes that do not match, formats that the unit does not take, codes out of range, or K that is not
         a multiple of the scale block.
-      TypeError: operands that are neither codes nor floats, or no integers where the unit multiplies integers.
+      TypeError: operands that are neither codes nor floats, or for a unit of integers no integers.
 
     Source: docs/matrix-units.md, docs/integer-products.md.
 

@@ -16,8 +16,8 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
     """Return integers of an element, in the element's dtype.
 
     Raises:
-      ValueError: integers of the other sign's dtype, or out of range.
-      TypeError: no integers.
+      ValueError: x has the dtype of the other sign, or integers out of range.
+      TypeError: x does not hold integers.
     """
     if type(x) is np.ndarray and x.dtype == element.dtype and element.bits >= 8:
         return x

@@ -20,8 +20,8 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
     """Return the codes of an element, in the element's dtype, from codes or an array of its dtype.
 
     Raises:
-      ValueError: an array of another format, or codes out of range.
-      TypeError: neither codes nor floats.
+      ValueError: x has another format, or codes out of range.
+      TypeError: x holds neither codes nor floats.
     """
     fmt = element.carrier
     if type(x) is np.ndarray and x.dtype is full_dtype(fmt):  # codes that are all in range
@@ -85,7 +85,7 @@ def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str
     """Return the scale codes of the blocks of an operand; zeros for units without scales.
 
     Raises:
-      ValueError: missing, unwanted, or of another shape.
+      ValueError: scales are missing, unwanted, or of another shape.
     """
     if not takes_scales(codes, unit, name):
         return np.zeros(shape, np.uint8)

@@ -1,7 +1,7 @@
 """Matrix units of integers, a row each; docs/integer-products.md spells out the columns.
 
-Every pair of operands that an instruction takes is a unit, and the form that saturates another one, `_sat`. L: terms of
-a step, which only sums that saturate depend on: of the instruction with the largest K.
+Every pair of operands that an instruction takes is a unit, and the form that saturates another one, `_sat`. L is the
+number of terms of a step, for the instruction with the largest K; only sums that saturate depend on it.
 """
 
 from __future__ import annotations

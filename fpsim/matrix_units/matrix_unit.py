@@ -194,7 +194,7 @@ class MatrixUnit:
         """Return the format in which a step sees an operand, `a` or `b` of a unit.
 
         Raises:
-          TypeError: something else than an element.
+          TypeError: element is not an element of a unit.
         """
         if type(element) is not Element:  # a call in a call, which small products notice
             require_kind("element", element, Element, ELEMENT)

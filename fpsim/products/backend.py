@@ -71,7 +71,7 @@ class Backend(FloatOperations, Protocol):
         """Return scale codes of blocks as a matrix; for a unit without block scales, any array.
 
         Raises:
-          ValueError: missing, unwanted, or of another shape.
+          ValueError: scales are missing, unwanted, or of another shape.
         """
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
@@ -83,7 +83,7 @@ class Backend(FloatOperations, Protocol):
         others: b, and what scales a or b.
 
         Raises:
-          ValueError, TypeError: an `out` that does not fit, or that overlaps what is read.
+          ValueError, TypeError: `out` does not fit, or overlaps what is read.
         """
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
@@ -93,14 +93,14 @@ class Backend(FloatOperations, Protocol):
         """Return a copy of c, the values that a unit's sums start at, in the memory of `out` if that fits.
 
         Raises:
-          ValueError: another shape or format.
+          ValueError: c has another shape or format.
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
         """Return C of an epilogue, which has any float dtype narrower than float32, or what `start` takes.
 
         Raises:
-          ValueError: another shape or format.
+          ValueError: c has another shape or format.
         """
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:

@@ -56,8 +56,8 @@ def matmul(
 ) -> npt.NDArray[Any]:
     """Return c + a @ b, with every product, addition and rounding of a matrix unit, a library or an accumulator.
 
-    With a unit, element (m, n) has the bits of `fp.dot_add(a[m], b[:, n], c[m, n], unit)`, for all inputs. With a
-    schedule it has those of a library's kernel, such as cuBLAS's, which chains the unit in its own way.
+    With a unit, element (m, n) is bit for bit `fp.dot_add(a[m], b[:, n], c[m, n], unit)`, for all inputs. With a
+    schedule it is what a library's kernel gives, such as cuBLAS's, which chains the unit in its own way.
 
     Args:
       a, b: (M, K) and (K, N), or stacks of such matrices (..., M, K) and (..., K, N), whose leading axes broadcast as
@@ -79,15 +79,15 @@ def matmul(
         more than two axes have a matrix of them for each product of a stack; others are shared.
       scale_order: how a partial sum is multiplied by the scales of Scaled operands before it joins the total, for units
         that take no scales: "product": fma(scale_a * scale_b, partial, total), as DeepGEMM; "a_first":
-        fma(partial * scale_a, scale_b, total), as CUTLASS and cuBLAS; "b_first" likewise. None is "product", or the
-        schedule's own.
+        fma(partial * scale_a, scale_b, total), as CUTLASS and cuBLAS; "b_first": fma(partial * scale_b, scale_a,
+        total). None is "product", or the schedule's own.
       bias: (N,) float32, float16 or bfloat16, added in float32 before the cast.
       alpha, beta: factors of the product and of c, rounded to float32.
       out_fmt: the format of the result, to which it is cast once, to nearest even (FP8 saturates); None for the
         accumulator's.
-      strict: refuse what the schedule's library refuses; False computes it all the same.
+      strict: True refuses what the schedule's library refuses; False computes it anyway.
       fmt: the format of codes, or (format of a, format of b), for accumulators.
-      out: takes the result.
+      out: the array that takes the result, as in `numpy.matmul`; None for a new one.
       out_format: the old name of `out_fmt`, for one release.
 
     Returns:

@@ -103,7 +103,7 @@ def dot(
     Args:
       a, b: arrays (..., K) of a float dtype, or unsigned codes with `fmt`; the axes before the last broadcast.
       accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`, or a matrix unit or
-        its name, which starts from +0; or any order, as of `fpsim.sum`.
+        its name, which starts from +0; or any order, as for `fpsim.sum`.
       fmt: format of operands that are codes; a tuple where they differ. A matrix unit knows the formats of its codes.
 
     Returns:
@@ -153,7 +153,7 @@ def checked_axis(axis: int | None, dimensions: int) -> int | None:
     """Return an axis of an array with a number of dimensions, as an integer, or None for all axes.
 
     Raises:
-      TypeError, ValueError: no integer, or no axis of the array.
+      TypeError, ValueError: axis is not an integer, or not an axis of the array.
     """
     if axis is None:
         return None

@@ -163,8 +163,8 @@ class LinearRecipe:
     Args:
       input_fmt, weight_fmt, grad_fmt: element formats of x, w and dy, or None.
       input_scaling, weight_scaling, grad_scaling: scalings for the products that read x, w, dy as they lie; names too.
-      input_scaling_backward, weight_scaling_backward, grad_scaling_backward: of the products that read the other axis;
-        "same" for the same numbers again.
+      input_scaling_backward, weight_scaling_backward, grad_scaling_backward: scalings for the products that read the
+        other axis; "same" reuses the numbers that were quantised for the other products.
       fprop, dgrad, wgrad: the arithmetic of each product, a `Product`; one without a unit is torch's, in float32.
       rounding: the rounding mode of x and w, forwards and backwards.
       grad_rounding: the rounding mode of dy.
@@ -174,8 +174,8 @@ class LinearRecipe:
       hadamard: terms of the random Hadamard transform of both operands of dw along the tokens, which must be a multiple
         of it; 0 for none. Its signs follow from the seed.
       delayed: scales of x, w and dy, one per tensor each, from the amax of earlier steps.
-      seed: of stochastic modes. A layer draws with the key hash(seed, its name, operand) + steps, where steps counts
-        its forward passes in training, so layers, operands and steps draw differently and a run can be repeated.
+      seed: the seed of stochastic modes. A layer draws with the key hash(seed, its name, operand) + steps, where steps
+        counts its forward passes in training, so layers, operands and steps draw differently and a run can be repeated.
       name: what `repr` shows.
 
     Raises:

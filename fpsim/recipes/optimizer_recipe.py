@@ -106,7 +106,8 @@ class OptimizerRecipe:
     def lr_at(self, step: int, steps_total: int) -> float:
         """Return the learning rate of a step, counted from 0, in a run of `steps_total` steps.
 
-        Grows as (step + 1) / warmup, then falls along half a cosine that ends behind the last step, if it falls.
+        It grows as (step + 1) / warmup; with the schedule "cosine" it then falls along half a cosine that ends after
+        the last step.
         """
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup

@@ -35,7 +35,7 @@ class Override:
     Args:
       layers: a shell pattern of layers' names, such as "blocks.*.mlp.*".
       products: the products that follow it: some of "fprop", "dgrad" and "wgrad".
-      start, stop: the first share of the steps with it, and the first without: 0.85 and 1.0 are the last 15 %.
+      start, stop: the shares of the steps at which it begins and ends: 0.85 and 1.0 are the last 15 %.
       linear: the recipe that they follow, a `fpsim.torch.LinearRecipe` or the name of one in fp.torch.RECIPES.
 
     Raises:
@@ -75,18 +75,18 @@ class Override:
 class Controller:
     """A rule that moves each layer to more or less exact recipes by a measured quantity, with hysteresis.
 
-    Where the figure of a layer lies above `high` for `patience` steps in a row it moves one level up, where that of the
-    level below would lie under `low` for as many steps, one level down. Level 0 is the recipe's own, the levels above
-    are `levels`. Layers that the recipe keeps in float32 have no levels. Of several micro-batches and processes the
-    largest figure counts; one that is no number counts as too high.
+    A layer moves one level up where its figure is above `high` for `patience` steps in a row, and one level down where
+    the figure that it would have at the level below is under `low` for as many. Level 0 is the recipe's own, the levels
+    above are `levels`. Layers that the recipe keeps in float32 have no levels. Of several micro-batches and processes
+    the largest figure counts; one that is no number counts as too high.
 
     Args:
       watch: "underflow" (share of the output gradient's non-zero values that become zero), "saturation" (share of
         its values beyond the format's range), "at_maximum" (share of its codes at the largest magnitude), or
         "gradient_norm" (norm of the layer's weight gradient over its average so far).
-      high, low: where it moves up and down; low < high. None: 0.05 and 0.01 of underflow and codes at the maximum,
-        0.001 and 0.0001 of saturation, 2 and 1.2 of the gradient norm.
-      patience: steps.
+      high, low: the figures above and below which a layer moves up and down; low < high. None: 0.05 and 0.01 of
+        underflow and codes at the maximum, 0.001 and 0.0001 of saturation, 2 and 1.2 of the gradient norm.
+      patience: the number of steps in a row after which a layer moves.
       levels: the recipes that layers fall back to, from the nearest to the most exact; names of fp.torch.RECIPES too.
       layers: a shell pattern of the layers that it governs.
 

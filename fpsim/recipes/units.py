@@ -17,7 +17,7 @@ def unit_for(
 ) -> MatrixUnit:
     """Return the matrix unit of an architecture that multiplies operands of these formats and adds in `result`.
 
-    One that takes block scales where the scaling has them, of as many terms and in their format.
+    A unit that takes block scales of the scaling's size and format is preferred, where there is one.
 
     Raises:
       ValueError: the chips have no such unit.

@@ -159,7 +159,8 @@ def write_whole(path: Path, content: bytes) -> None:
 def tidy(folder: Path) -> None:
     """Remove kernels that were not used for KEEP_DAYS, the oldest beyond KEEP_BYTES, and what older versions left.
 
-    Once per process. Older versions kept a folder for each state of the sources, named by 20 hexadecimal digits.
+    It does so once per process. Older versions kept a folder for each state of the sources, named by 20 hexadecimal
+    digits.
     """
     limit = time.time() - KEEP_DAYS * 86400
     kept = []

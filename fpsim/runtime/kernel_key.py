@@ -26,7 +26,7 @@ def key_of(function: Callable[..., Any]) -> str:
     """Return the key of a function, or of its dispatcher: 40 hexadecimal digits.
 
     Raises:
-      UnknownPart: it refers to an object of a kind that is not described here.
+      UnknownPart: the function refers to an object of a kind that this file does not describe.
     """
     parts = _Parts()
     whole = parts.reference(function)  # with the options that it is compiled with

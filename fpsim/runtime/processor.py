@@ -47,7 +47,7 @@ def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:
     """Return a block in which this thread's processor rounds to nearest even and keeps subnormals.
 
     Raises:
-      RuntimeError: as the block begins: it is set otherwise, and cannot be changed from here.
+      RuntimeError: as the block begins: the processor is set otherwise, and this process cannot change that.
     """
     return AS_IT_IS if keeps_ieee() else _set_to_ieee()
 

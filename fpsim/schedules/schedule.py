@@ -140,9 +140,9 @@ class Epilogue:
     """The operations on a finished sum: scales, alpha, bias, C and the cast, each rounded once to float32.
 
     Args:
-      scale_order: "product": fma(scale_a * scale_b, sum, 0); "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
-        "cublas": by the tiles of the scales: "a_first" where both sides have them per 1x128, "b_first" per row and
-        column, else "product", as cuBLAS 13.1 does on an H100.
+      scale_order: "product": fma(scale_a * scale_b, sum, 0); "a_first": (sum * scale_a) * scale_b; "b_first":
+        (sum * scale_b) * scale_a; "cublas": by the tiles of the scales: "a_first" where both sides have them per 1x128,
+        "b_first" per row and column, else "product", as cuBLAS 13.1 does on an H100.
       source: how beta * C is added. "added": fma(beta, C, y). "first": fma(alpha, sum, beta * C).
         "after_cast": y is cast to the output, then fma(beta, C, y) is.
       fused_bias: fma(alpha, sum, bias) instead of y + bias.

@@ -68,7 +68,7 @@ def export(
     Raises:
       ValueError: an unknown layout, the nearest is named; weights whose shape it does not take; NaN or Inf in them; no
         weight to quantise; a folder that holds another model.
-      TypeError: neither a model, nor a mapping, nor a path.
+      TypeError: the first argument is neither a model, nor a mapping, nor a path.
       OSError: the files cannot be written; nothing half-written stays.
 
     Example:
@@ -214,7 +214,7 @@ def _matches(pattern: Any, module: str, name: str) -> bool:
     """Return whether a shell pattern matches a layer's name, the last part of it, or a tensor's name.
 
     Raises:
-      TypeError: the pattern is no text.
+      TypeError: the pattern is not a text.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")

@@ -91,7 +91,8 @@ def fake_quantize(
         are used. The result is a function of (value, seed, flat index), so each step needs another seed; a tensor
         that counts steps gives one, and compiled graphs take a new value without compiling again.
       scales: decode scales to use, one per tile or broadcast.
-      backward_fmt: quantises the incoming gradient, before clipped elements become zero; None leaves it as it is.
+      backward_fmt: the format to which the incoming gradient is quantised, before clipped elements become zero; None
+        leaves it as it is.
       backward_scaling, backward_rounding, backward_overflow, backward_seed: the keywords of the gradient's cast.
 
     Returns:

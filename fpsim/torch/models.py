@@ -44,7 +44,7 @@ def quantize_linears(
         product, and those that it keeps stay as they are; or a plan of `fp.analysis.plan`, which is such a recipe.
       pattern: shell pattern, or several, of qualified names such as "blocks.*.mlp.*"; case matters.
       exclude: names to leave alone, in the same way.
-      backend: what multiplies, as for `QuantLinear`.
+      backend: the backend that multiplies, as for `QuantLinear`.
 
     Returns:
       Qualified names of the layers that were swapped ("" for the model itself), in the model's order.
@@ -52,7 +52,7 @@ def quantize_linears(
     Raises:
       ValueError: no linear layer has such a name, the message lists those that there are; an override matches none,
         or holds for some of the steps of a training only.
-      TypeError: model is no module, or recipe neither.
+      TypeError: model is not a torch.nn.Module, or recipe is none of those above.
       OSError: the file cannot be read.
 
     Example:

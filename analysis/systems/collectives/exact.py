@@ -21,7 +21,7 @@ MOST_CELLS = 1 << 24  # entries of a matrix (elements, ranks) whose rows are sum
 
 
 class Sums:
-    """Running exact sums, each held as two float64 numbers; `lost` is 0 where they hold it, and NaN after Inf or NaN.
+    """Running exact sums, each held as two float64 numbers; `lost` is 0 where these are exact, NaN after Inf or NaN.
 
     Args:
       size: number of sums.

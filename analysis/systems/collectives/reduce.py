@@ -110,7 +110,7 @@ def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
 
 
 def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
-    """Return the codes of the rows' sum in an order, over a span of the buffer; do not change the array.
+    """Return the codes of the rows' sum in an order, over a span of the buffer; callers must not change the array.
 
     Args:
       order: an order of rows, as `Ring.order` returns it.

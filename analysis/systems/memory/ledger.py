@@ -55,10 +55,10 @@ def ledger(
       zero: stage of ZeRO, 0 to 3.
       tokens: tokens of a step on one rank (vectors, for the perceptron); 0 counts no activations. Sequences have the
         context of the model.
-      checkpointing: share of the transformer's blocks whose activations are kept, 0 to 1. Of the others the input is
-        kept, and they are computed again one at a time: the first blocks, as many as need be. Or the
-        `fp.train.Recompute` that a run is trained with.
-      micro_batches: the tokens are cut into as many, one after another.
+      checkpointing: share of the transformer's blocks whose activations are kept, 0 to 1. The other blocks, which are
+        the first ones, keep only their inputs, and are computed again one at a time. Or the `fp.train.Recompute` that
+        a run is trained with.
+      micro_batches: the number of micro-batches that the tokens are cut into, which run one after another.
       saved: activations of a micro-batch of another module, of `fp.analysis.saved_tensors`; inputs of linear layers
         count in the format that the recipe keeps them in, everything else as torch saved it.
 

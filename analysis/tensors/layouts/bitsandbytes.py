@@ -34,7 +34,7 @@ def table_blocks(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: the tensors contradict each other, or the state is not JSON.
 
-    Source: bitsandbytes 0.50.2, whose files are read with the same bits.
+    Source: bitsandbytes 0.50.2, whose own reader gives the same bits.
     """
     state = _state(parts)
     shape, block = tuple(state["shape"]), int(state["blocksize"])
@@ -87,7 +87,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: the number of scales is not that of the rows.
 
-    Source: bitsandbytes 0.50.2, whose files are read with the same bits.
+    Source: bitsandbytes 0.50.2, whose own reader gives the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) != 2 or stored.size != codes.shape[0]:

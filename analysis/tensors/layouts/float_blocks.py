@@ -132,7 +132,7 @@ def float_blocks(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: the scales' shape does not fit any blocks.
 
-    Source: transformers, compressed-tensors and ModelOpt, whose files are read with the same bits.
+    Source: transformers, compressed-tensors and ModelOpt, whose own readers give the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) < 2:

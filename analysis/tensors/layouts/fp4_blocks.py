@@ -22,7 +22,7 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: the scales' shape does not fit any blocks.
 
-    Source: compressed-tensors and ModelOpt, whose files are read with the same bits.
+    Source: compressed-tensors and ModelOpt, whose own readers give the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) == len(stored.shape) + 1:  # a separate axis for blocks

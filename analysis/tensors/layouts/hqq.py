@@ -24,7 +24,7 @@ def hqq_groups(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: the packing is unknown, scales are quantised, or shapes do not fit.
 
-    Source: hqq 0.2.8, whose files are read with the same bits.
+    Source: hqq 0.2.8, whose own reader gives the same bits.
     """
     if parts.beside["shape"].dtype not in ("int32", "int64"):
         raise LayoutError(f"its shape holds {parts.beside['shape'].dtype}; wanted int64")

@@ -29,7 +29,7 @@ class CheckpointLayout(NamedTuple):
       codes: the end of the name of the codes.
       dtypes: dtypes that the codes may have.
       needed, more: end of a name -> part, for the tensors that must and may accompany the codes.
-      join: the function that makes the weight of its parts.
+      join: the function that makes the weight from its parts.
       weight: the end of the weight's name, in place of `codes`.
       source: the libraries that write it.
       named: the function that returns the layout's name.

@@ -23,7 +23,7 @@ def packed_rows(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: shapes do not fit.
 
-    Source: compressed-tensors, whose files are read with the same bits.
+    Source: compressed-tensors, whose own reader gives the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
     _refuse_floats(parts, "shape", "zero_point", "group")
@@ -69,7 +69,7 @@ def packed_columns(parts: WeightParts) -> Tensor:
     Raises:
       LayoutError: shapes do not fit.
 
-    Source: gptqmodel and autoawq, whose files are read with the same bits.
+    Source: gptqmodel and autoawq, whose own readers give the same bits.
     """
     codes, stored, packed = parts.codes, parts.beside["scale"], parts.beside["zero_point"]
     _refuse_floats(parts, "zero_point", "group")

@@ -29,7 +29,9 @@ def e2m1_pairs(values: Array) -> Array:
 def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' NVFP4: g = 2688 / amax divides; s = E4M3(g * amax of a block / 6), 1/8 for zeros.
 
-    The quotient amax / 6 is rounded to the model's dtype. Source: compressed-tensors 0.20.0; the bytes are the same.
+    The quotient amax / 6 is rounded to the model's dtype.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     n, k = weight.shape
     tensors = {

@@ -56,8 +56,9 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
-    s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s). Source: compressed-tensors 0.20.0; the same
-    bytes.
+    s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s).
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
     tensors: Stored = {

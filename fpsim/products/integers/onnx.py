@@ -189,7 +189,7 @@ def _scales(x: Any, count: int, most: int, name: str) -> Array:
 
     Raises:
       ValueError: the scales have another shape.
-      TypeError: no floats.
+      TypeError: the scales are not floats.
     """
     scales = as_array(x, name)
     if not hasattr(x, "dtype") and scales.dtype.kind in "iuf":

@@ -93,7 +93,7 @@ def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
     """Return the sums of a problem by a tree.
 
     Raises:
-      ValueError: instructions of a matrix unit, or sums with block scales.
+      ValueError: the tree has instructions of a matrix unit, or sums with block scales.
     """
     if isinstance(root, Round):
         return rounded_sums(tree_sums(root.input, problem), root.fmt)

@@ -116,7 +116,7 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
     """Return the product of `fpsim.matmul` for a schedule that is a tree or an order in nested tuples.
 
     Raises:
-      ValueError, TypeError: as of `plan_order` and `fpsim.matmul`, or what an order has no place for.
+      ValueError, TypeError: as for `plan_order` and `fpsim.matmul`, or an argument that an order has no place for.
     """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
@@ -238,7 +238,7 @@ def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
     """Return the sum of every line, or of products of two lines, as codes (number,), and their format.
 
     Raises:
-      ValueError: as of `plan_order`.
+      ValueError: as for `plan_order`.
     """
     plan = plan_order(order, lines.terms, None, "accumulate")
     fmt = plan.tree.fmt

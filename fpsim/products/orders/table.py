@@ -42,7 +42,7 @@ def table_of(root: Node) -> OrderTable | None:
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that set sum `at` to a node, with later sums as memory.
 
-    Returns how many sums the rows use, from sum 0 on; None if an addition is another than a plain one in the format.
+    Return how many sums the rows use, from sum 0 on; None if an addition is another than a plain one in the format.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
         return None

@@ -69,7 +69,7 @@ def unit_sums(root: Node, sums: UnitSums) -> Array:
     """Return the sums of a tree, (M, N) float32 (float64 for units that add in it).
 
     Raises:
-      ValueError: scaled sums that are joined otherwise than one after the other.
+      ValueError: scaled sums are joined otherwise than one after the other.
     """
     if isinstance(root, Round):
         return np.asarray(sums.backend.rounded(unit_sums(root.input, sums), root.fmt))

@@ -109,8 +109,8 @@ class Round:
 class ScaledSum:
     """A partial sum times the two scales of its block; the second product is added without a rounding of its own.
 
-    order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first" likewise;
-    "cublas": "a_first" where both sides have a scale per row, else "product".
+    order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first":
+    (sum * scale_b) * scale_a; "cublas": "a_first" where both sides have a scale per row, else "product".
     """
 
     order: str
