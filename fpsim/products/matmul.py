@@ -180,7 +180,7 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
       ValueError: an argument whose effect in the library is not known, or operands of two formats.
     """
     for name in words:
-        if name not in ("out_fmt", "fmt", "out"):
+        if name not in ("out_fmt", "fmt", "out", "bias"):
             reason = "is chosen by" if name in ("accumulate", "promote") else "is not known for"
             raise ValueError(f"{name} {reason} {schedule}; got {shown(words[name])}. Leave it out.")
     shapes = [tuple(as_array(x, name).shape) for x, name in ((a, "a"), (b, "b"))]
@@ -192,7 +192,9 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
     if formats[0] != formats[1]:
         raise ValueError(f"{schedule} multiplies operands of one format; got {formats[0]} and {formats[1]}.")
     chosen = schedule.at(shapes[0][0], shapes[1][1], shapes[0][1], formats[0])
-    kept = {"out": words["out"]} if "out" in words else {}
+    kept = {name: words[name] for name in ("out", "bias") if name in words}
+    if "bias" in kept and not chosen.adds_bias:
+        raise ValueError(f"how {schedule} adds a bias by {chosen.kernel} is not known. Leave it out.")
     if not isinstance(chosen.accumulate, str):  # a unit says itself what its operands are
         kept |= {"fmt": formats[0]} if fmt is not None else {}
     out_fmt = words.get("out_fmt", chosen.out_fmt)

@@ -12,8 +12,11 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.chips import moved
 from fpsim.recipes.libraries import library_schedule
 from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product
+from fpsim.recipes.this_cpu import LAYOUTS, THIS_CPU, by_torch_mm, isa_here, notes_of
 from fpsim.recipes.units import unit_for
+from fpsim.schedules.libraries.torch_cpu import torch_mm
 from fpsim.schedules.schedule import FLAT, Schedule
+from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
@@ -35,7 +38,7 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
       hardware: a chip by name ("H100", "MI300X", "hopper"): its units by the operands' formats, in the recipe's own
         schedules where they are for it; a chip and a library ("H100 cuBLAS"): the library's schedule as well; a unit,
         schedule or accumulator, or its name ("hopper_e4m3_f32", "cublas('sm_90', split_k=4)", "Sequential(BF16)");
-        None for what the recipe has.
+        "this CPU": torch.mm on the processor of this machine; None for what the recipe has.
 
     Raises:
       ValueError: nothing has that name, the chip has no unit for a product's operands, or the library no known order.
@@ -51,9 +54,16 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
     hardware = _read(hardware)
     if hardware is None:
         return Placed(recipe)
+    if hardware == THIS_CPU:
+        isa = isa_here()
+        here = _with_products(recipe, lambda name, _: by_torch_mm(recipe, name, torch_mm(isa, layout=LAYOUTS[name])))
+        notes = tuple((note, name) for note in notes_of(isa) for name in PRODUCTS if getattr(here, name).schedule)
+        return Placed(here, notes)
     if isinstance(hardware, (MatrixUnit, Accumulator)):
         keeps = {} if isinstance(hardware, MatrixUnit) else {"schedule": None, "promote": None}
         return Placed(_with_products(recipe, lambda name, product: product.replace(accumulate=hardware, **keeps)))
+    if isinstance(hardware, ShapedSchedule):
+        return Placed(_with_products(recipe, lambda name, _: by_torch_mm(recipe, name, hardware)))
     if isinstance(hardware, Schedule):
         filled, notes = _filled(recipe, hardware.arch) if hardware.arch else Placed(recipe)
         return Placed(_with_products(filled, lambda name, product: _scheduled(product, hardware)), notes)
@@ -72,7 +82,7 @@ def placed(recipe: LinearRecipe, hardware: Any) -> Placed:
 
 def _read(hardware: Any) -> Any:
     """Return the chip, unit, schedule or accumulator that a name stands for; return objects and None unchanged."""
-    if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, Accumulator)):
+    if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, ShapedSchedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
         raise TypeError(
@@ -81,9 +91,11 @@ def _read(hardware: Any) -> Any:
         )
     if hardware.lower().strip() in UNITS:
         return UNITS[hardware.lower().strip()]
+    if hardware.lower().strip() == THIS_CPU.lower():
+        return THIS_CPU
     if "(" in hardware or hardware == FLAT.name:
         return parsed(hardware)
-    return resolve(hardware, "on")
+    return resolve(hardware, "on", (THIS_CPU,))
 
 
 def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:

@@ -24,6 +24,7 @@ from fpsim.reload import reloadable
 from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.shaped import CHAIN, ShapedSchedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
@@ -49,7 +50,8 @@ class Product:
         "9.0", for its unit that takes the operands' formats; a chip with a library, "H100 cuBLAS", for the library's
         schedule as well, which the recipe looks up; an accumulator such as `fp.Sequential(fp.FP32)`; or None for
         torch's own float32 product of the quantised operands.
-      schedule, promote: as for `fp.matmul`.
+      schedule, promote: as for `fp.matmul`. A library on a processor, such as `fp.schedules.torch_mm("avx2")`, chooses
+        what adds by the shape; accumulate is then `fp.FusedMultiplyAdd(fp.FP32)`.
       out_fmt: the format that the result is rounded to, nearest even; None for the accumulator's.
 
     Raises:
@@ -62,7 +64,7 @@ class Product:
     """
 
     accumulate: MatrixUnit | Accumulator | str | None = None
-    schedule: Schedule | None = None
+    schedule: Schedule | ShapedSchedule | None = None
     promote: int | None = None
     out_fmt: Any = None
 
@@ -80,7 +82,7 @@ class Product:
                     )
         kinds = (str, MatrixUnit, Accumulator, type(None))
         require_kind("accumulate", self.accumulate, kinds, "a matrix unit, its name, an accumulator or None")
-        require_kind("schedule", self.schedule, (Schedule, type(None)), "one of fp.schedules or None")
+        require_kind("schedule", self.schedule, (Schedule, ShapedSchedule, type(None)), "one of fp.schedules or None")
         if self.promote is not None:
             require_integer("promote", self.promote, 1)
         if self.schedule is not None and self.promote is not None:
@@ -94,8 +96,13 @@ class Product:
                     "recipes are written down, so a schedule must be one that a function of fp.schedules makes, and an "
                     f"accumulator have a named format; got {written!r}."
                 )
+        if isinstance(self.schedule, ShapedSchedule) and self.accumulate != CHAIN:
+            raise ValueError(
+                f"{self.schedule} chooses what adds, with accumulate={CHAIN} in its place; got {self.accumulate!r}."
+            )
         for name in ("schedule", "promote"):
-            if getattr(self, name) is not None and not isinstance(self.accumulate, (str, MatrixUnit)):
+            adds = isinstance(self.accumulate, (str, MatrixUnit)) or isinstance(self.schedule, ShapedSchedule)
+            if getattr(self, name) is not None and not adds:
                 raise ValueError(f"{name} is for matrix units; got accumulate={self.accumulate!r}. Leave it out.")
         if self.out_fmt is not None:
             object.__setattr__(self, "out_fmt", find_format(self.out_fmt))
@@ -111,7 +118,7 @@ class Product:
         return f"Product({', '.join(words)})"
 
 
-def _readable(how: Schedule | Accumulator) -> bool:
+def _readable(how: Schedule | ShapedSchedule | Accumulator) -> bool:
     """Return whether the repr of a schedule or accumulator is read back as an equal one."""
     try:
         return parsed(repr(how)) == how

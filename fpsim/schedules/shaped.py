@@ -44,7 +44,7 @@ class ChosenSchedule(NamedTuple):
     """The schedule of a library for one shape.
 
     kernel: the library's name of the kernel. accumulate, out_fmt: what `fp.matmul` takes beside the schedule. rule: how
-    the kernel adds, as text.
+    the kernel adds, as text. adds_bias: whether a bias is added to the float32 sum before the cast.
     """
 
     kernel: str
@@ -52,6 +52,7 @@ class ChosenSchedule(NamedTuple):
     accumulate: str | FusedMultiplyAdd
     out_fmt: Format
     rule: str
+    adds_bias: bool = False
 
 
 class DeclinedShape(ValueError):

@@ -13,17 +13,28 @@ from fpsim.formats.named import format as find_format
 from fpsim.schedules.libraries.cublas import cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
 from fpsim.schedules.libraries.deepgemm import deepgemm
+from fpsim.schedules.libraries.mkl import mkl
+from fpsim.schedules.libraries.onednn import onednn
+from fpsim.schedules.libraries.segments import rounds, segments
+from fpsim.schedules.libraries.torch_cpu import torch_mm, torch_native
 from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
 from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.schedule import FLAT, Schedule
+from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 SCHEDULES = {maker.__name__: maker for maker in (
     cublas, cutlass_2xacc, cutlass_blockwise, deepgemm, torch_rowwise, triton,
 )}  # fmt: skip
-MAKERS: dict[str, Callable[..., Schedule | Accumulator]] = SCHEDULES | {
-    maker.__name__: maker for maker in (Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential)
-}
+# Parts of other schedules, and libraries whose schedules depend on the shape.
+PARTS: dict[str, Callable[..., Schedule]] = {maker.__name__: maker for maker in (rounds, segments)}
+SHAPED = {maker.__name__: maker for maker in (mkl, onednn, torch_mm, torch_native)}
+MAKERS: dict[str, Callable[..., Schedule | ShapedSchedule | Accumulator]] = (
+    SCHEDULES
+    | PARTS
+    | SHAPED
+    | {maker.__name__: maker for maker in (Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential)}
+)
 
 
 def no_schedule(got: object) -> TypeError:
@@ -60,7 +71,7 @@ def schedules_meant(text: str) -> list[str]:
     return [*meant, words[near]] if near else meant
 
 
-def parsed(text: str) -> Schedule | Accumulator:
+def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
     """Return the schedule or accumulator whose `repr` is the given text.
 
     Only calls of their functions with plain values and names of formats are read; no code is evaluated.

@@ -16,6 +16,7 @@ from fpsim.products.matmul import matmul
 from fpsim.recipes.cast_text import spec_from
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.schedules.schedule import Slicing
+from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.torch.devices import on_gpu, on_hardware
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
@@ -77,12 +78,13 @@ def multiply(
     if how.is_torch:
         return _by_torch(a, b, turned, how, bias)
     a, b = a.transposed if turned == "a" else a, b.transposed if turned == "b" else b
+    how = resolved(how, a, b, bias is not None)
     adds = adds_of(how)
     vector = None if bias is None else array_of(bias).astype(np.float32)
     if adds.unit is None:
         codes = matmul(
             a.values.astype(np.float32, copy=False), b.values.astype(np.float32, copy=False),
-            accumulate=adds.accumulator,
+            accumulate=adds.accumulator, schedule=adds.schedule,
         )  # fmt: skip
         return tensor_of(_finished(_as_float(codes, adds.accumulator.result_format), vector, adds.out_fmt))
     left, right = _codes(a, adds.unit, "a"), _codes(b, adds.unit, "b")
@@ -99,6 +101,27 @@ def multiply(
     # one slice is rounded where it ends, so its float32 sums are rounded without codes in between
     sums = _as_float(matmul(left, right, **{**keywords, "out_fmt": None}), FP32)
     return tensor_of(quantize(sums, adds.out_fmt, overflow=output_overflow(adds.out_fmt)))
+
+
+def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
+    """Return a product's arithmetic with the unit and schedule that a library on a processor chooses for its shape.
+
+    a, b: the operands, (M, K) and (K, N). Other arithmetics are returned as they are.
+
+    Raises:
+      ValueError: the library's order of additions is not known for the shape, or how it adds a bias.
+    """
+    library = adds_of(how).schedule
+    if not isinstance(library, ShapedSchedule):
+        return how
+    (m, k), n = a.source.shape, b.source.shape[1]
+    chosen = library.at(m, n, k, a.fmt or FP32)
+    if has_bias and not chosen.adds_bias:
+        raise ValueError(f"how {library} adds a bias by {chosen.kernel} is not known, of {m} x {n} x {k}.")
+    unit = chosen.accumulate if isinstance(chosen.accumulate, str) else ""
+    return how._replace(
+        unit=unit, accumulator="" if unit else repr(chosen.accumulate), schedule=repr(chosen.schedule), promote=0
+    )
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:

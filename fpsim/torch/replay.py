@@ -12,8 +12,8 @@ from fpsim.scaling.tiling import tile_sizes
 from fpsim.torch.delayed import INPUT, WEIGHT, quantized
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
-from fpsim.torch.plan import adds_of, plan_from
-from fpsim.torch.products import CastOperand, multiply
+from fpsim.torch.plan import ProductPlan, adds_of, plan_from
+from fpsim.torch.products import CastOperand, multiply, resolved
 
 
 class ProductReplay:
@@ -58,7 +58,7 @@ class ProductReplay:
         a, b = self._operands()
         bias = self._layer.bias
         product = multiply(
-            cut(a, 0, rows), cut(b, 0, columns), "b", self._plan.of("fprop"),
+            cut(a, 0, rows), cut(b, 0, columns), "b", self._how(),
             None if bias is None else bias.detach()[columns], self._plan.backend,
         )  # fmt: skip
         return product.to(self._dtype)
@@ -72,7 +72,7 @@ class ProductReplay:
           ValueError: K has fewer tiles than slices.
         """
         a, b = self._operands()
-        how = self._plan.of("fprop")
+        how = self._how()
         total = torch.zeros(())
         for i, terms in enumerate(cut_whole(a.source.shape[1], slices, max(_tile(a, 1), _tile(b, 1)))):
             left, right = cut(a, 1, terms), cut(b, 1, terms)
@@ -84,6 +84,11 @@ class ProductReplay:
         if out_fmt is not None:
             total = tensor_of(quantize(array_of(total), out_fmt, overflow=output_overflow(out_fmt)))
         return total.to(self._dtype)
+
+    def _how(self) -> ProductPlan:
+        """Return the arithmetic of the whole product, of which a library may choose another one for a part."""
+        a, b = self._operands()
+        return resolved(self._plan.of("fprop"), a, b.transposed, self._layer.bias is not None)
 
     def forget(self) -> None:
         """Free the quantised operands; the next call quantises them again."""

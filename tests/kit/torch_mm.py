@@ -131,7 +131,7 @@ def torch_products(cases: list[tuple[MmCase, Array, Array]], isa: Isa) -> list[A
 
 def predicted(case: MmCase, a: Array, b: Array, isa: Isa) -> Array | None:
     """Return the codes that fpsim predicts, or None for a shape that it declines."""
-    library = fp.schedules.torch_mm(isa)
+    library = fp.schedules.torch_mm(isa, mkl_isa="avx512")  # which ONEDNN_MAX_CPU_ISA does not limit
     if library.declines(case.m, case.n, case.k, case.fmt):
         return None
     result = fp.matmul(a, b, schedule=library, fmt=FORMATS[case.fmt])

@@ -197,7 +197,7 @@ def test_each_library_takes_its_shapes() -> None:
         (mm("avx512_bf16"), (40, 50, 60, "fp16"), loop), (mm("avx512_fp16"), (40, 50, 60, "fp16"), "brg_matmul"),
         (mm("avx512"), (40, 50, 60, "bf16"), "gemm:jit:bf16"), (mm("avx2"), (90, 90, 90, "bf16"), loop),
         (mm("amx"), (33, 20, 66, "bf16"), "brg_matmul:amx"), (mm("amx"), (1, 600, 63, "bf16"), "brg_matmul"),
-        (mm("amx"), (40, 50, 60, "fp16"), "brg_matmul"), (mm("avx2"), (40, 50, 60, "fp32"), "sgemm"),
+        (mm("amx"), (40, 50, 60, "fp16"), "brg_matmul"), (mm("avx512"), (40, 50, 60, "fp32"), "sgemm"),
     ):  # fmt: skip
         assert library.at(*shape).kernel == kernel, (library, shape)
         assert library.at(*shape).schedule.evidence == "hardware"
@@ -230,6 +230,7 @@ def test_segments_depend_on_shape_layout_and_instructions() -> None:
         (s.torch_mm("avx2", layout="nt"), (9, 9, 9), "how torch's own loop adds transposed operands is not known"),
         (s.torch_native(), (9, 9, 9, "fp32"), "torch gives float32 to MKL"),
         (s.mkl(), (9, 9, 9, "bf16"), "sgemm multiplies float32"),
+        (s.torch_mm("avx2"), (9, 9, 9, "fp32"), "the kernels of MKL without AVX-512 are not known"),
         (s.mkl(2), (9, 9, 9, "fp32"), "how 2 threads share a product is not known"),
         (s.mkl(), (1, 9, 9, "fp32"), "how sgemv adds one row or one column is not known"),
         (s.mkl(layout="nt"), (16, 90, 9, "fp32"), "up to 16 rows with a transposed b is not known"),
@@ -258,6 +259,8 @@ def test_names_say_what_was_passed() -> None:
     libraries = s.torch_mm("avx2", layout="tn"), s.torch_native(), s.mkl(2), s.mkl(layout="nt")
     names = ["torch_mm('avx2', layout='tn')", "torch_native()", "mkl(threads=2)", "mkl(layout='nt')"]
     assert [str(library) for library in libraries] == names
+    assert str(s.torch_mm("avx2", 2, mkl_isa="avx512")) == "torch_mm('avx2', threads=2, mkl_isa='avx512')"
+    assert str(s.mkl(isa="avx2")) == "mkl(isa='avx2')"
     assert s.onednn("amx") == s.onednn("amx") != s.onednn("avx512")
     assert str(s.segments(26, 26, step=26, odd_first=True)) == "segments(26, 26, step=26, odd_first=True)"
 
@@ -290,7 +293,8 @@ HALF = X.astype(np.float16)
     "call, words",
     [
         (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), accumulate=CHAIN), "accumulate is chosen by torch_mm("),
-        (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), bias=X[0]), "bias is not known for torch_mm('avx512_bf16')"),
+        (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), bias=X[0]), "adds a bias by sgemm is not known"),
+        (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), alpha=2.0), "alpha is not known for torch_mm('avx512_bf16')"),
         (lambda: fp.matmul(X, X.T, schedule=s.torch_mm(), promote=2), "promote is chosen by torch_mm("),
         (lambda: fp.matmul(X, HALF.T, schedule=s.torch_mm()), "multiplies operands of one format; got FP32 and FP16"),
         (lambda: fp.matmul(X, X, schedule=s.torch_mm()), "(4, 6)"),
@@ -298,6 +302,7 @@ HALF = X.astype(np.float16)
         (lambda: loose.schedules.onednn("sse"), "isa must be one of amx, avx512_fp16, "),
         (lambda: loose.schedules.onednn("amx", layout="tt"), "layout must be one of nn, nt, tn; got 'tt'"),
         (lambda: s.onednn("amx", 0), "threads must be a positive integer; got 0"),
+        (lambda: loose.schedules.mkl(isa="amx"), "isa must be one of avx512, avx2; got 'amx'"),
         (lambda: loose.schedules.onednn("amx", l1=1.5), "l1 must be a positive integer; got 1.5"),
         (lambda: s.mkl().at(0, 1, 1), "m must be a positive integer; got 0"),
         (lambda: s.mkl().at(1, 1, 1, "e4m3"), "fmt must be BF16, FP16 or FP32, whose products are known on processors"),

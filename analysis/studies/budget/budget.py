@@ -41,7 +41,8 @@ def budget(
         step), the name of either, or a TOML file.
       on: the hardware that adds: a chip ("H100", "B200", "MI300X", "A100"), which stands for its unit for the operands'
         formats; a library on a chip ("H100 cuBLAS", "H100 CUTLASS", "H100 DeepGEMM"), for its unit and schedule; a
-        unit, schedule or accumulator, or its name; None for those of the recipe.
+        unit, schedule or accumulator, or its name; "this CPU" for torch.mm on the processor of this machine; None for
+        those of the recipe.
       arriving: a recording of the same steps of the same model in low precision. The errors of its operands are the
         inherited errors of the layers.
       layers: shell patterns of the layers to budget.

@@ -19,10 +19,12 @@ from fpsim.recipes.hardware import placed
 from fpsim.recipes.linear import FP32, LINEAR
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.recipes.look_up import find_either, names, of_plan, row_named
+from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.scaling import Scaling
 from fpsim.schedules.schedule import FLAT, Schedule
+from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.schedules.written import MAKERS, parsed
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 from fpsim.train.side_by_side import PLACES
@@ -137,6 +139,8 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
         return _unit(spec, recipe)
     if isinstance(spec, Schedule):
         return _schedule(spec, recipe)
+    if isinstance(spec, ShapedSchedule):
+        return LayerArithmetic(_changed(_base(recipe), lambda of: placed(of, spec).recipe))
     if isinstance(spec, ProbedModel):
         return _probed(argument, spec, recipe)
     if isinstance(spec, Accumulator):
@@ -157,7 +161,7 @@ def _object(argument: str, word: str) -> Any:
         return lower
     if (row := row_named(word)) is not None:
         return row
-    if find_chip(word) is not None:
+    if find_chip(word) is not None or lower == THIS_CPU.lower():
         return _Chip(word.strip())
     if lower in UNITS:
         return UNITS[lower]
@@ -238,7 +242,9 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
     if recipe is not None:
         on_chip = [placed(linear, word).recipe for linear in base(Site("")) or ()]
         units = (linear.accumulator(product) for linear in on_chip for product in PRODUCTS)
-        if on_chip and not any(isinstance(unit, MatrixUnit) for unit in units):
+        shaped = any(isinstance(getattr(linear, product).schedule, ShapedSchedule)
+                     for linear in on_chip for product in PRODUCTS)  # fmt: skip
+        if on_chip and not shaped and not any(isinstance(unit, MatrixUnit) for unit in units):
             raise ValueError(
                 f"a chip needs a recipe with products on matrix units; got recipe={shown(recipe)}, which has none, so "
                 f"that all chips would give the same results as {word}. Use another recipe."

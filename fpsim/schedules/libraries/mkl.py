@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
+from fpsim.errors import require_word
 from fpsim.formats.named import FP32
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.segments import segments
@@ -16,17 +18,18 @@ SMALL = 128  # rows or columns up to which the rule was compared for every K
 FEW_ROWS = 16  # up to which another kernel is taken for a transposed b
 
 
-def mkl(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
+def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of MKL's sgemm, by shape, as torch.mm calls it with float32 operands on AVX-512.
 
     While 768 terms or more are left, a segment takes 384; more than 384 are then halved, the larger half first.
 
     Args:
       threads: number of threads; rules are known for one.
+      isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for AVX-512.
       layout: see `ShapedSchedule`.
 
     Raises:
-      ValueError: an unknown layout, or threads that are not a positive integer.
+      ValueError: an unknown isa or layout, or threads that are not a positive integer.
 
     Source: docs/cpu.md.
 
@@ -36,16 +39,20 @@ def mkl(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
       [segments(300), segments(301, 300), segments(384, 308, 308)]
     """
     threads, layout = positive(threads, "threads"), layout_of(layout)
-    words = [*([f"threads={threads}"] if threads > 1 else []), *([f"layout={layout!r}"] if layout != "nn" else [])]
+    require_word("isa", isa, ("avx512", "avx2"))
+    words = [f"threads={threads}"] * (threads > 1) + [f"isa={isa!r}"] * (isa != "avx512")
+    words += [f"layout={layout!r}"] * (layout != "nn")
     name = f"mkl({', '.join(words)})"
-    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads), layout, SOURCE)
+    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads, isa), layout, SOURCE)
 
 
-def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
+def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule for a shape, or raise a DeclinedShape."""
     m, n, k = shape.m, shape.n, shape.k
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
+    if isa != "avx512":
+        raise declined(name, shape, "the kernels of MKL without AVX-512 are not known")
     if threads > 1:
         raise declined(name, shape, f"how {threads} threads share a product is not known")
     if shape.is_vector:

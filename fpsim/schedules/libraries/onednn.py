@@ -84,7 +84,7 @@ def _brgemm(shape: ProductShape) -> ChosenSchedule:
     accumulate = "x86_avx512_bf16_f32" if shape.fmt == BF16 else CHAIN
     rule = f"chains of {of} over segments of {max(lengths)} terms, added left to right, one cast at the end"
     schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("brg_matmul", schedule, accumulate, shape.fmt, rule)
+    return ChosenSchedule("brg_matmul", schedule, accumulate, shape.fmt, rule, adds_bias=True)
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
@@ -105,7 +105,7 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
         lengths = cut(k, -(-k // 2) if k < 1536 else 768)
     rule = f"chains of multiply-adds, odd terms first, over segments of {max(lengths)} terms, added left to right"
     schedule = segments(*lengths, odd_first=True, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule)
+    return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule, adds_bias=True)
 
 
 def _amx(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:

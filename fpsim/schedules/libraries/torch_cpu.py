@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.schedules.arguments import positive
@@ -62,12 +63,15 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
 
 
 def torch_mm(
-    isa: Isa = "avx512_bf16", threads: int = 1, *, l1: int = L1, l2: int = L2, layout: Layout = "nn"
-) -> ShapedSchedule:
+    isa: Isa = "avx512_bf16", threads: int = 1, *, mkl_isa: Literal["avx512", "avx2"] | None = None, l1: int = L1,
+    l2: int = L2, layout: Layout = "nn",
+) -> ShapedSchedule:  # fmt: skip
     """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop for BF16 and FP16.
 
     Args:
       isa, threads, l1, l2: as in `onednn`.
+      mkl_isa: the instructions that MKL uses for FP32, which ONEDNN_MAX_CPU_ISA does not limit: "avx512" or "avx2".
+        None for those of isa.
       layout: see `ShapedSchedule`.
 
     Raises:
@@ -86,8 +90,10 @@ def torch_mm(
     """
     isa, layout, threads = isa_of(isa), layout_of(layout), positive(threads, "threads")
     inner = onednn(isa, threads, l1=l1, l2=l2, layout=layout)
-    name = f"torch_mm({inner.name.partition('(')[2]}"
-    small, floats = torch_native(layout=layout), mkl(threads, layout=layout)
+    usual: Literal["avx512", "avx2"] = "avx2" if isa == "avx2" else "avx512"
+    words = f", mkl_isa={mkl_isa!r}" if mkl_isa not in (None, usual) else ""
+    name = f"torch_mm({inner.name.partition('(')[2][:-1]}{words})"
+    small, floats = torch_native(layout=layout), mkl(threads, isa=mkl_isa or usual, layout=layout)
 
     def choose(shape: ProductShape) -> ChosenSchedule:
         if shape.fmt == FP32:

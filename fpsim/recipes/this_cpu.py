@@ -1,0 +1,91 @@
+"""Recipes of linear layers on the processor of this machine, as torch.mm multiplies there."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from fpsim.errors import shown
+from fpsim.formats.named import BF16, FP16
+from fpsim.lazy import deferred
+from fpsim.recipes.linear_recipe import SCALINGS, LinearRecipe, Product
+from fpsim.schedules.shaped import CHAIN, ISAS, Isa, Layout, ShapedSchedule
+
+THIS_CPU = "this CPU"
+TORCH = "2.13.0"  # of the rules of fp.schedules.torch_mm
+LIMIT = "ONEDNN_MAX_CPU_ISA"
+# Instructions -> the features that they need, as LLVM calls them.
+FEATURES: dict[Isa, tuple[str, ...]] = {
+    "amx": ("amx-tile", "amx-bf16"), "avx512_fp16": ("avx512fp16",), "avx512_bf16": ("avx512bf16",),
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"), "avx2": ("avx2", "fma"),
+}  # fmt: skip
+# Values of ONEDNN_MAX_CPU_ISA -> the largest instructions that they leave; those that are missing leave too few.
+LIMITS: dict[str, Isa] = {
+    "DEFAULT": "amx", "ALL": "amx", "AVX10_1_512_AMX_FP16": "amx", "AVX10_1_512_AMX": "amx",
+    "AVX512_CORE_AMX_FP16": "amx", "AVX512_CORE_AMX": "amx", "AVX10_1_512": "avx512_fp16",
+    "AVX512_CORE_FP16": "avx512_fp16", "AVX512_CORE_BF16": "avx512_bf16", "AVX512_CORE_VNNI": "avx512",
+    "AVX512_CORE": "avx512", "AVX2_VNNI_2": "avx2", "AVX2_VNNI": "avx2", "AVX2": "avx2",
+}  # fmt: skip
+# How the operands of a layer's products lie in memory: y = x w^T, dx = dy w, dw = dy^T x.
+LAYOUTS: dict[str, Layout] = {"fprop": "nt", "dgrad": "nn", "wgrad": "tn"}
+
+hosts = deferred("fpsim.runtime.host")
+
+
+def isa_here() -> Isa:
+    """Return the largest instructions that oneDNN uses on this processor, within ONEDNN_MAX_CPU_ISA.
+
+    Raises:
+      ValueError: the processor is not x86-64, has no AVX2, or the variable has a value without known rules.
+    """
+    features = hosts().host_features()
+    here = next((isa for isa in ISAS if all(name in features for name in FEATURES[isa])), None)
+    if here is None:
+        raise ValueError(
+            "how torch multiplies on this CPU is not known, only on x86-64 processors with AVX2. Name a chip instead."
+        )
+    word = os.environ.get(LIMIT, "DEFAULT").upper()
+    if word not in LIMITS:
+        raise ValueError(
+            f"how torch multiplies under {LIMIT}={shown(word)} is not known, only under {', '.join(LIMITS)}. Unset it."
+        )
+    return max(here, LIMITS[word], key=ISAS.index)  # of which the last has the fewest
+
+
+def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:
+    """Return a product of a recipe as a library on a processor computes it, such as `fp.schedules.torch_mm(...)`.
+
+    Products that torch adds in float32 stay as they are.
+
+    Raises:
+      ValueError: the operands are neither BF16 nor FP16 without scales.
+
+    Example:
+      >>> from fpsim.recipes.this_cpu import by_torch_mm
+      >>> by_torch_mm(fp.torch.RECIPES["BF16"], "fprop", fp.schedules.torch_mm("avx512_bf16", layout="nt"))
+      Product(FusedMultiplyAdd(FP32), schedule=torch_mm('avx512_bf16', layout='nt'), out_fmt=BF16)
+    """
+    product: Product = getattr(recipe, name)
+    fmts = recipe.operands(name)
+    if fmts == (None, None):
+        return product
+    scaled = recipe.delayed is not None or any(getattr(recipe, each) not in (None, "same") for each in SCALINGS)
+    if fmts not in ((BF16, BF16), (FP16, FP16)) or scaled:
+        words = " x ".join("float32" if fmt is None else str(fmt) for fmt in fmts)
+        raise ValueError(
+            f"torch.mm on a CPU multiplies BF16 and FP16 without scales; got {name} of {words}. Take recipe='BF16'."
+        )
+    return product.replace(accumulate=CHAIN, schedule=library, promote=None, out_fmt=product.out_fmt or fmts[0])
+
+
+def notes_of(isa: Isa) -> tuple[str, ...]:
+    """Return notes on the rules: what they were measured with, and another version of torch that is installed."""
+    notes = [
+        f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Emerald "
+        "Rapids (docs/cpu.md)"
+    ]
+    try:
+        here = version("torch").partition("+")[0]
+    except PackageNotFoundError:
+        here = TORCH
+    return (*notes, *([f"torch {here} is installed here, which may add otherwise"] if here != TORCH else []))
