@@ -22,6 +22,7 @@ GROWTH = (256, 512, 1024, 2048)  # 4096 is the row of the memory that a product 
 THIN = {"one row": (1, 4096, 4096), "one column": (4096, 1, 4096)}
 TWO_UNITS = ("hopper_e4m3_f32", "hopper_f16_f32")
 THIN_RATE = 2e9
+INT8_RATE = 15e9
 GEMM, FLAT, ONE = "float32 GEMM", "flat", "one product"
 PROMOTED = {GEMM: 0.33, FLAT: 0.95}  # of what they reach
 
@@ -96,6 +97,7 @@ def rows() -> Iterator[RaceRow]:
             yield RaceRow(f"{name}, {title}", {"fpsim": _by_unit(name, shape)}, {}, THIN_RATE, _size(shape), "MAC")
     yield from stack_rows()
     yield from split_rows()
+    yield from integer_rows()
     yield from peer_rows()
     for n in GROWTH:
         cube = (n, n, n)
@@ -119,6 +121,27 @@ def split_rows() -> Iterator[RaceRow]:
         work = partial(fp.split_matmul, left, right, split=name)
         yield RaceRow(f"split_matmul, {name}", {"fpsim": work}, {}, None, 256**3, "MAC")
     yield RaceRow("ozaki_matmul, 9 slices", {"fpsim": partial(fp.ozaki_matmul, a, b)}, {}, None, 256**3, "MAC")
+
+
+def integer_rows() -> Iterator[RaceRow]:
+    """Yield races of products of integers: sums that wrap, sums that may saturate, and ONNX's with zero points."""
+    gemm, (m, n, k) = _gemm(SHAPE), SHAPE
+    rng = np.random.default_rng(0)
+    a, u, b = (rng.integers(*ends, size, dtype) for ends, size, dtype in (
+        ((-128, 128), (m, k), np.int8), ((0, 256), (m, k), np.uint8), ((-128, 128), (k, n), np.int8)
+    ))  # fmt: skip
+    end = np.full((m, n), 2**31 - 1, np.int32)  # where sums saturate
+    work = {
+        "hopper_s8_s32": (partial(fp.matmul, a, b, accumulate="hopper_s8_s32"), INT8_RATE),
+        "x86_vnni_u8xs8_s32_sat": (partial(fp.matmul, u, b, end, accumulate="x86_vnni_u8xs8_s32_sat"), INT8_RATE),
+        "hopper_s8_s32, W8A8 to BF16": (
+            partial(fp.matmul, a, b, accumulate="hopper_s8_s32", scale_a=np.ones((m, 1), np.float32), out_fmt=fp.BF16),
+            INT8_RATE,
+        ),
+        "matmul_integer, zero points": (partial(fp.matmul_integer, u, b, 128, 3), INT8_RATE),
+    }
+    for name, (call, rate) in work.items():
+        yield RaceRow(name, {"fpsim": call, GEMM: gemm}, {}, rate, _size(SHAPE), "MAC")
 
 
 def _stack(name: str, shape: tuple[int, int, int], count: int) -> Work:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,14 +12,17 @@ import numpy.typing as npt
 
 import fpsim as fp
 from fpsim.formats.policies import OVERFLOWS
-from fpsim.matrix_units.catalogue import float_units
+from fpsim.matrix_units.catalogue import float_units, integer_units
 from fpsim.scaling.recipes import ROWS
 from tests.arithmetic.checks import check, subnormals_of
 from tests.instructions.test_dot_add import check as check_rows
 from tests.kit import operands, units
+from tests.kit.integers import KINDS as INTEGER_KINDS
+from tests.kit.integers import drawn as drawn_integers
 from tests.kit.samples import NARROW, P3109, STRANGE
 from tests.oracles import casts
 from tests.oracles import scaling as scaled
+from tests.oracles.integers import product as integer_product
 from tests.oracles.matrix_units import KINDS, random_rows
 from tests.sums.checks import check_product, drawn
 
@@ -151,6 +155,25 @@ def chained(rng: Rng) -> int:
     return 2
 
 
+def integers(rng: Rng) -> int:
+    """Compare steps and products of any unit of integers, with steps of any length, with Python's integers."""
+    unit = one_of(rng, list(integer_units()))
+    unit = replace(unit, terms=int(rng.integers(1, 70))) if rng.random() < 0.5 else unit
+    m, k, n = (int(size) for size in rng.integers(1, (5, 150, 80)))
+    kind = one_of(rng, INTEGER_KINDS)
+    a, b = drawn_integers(unit.a, (m, k), kind, rng), drawn_integers(unit.b, (n, k), kind, rng)
+    near = rng.integers(0, 300000, (m, n))
+    c = (unit.d.highest - near if rng.random() < 0.5 else unit.d.lowest + near).astype(unit.d.dtype)
+    want = integer_product(a, b.T, c, unit.terms, unit.d.dtype, unit.saturates)
+    got = fp.matmul(a, b.T, c, accumulate=unit)
+    assert (got == want).all(), f"{unit!r}, {m} x {n} x {k}: {int((got != want).sum())} sums of matmul differ"
+    steps = fp.dot_add(np.broadcast_to(a[0], b.shape), b, c[0], unit)
+    assert (steps == want[0]).all(), (
+        f"{unit!r}, {n} rows of {k}: {int((steps != want[0]).sum())} sums of dot_add differ"
+    )
+    return 2
+
+
 def own_unit(rng: Rng) -> int:
     """Products by a unit that stands in no table: chains of instructions, which are the oracle's."""
     unit = units.random_unit(rng)
@@ -204,5 +227,5 @@ def measured(rng: Rng) -> int:
 
 DRAWS: dict[str, Callable[[Rng], int]] = {
     "cast": cast, "arithmetic": arithmetic, "scaled cast": scaled_cast, "instruction": instruction,
-    "accumulated": accumulated, "chained": chained, "own unit": own_unit, "measured": measured,
+    "accumulated": accumulated, "chained": chained, "integers": integers, "own unit": own_unit, "measured": measured,
 }  # fmt: skip

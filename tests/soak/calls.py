@@ -16,6 +16,7 @@ ANY = RNG.integers(0, 1 << 32, (16, 64), dtype=np.uint32).view(np.float32)
 HALF, WIDE = NARROW.astype(np.float16), NARROW.astype(np.float64)
 LONG = np.resize(ANY, 1 << 22)
 CODES = RNG.integers(0, 256, (16, 64), dtype=np.uint8)
+NEAR = np.full(16, 2**31 - 9, np.int32)
 
 
 def _e4m3() -> Any:
@@ -54,6 +55,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "product, Hopper FP8": lambda: fp.matmul(_e4m3(), _e4m3().T, accumulate="hopper_e4m3_f32", promote=32),
     "product, Ampere FP16": lambda: fp.matmul(HALF, HALF.T, accumulate="ampere_f16_f32"),
     "product, CDNA3": lambda: fp.matmul(HALF, HALF.T, accumulate="cdna3_f16_f32"),
+    "dot_add, VNNI": lambda: fp.dot_add(CODES, CODES.view(np.int8), NEAR, "x86_vnni_u8xs8_s32_sat"),
+    "product of integers": lambda: fp.matmul(CODES.view(np.int8), CODES.view(np.int8).T, accumulate="hopper_s8_s32"),
+    "product of integers, saturated": lambda: fp.matmul(
+        CODES, CODES.T, np.full((16, 16), 2**31 - 9, np.int32), accumulate="ada_u8_s32_sat"
+    ),
     "range": lambda: np.array([fp.analysis.range(ANY).count]),
     "error with a scale": lambda: np.array([fp.analysis.error(NARROW, "e4m3", scale="amax", axis=0).count]),
 }
