@@ -1,4 +1,4 @@
-"""Arrays to fill: `out=` is checked here, and memory that two arrays share is found."""
+"""Arrays to fill: checks of `out=`, and of whether two arrays share memory."""
 
 from __future__ import annotations
 

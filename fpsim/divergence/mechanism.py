@@ -97,7 +97,7 @@ class Product(NamedTuple):
 
     @property
     def is_emulated(self) -> bool:
-        """True where its arithmetic is known here; torch adds in an unknown order."""
+        """True where fpsim knows its arithmetic, False for products of torch, whose order of additions is unknown."""
         return self.adds.unit is not None or self.adds.accumulator is not None
 
 

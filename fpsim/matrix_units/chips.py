@@ -1,6 +1,6 @@
 """Chips as data, one row per compute target, and the one function that reads a chip's name in any spelling.
 
-A field that a row leaves out is not known here with a source.
+A row leaves a field out where fpsim knows no source for it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> Na
       others: further words that the argument may be, for error messages.
 
     Raises:
-      ValueError: no chip has that name, or its matrix units are not known here.
+      ValueError: no chip has that name, or fpsim does not know its matrix units.
       TypeError: the name is not a string.
 
     Example:
@@ -222,7 +222,7 @@ def sold_as(chip: Chip) -> list[str]:
 
 
 def all_sold() -> list[str]:
-    """List the products whose matrix units are known here.
+    """List the chips, as they are sold, whose matrix units fpsim knows.
 
     Example:
       >>> from fpsim.matrix_units.chips import all_sold

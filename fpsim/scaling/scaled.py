@@ -126,7 +126,7 @@ class Scaled(ScaledArrays[Array]):
 
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or not one of these.
+          ValueError: the file is damaged, or holds something else.
           ImportError: safetensors is not installed.
 
         Example:

@@ -1,6 +1,6 @@
 """The schedule of each library on each chip, by the operands' format and scales, as rows of data.
 
-A case without a row is not known here with a source. cuBLAS's heuristic chooses the number of slices of K, so its rows
+A case has no row where fpsim knows no source for it. cuBLAS's heuristic chooses the number of slices of K, so its rows
 have one slice.
 """
 

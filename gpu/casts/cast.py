@@ -27,14 +27,14 @@ u64 = np.uint64
 
 @with_cast_keywords
 def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
-    """Round floats on the GPU to a format, as codes: the bits of `fpsim.encode`.
+    """Round floats on the GPU to a format, and return their codes, bit for bit as `fpsim.encode`.
 
     Args:
       x: torch CUDA tensor, or array of cupy, numba or another library with `__cuda_array_interface__`, of any float
         dtype and shape. One with gaps or in another order than C's is copied first, on the GPU.
       fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode`; stochastic results are the same as
         on the CPU.
-      out: takes the codes: an array of x's kind and shape.
+      out: the array that takes the codes, of x's kind and shape; None for a new one.
 
     Returns:
       Codes of x's shape as an array of x's kind: uint8, uint16, uint32 or uint64. The work is queued on the current
@@ -43,7 +43,7 @@ def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastK
     Raises:
       GpuError: no GPU, or no room on it.
       ValueError: unknown format or option, no seed, or an `out` that does not fit.
-      TypeError: x is no array of floats on the GPU.
+      TypeError: x is not an array of floats on the GPU.
 
     Source: docs/casts.md, docs/gpu.md.
 
@@ -61,13 +61,13 @@ def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastK
 
 
 def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: Any = None) -> Any:
-    """Return the exact values of codes on the GPU: the bits of `fpsim.decode`.
+    """Return the exact values of codes on the GPU, bit for bit as `fpsim.decode`.
 
     Args:
       codes: unsigned integers on the GPU, or an array of the format's own dtype.
       fmt: the format, by name, dtype or object.
       dtype: float32 or float64, which must hold every value of the format.
-      out: takes the values.
+      out: the array that takes the values, of the codes' kind and shape; None for a new one.
 
     Returns:
       Array of the codes' kind and shape.
@@ -75,7 +75,7 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
     Raises:
       GpuError: no GPU, or no room on it.
       ValueError: a code is not a code of the format, the dtype cannot hold the format, or `out` does not fit.
-      TypeError: codes are no integers on the GPU.
+      TypeError: codes are not integers on the GPU.
 
     Example:
       >>> import fpsim as fp
@@ -96,7 +96,7 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
 
 @with_cast_keywords
 def quantize(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
-    """Round floats on the GPU to the values of a format: the bits of `fpsim.quantize`.
+    """Round floats on the GPU to the values of a format, bit for bit as `fpsim.quantize`.
 
     Args: as for `encode`.
 
@@ -128,7 +128,7 @@ def quantize(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[Cas
 
 @with_cast_keywords
 def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
-    """Round floats on the GPU to a format that has a dtype: the bits of `fpsim.cast`.
+    """Round floats on the GPU to a format that has a dtype, bit for bit as `fpsim.cast`.
 
     Args: as for `encode`; `out` has the format's dtype.
 

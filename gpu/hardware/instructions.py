@@ -166,8 +166,8 @@ def twin(name: str, *arrays: Any, **options: Any) -> Any:
       options: keywords of the function, such as "fmt".
 
     Returns:
-      Words, or a tuple of them if the function returns several arrays (flags=True). For scaled arrays these are codes,
-      scales, scale codes, zero points and tensor scale, as far as they exist, and values.
+      Bit patterns of the result, or a tuple of them if the function returns several arrays (flags=True). For scaled
+      arrays these are codes, scales, scale codes, zero points and tensor scale, as far as they exist, and values.
     """
     require_device()
     result = getattr(public("fpsim.gpu"), name)(*map(_to_gpu, arrays), **options)

@@ -182,10 +182,10 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mode: int, tile: Tile) -> Any:
     """Return the kernel that adds a product to `total` (M, N), tile by tile; its other arguments are arrays and facts.
 
-    terms: of a step, a multiple of 4; bits: of its sum, SHORT, MIDDLE or LONG; half: it is rounded to FP16; codes:
-    `total` holds FP16 codes, otherwise float32 patterns; scaled: operands have block scales; mode: how partial sums of
-    `promotion` steps join the total with their factors left (M, parts) and right (parts, N), NEVER for none.
-    places: of the terms along K; block: terms that share a scale.
+    terms: the number of terms of a step, a multiple of 4; bits: the width of its sum, SHORT, MIDDLE or LONG; half: the
+    sum is rounded to FP16; codes: `total` holds FP16 codes, otherwise float32 patterns; scaled: operands have block
+    scales; mode: how partial sums of `promotion` steps join the total with their factors left (M, parts) and right
+    (parts, N), NEVER for none. places: the places of the terms along K; block: the number of terms that share a scale.
 
     Every result is written, or marked and left as it was; any_mark (1,) becomes 1 where one is.
     """

@@ -62,8 +62,8 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
 def zero_point_kernel() -> Any:
     """Return the kernel `(totals, of_rows, of_columns, zero_a, zero_b, k)` that takes zero points off sums of products.
 
-    totals: flat words (M * N); of_rows (M,), of_columns (N,): sums of rows of a and columns of b modulo 2^32; zero_a
-    (M,) and zero_b (N,): zero points modulo 2^32.
+    totals: (M * N,) sums as uint32 patterns; of_rows (M,), of_columns (N,): sums of rows of a and columns of b modulo
+    2^32; zero_a (M,) and zero_b (N,): zero points modulo 2^32.
     """
 
     def take(totals: Any, of_rows: Any, of_columns: Any, zero_a: Any, zero_b: Any, k: Any) -> None:
@@ -97,8 +97,8 @@ def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: st
     """Return integers of an element on the GPU as unsigned integers of the same bits.
 
     Raises:
-      ValueError: an array of another dtype, or integers out of range.
-      TypeError: no array on the GPU.
+      ValueError: x has another dtype, or integers out of range.
+      TypeError: x is not an array on the GPU.
     """
     array = gpu_array(x, name)
     if dtype_name(x) != element.dtype.name:

@@ -35,7 +35,7 @@ def lane_sums_kernel() -> Any:
 
     `(a, b, out, numbers, word that totals start at, layouts of a, b, float32, and as a result)`
 
-    out: (groups, lanes, M * N) float32 words: what every lane of every group adds up.
+    out: (groups, lanes, M * N) float32 patterns: what every lane of every group adds up.
     """
 
     def sums(

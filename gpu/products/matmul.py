@@ -30,7 +30,7 @@ from fpsim.sums.accumulators import Accumulator
 def dot_add(
     a: Any, b: Any, c: Any, unit: str | MatrixUnit | IntegerUnit, *, scale_a: Any = None, scale_b: Any = None
 ) -> Any:
-    """Return c + sum of a[n, k] * b[n, k] for every row n, as a matrix unit computes it: the bits of `fpsim.dot_add`.
+    """Return c + sum of a[n, k] * b[n, k] for every row n on the GPU, bit for bit as `fpsim.dot_add`.
 
     Args:
       a, b: (N, K) codes of the unit's elements on the GPU, or arrays of their dtypes.
@@ -102,7 +102,7 @@ def matmul(
     out_fmt: FormatLike | IntegerFormat | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
     out_format: FormatLike | None = None,
 ) -> Any:  # fmt: skip
-    """Return c + a @ b on the GPU by a matrix unit, a library or an accumulator: the bits of `fpsim.matmul`.
+    """Return c + a @ b on the GPU by a matrix unit, a library or an accumulator, bit for bit as `fpsim.matmul`.
 
     Args:
       a, b: (M, K) and (K, N) codes of the unit's elements on the GPU, arrays of their dtypes, or `fp.gpu.Scaled`.
@@ -113,7 +113,7 @@ def matmul(
         shapes that `fpsim.matmul` takes, on either side.
       bias: (N,) floats, on either side.
       fmt: the format of codes, or (format of a, format of b), for accumulators.
-      out: takes the result.
+      out: the array that takes the result; None for a new one.
       out_format: the old name of `out_fmt`, for one release.
 
     Returns:

@@ -29,7 +29,7 @@ from fpsim.sums.accumulators import Accumulator
 def sum(
     x: Any, *, accumulate: Accumulator | None = None, fmt: FormatLike | None = None, axis: int | None = None
 ) -> Any:
-    """Return the sum of an array on the GPU, as an accumulator adds it: the bits of `fpsim.sum`.
+    """Return the sum of an array on the GPU, as an accumulator adds it, bit for bit as `fpsim.sum`.
 
     Args:
       x: array of a float dtype on the GPU, of any shape, or unsigned codes with `fmt`.
@@ -68,7 +68,7 @@ def sum(
 
 
 def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = None, fmt: Formats = None) -> Any:
-    """Return the dot products along the last axis on the GPU, by an accumulator or a matrix unit: as `fpsim.dot`.
+    """Return the dot products along the last axis on the GPU, by an accumulator or a matrix unit, as `fpsim.dot` does.
 
     Args:
       a, b: arrays (..., K) of a float dtype on the GPU, or unsigned codes with `fmt`; the axes before the last

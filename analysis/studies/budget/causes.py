@@ -44,8 +44,8 @@ class Pair(NamedTuple):
 
     @property
     def product(self) -> Array:
-        """Their product, (M, N), in float64, on one thread: several threads of NumPy's BLAS wait for other
-        processes.
+        """The product of both operands, (M, N), in float64, on one thread, as several threads of NumPy's BLAS would
+        wait for other processes.
         """
         with one_thread():
             # in the same memory layout, so that equal operands have products of the same bits

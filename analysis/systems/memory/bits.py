@@ -86,7 +86,8 @@ def bits_per_value(
       shape: the shape of the array, each axis at least 1.
       formats: element formats, by name, dtype or object; None is every named format, with the scalings that it is
         usually stored with.
-      scalings: a scaling for each format, or one for all; None in it is none. Needs formats.
+      scalings: a list with a scaling, or None for no scaling, for each format; or one scaling for all formats. It needs
+        `formats`.
       padded: True fills the last tile of every axis, as kernels of whole blocks want.
       swizzled: True pads the matrix of scales of 1x16 and 1x32 blocks to 128 rows and 4 columns, as cuBLAS reads it.
 

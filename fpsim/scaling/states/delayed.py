@@ -44,8 +44,8 @@ class DelayedScaling(_ScaleState):
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
-      scaling: gives the block; fp.scalings.TENSOR or another one of plain FP32 scales.
-      history: entries, 1 to 2**20.
+      scaling: the scaling whose block is used, fp.scalings.TENSOR or another one of plain FP32 scales.
+      history: the number of entries, 1 to 2**20.
       amax: "max" or "most_recent".
       margin: integer; max is halved this many times.
       zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": as any other, which is what the

@@ -26,7 +26,7 @@ def deepgemm(kernel: str = "1d2d", chip: str = "sm_90") -> Schedule:
       chip: Hopper or Blackwell, by any name: "sm_90" or "sm_100", "H100" or "B200".
 
     Raises:
-      ValueError: an unknown kernel, or a chip on which DeepGEMM's order is not known here.
+      ValueError: the kernel is unknown, or fpsim does not know DeepGEMM's order on the chip.
 
     Source: DeepGEMM, sm90_fp8_gemm_1d2d.cuh and sm90_fp8_gemm_1d1d.cuh; docs/schedules.md.
 
