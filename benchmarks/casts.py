@@ -135,6 +135,17 @@ def other_rows(x: Any, torch: Any) -> Iterator[RaceRow]:
         yield RaceRow(f"encode E4M3 from {np.dtype(dtype)}", contestants, {})
 
 
+def table_rows(x: Any) -> Iterator[RaceRow]:
+    """Yield the races of formats given by a table, beside a binary search by NumPy, without its wrong ties."""
+    out = np.empty(x.size, np.uint8)
+    for fmt in (fp.NF4, fp.HIF8):
+        values = np.array([value for value, _ in fmt.finite], np.float32)
+        middles = (values[:-1] + values[1:]) / 2
+        contestants: dict[str, Work] = {"fpsim": partial(fp.encode, x, fmt, out=out)}
+        contestants["numpy searchsorted"] = partial(np.searchsorted, middles, x)
+        yield RaceRow(f"encode {fmt}", contestants, {"numpy searchsorted": 4.0}, rate=0.3e9)
+
+
 def thread_rows(x: Any, threads: int) -> Iterator[RaceRow]:
     """Yield races of all cores against one; a copy shows how much faster the memory itself gets."""
     yield copy_on_all_cores(x, threads)
@@ -190,5 +201,11 @@ def copy_row(x: Any) -> RaceRow:
 def rows(size: int, torch: Any, jax: Any, gfloat: Any) -> Iterator[RaceRow]:
     """Yield every row for one core, one by one, so that few large arrays exist at a time."""
     x = data(size)
-    groups = (encode_rows(x, torch, jax), mode_rows(x, gfloat), decode_rows(x, torch, jax), other_rows(x, torch))
+    groups = (
+        encode_rows(x, torch, jax),
+        mode_rows(x, gfloat),
+        decode_rows(x, torch, jax),
+        other_rows(x, torch),
+        table_rows(x),
+    )
     return chain([copy_row(x)], *groups)

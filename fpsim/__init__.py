@@ -64,7 +64,8 @@ from fpsim.arithmetic.functions import (
 from fpsim.arithmetic.rounding_context import rounding
 from fpsim.casts.bias import encode_with_bias
 from fpsim.casts.cast import cast, decode, encode, quantize
-from fpsim.casts.explain import Explanation, explain
+from fpsim.casts.explain import explain
+from fpsim.casts.explanation import Explanation
 from fpsim.casts.policy_diff import Difference, policy_diff
 from fpsim.formats import policies as policies
 from fpsim.formats.finfo import FloatInfo, finfo
@@ -93,6 +94,7 @@ from fpsim.formats.named import (
 )
 from fpsim.formats.policies import policy
 from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import BNB_FP4, HIF8, NF4, TableFormat
 from fpsim.instructions.dot_add import dot_add
 from fpsim.lazy import no_attribute
 from fpsim.matrix_units.catalogue import unit, units
@@ -118,12 +120,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BF16", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2", "E5M2FNUZ",
-    "E8M0", "FP16", "FP32", "FP64", "INT4", "INT8", "TF32", "UINT4", "UINT8",
+    "BF16", "BNB_FP4", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2",
+    "E5M2FNUZ", "E8M0", "FP16", "FP32", "FP64", "HIF8", "INT4", "INT8", "NF4", "TF32", "UINT4", "UINT8",
     "Chunked", "DelayedScaling", "Difference", "EncodedArray", "Exact", "Explanation", "Flags", "FloatClass",
     "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LogFMT", "MatrixUnit",
     "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",
-    "Sequential",
+    "Sequential", "TableFormat",
     "absolute", "add", "analysis", "array", "cast", "cbrt", "chips", "classify", "convert", "cos", "cpu", "decode",
     "divide", "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "encode_with_bias", "equal", "erf",
     "erfc", "exp", "exp2", "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu", "less",

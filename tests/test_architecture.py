@@ -54,7 +54,7 @@ SHARED = {
         "public: fp.analysis.Comparison, fp.schedules.Comparison and fp.train.Comparison, of the three compare()",
     ),
     "Explanation": (
-        {"casts.explain", "schedules.trees.explain"},
+        {"casts.explanation", "schedules.trees.explain"},
         "public: fp.Explanation and fp.schedules.Explanation, of explain()",
     ),
     "Product": (

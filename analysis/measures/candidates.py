@@ -32,6 +32,7 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tiling
@@ -247,7 +248,7 @@ class Tiles:
         self.codes = scaled.codes.reshape(-1)
         self.tiling = tiling(scaled.shape, scaled.scaling.block)
         # with more than a scale between codes and values, only the results can be judged
-        self.measured = not isinstance(scaled.fmt, LogFMT) and scaled.zero_points is None
+        self.measured = not isinstance(scaled.fmt, (LogFMT, TableFormat)) and scaled.zero_points is None
         self.decoded = None if self.measured else scaled.decode().reshape(-1)
         self.facts = self._facts(64 if wide else 32)
 

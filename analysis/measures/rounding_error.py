@@ -24,9 +24,10 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import wrapping
-from fpsim.scaling.recipes import scaling_of
-from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.recipes import TENSOR, scaling_of
+from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
 
 Scale = Literal["amax"] | float | None
@@ -119,7 +120,7 @@ class RoundingWay:
     ) -> None:
         self.element = element_format(fmt)
         self.scaling = scaling
-        if not isinstance(scaling, Scaling) and not isinstance(self.element, Format):
+        if not isinstance(scaling, Scaling) and not isinstance(self.element, (Format, TableFormat)):
             raise ValueError(
                 f"error needs scales for {self.element}; got scaling={self.scaling}. "
                 "Pass scaling=fp.scalings.TENSOR, for example."
@@ -146,6 +147,8 @@ class RoundingWay:
         if isinstance(self.scaling, Scaling):
             scaled = encode_scaled(x, self.element, self.scaling, **self.keywords)
             return Tiles(scaled, wide)
+        if isinstance(self.element, TableFormat):
+            return Tiles(self._by_one_scale(x, self.element, amax), wide)
         long = x.size >= LONG if long is None else long
         if self.scaling is None:
             return FloatCast(options, wide, long=long)
@@ -153,6 +156,15 @@ class RoundingWay:
             amax = finite_amax(x) if amax is None else amax
             return FloatCast(options, wide, amax_scale(amax, options.fmt), True, long)
         return FloatCast(options, wide, _checked_scale(self.scaling, wide), False, long)
+
+    def _by_one_scale(self, x: Array, fmt: TableFormat, amax: float | None) -> Scaled:
+        """Return an array encoded to a table with the scale of the call, 1 without any."""
+        scale = 1.0 if self.scaling is None else self.scaling
+        if self.scaling == "amax":
+            table: Any = fmt  # whose `max` is all that matters here
+            scale = amax_scale(finite_amax(x) if amax is None else amax, table)
+        keywords: ElementKeywords = {**self.keywords, "overflow": self.options.overflow}
+        return encode_scaled(x, fmt, TENSOR.replace(nan="element"), scales=_checked_scale(scale, False), **keywords)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
         """Return the report of a candidate's sums."""
@@ -168,13 +180,20 @@ class RoundingWay:
             one = candidate.scale
             return report if one is None else dataclasses.replace(report, scale=one, scale_bits=32)
         scaled = candidate.scaled
+        unmeasured = () if candidate.measured else (*NEED_ULPS, *NEED_CODES)
+        if not isinstance(self.scaling, Scaling):  # a table's values, with one scale or none
+            bits = 0 if self.scaling is None else 32
+            one = (
+                1.0 if self.scaling is None else float(scaled.scales.reshape(-1)[0]) if scaled.scales.size else math.nan
+            )
+            return dataclasses.replace(report, scale=one, scale_bits=bits, unmeasured=unmeasured)
         return dataclasses.replace(
             report,
             scale=float(scaled.scales.item()) if scaled.scales.size == 1 else math.nan,
             scaling=scaled.scaling,
             scales=scaled.report,
             scale_bits=scaled.scale_bits,
-            unmeasured=() if candidate.measured else (*NEED_ULPS, *NEED_CODES),
+            unmeasured=unmeasured,
         )
 
 
@@ -187,7 +206,7 @@ def _judged_as(element: Element) -> Format:
         return element
     if isinstance(element, IntegerFormat):
         return dataclasses.replace(element.magnitudes, name=element.name)
-    assert isinstance(element, LogFMT)
+    assert isinstance(element, (LogFMT, TableFormat))
     return FP32
 
 

@@ -22,6 +22,7 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import NAMED
+from fpsim.formats.table_format import TableFormat
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 PLAIN = (bool, int, float, str, type(None))
@@ -108,7 +109,7 @@ def label(value: Any) -> Any:
         return value.name
     if type(value) in PLAIN:
         return value
-    if isinstance(value, (Format, IntegerFormat, LogFMT, MatrixUnit)):
+    if isinstance(value, (Format, IntegerFormat, LogFMT, MatrixUnit, TableFormat)):
         return value.name
     representation = getattr(type(value), "__repr__", object.__repr__)
     # the repr of other dataclasses is long, so that `words` is used, which names formats

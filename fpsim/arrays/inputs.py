@@ -14,6 +14,7 @@ from fpsim.arrays.tensors import from_torch
 from fpsim.arrays.words import EXACT_INTEGERS, FORMAT_OF, Array, format_of, is_small_integer, words
 from fpsim.errors import shown
 from fpsim.formats.named import Format, find_by_name
+from fpsim.formats.table_format import TableFormat
 
 
 def as_array(x: Any, name: str = "x") -> Array:
@@ -127,7 +128,7 @@ def _as_floats(x: Any, array: Array, name: str) -> Array:
     return floats
 
 
-def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
+def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "codes") -> Array:
     """Return codes of a format as integers of at least its storage width, all of them in its range.
 
     Raises:
@@ -161,7 +162,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format, name: str = "codes") -> Array:
     return array
 
 
-def _refuse_codes_outside(array: Array, fmt: Format, name: str) -> None:
+def _refuse_codes_outside(array: Array, fmt: Format | TableFormat, name: str) -> None:
     """Raise a ValueError if integers hold one that is no code of the format."""
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest >= 1 << fmt.bits:

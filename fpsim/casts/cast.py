@@ -10,14 +10,16 @@ import numpy.typing as npt
 
 from fpsim.arrays import FORMAT_OF, Array, code_array, float_array, output, words
 from fpsim.errors import shown
-from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, with_cast_keywords
+from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, table_options, with_cast_keywords
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
+from fpsim.formats.table_format import TableFormat, table_format
 from fpsim.lazy import deferred
 from fpsim.runtime.pipeline import run_stages
 
 pipelines = deferred("fpsim.casts.pipelines")  # the stages of casts, which import numba
+tables = deferred("fpsim.casts.tables")
 
 
 @with_cast_keywords
@@ -62,6 +64,9 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
       >>> fp.decode(fp.encode(np.full(4, 1.03), fp.E4M3, rounding="stochastic", seed=1), fp.E4M3)
       array([1.125, 1.125, 1.   , 1.   ], dtype=float32)
     """
+    table = table_format(fmt)
+    if table is not None:
+        return _encode_to_table(x, table, out, keywords)
     options = options_of(encode, fmt, keywords)
     source, source_fmt = float_array(x)
     target = output(out, source.shape, options.fmt.storage, source)
@@ -91,8 +96,11 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       >>> fp.decode(np.uint8([0x38, 0x7E, 0x7F]), fp.E4M3)
       array([  1., 448.,  nan], dtype=float32)
     """
-    source_fmt = find_format(fmt)
     target_fmt = _float_format(dtype)
+    table = table_format(fmt)
+    if table is not None:
+        return _decode_table(codes, table, target_fmt, out)
+    source_fmt = find_format(fmt)
     refuse_unless_held(source_fmt, target_fmt, "use dtype=np.float64")
     source = code_array(codes, source_fmt)
     target = output(out, source.shape, DTYPES[target_fmt], source)
@@ -118,6 +126,9 @@ def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **k
       >>> fp.quantize(np.float32([0.3, 3.14159, 500.0]), fp.E5M2)
       array([3.125e-01, 3.000e+00, 5.120e+02], dtype=float32)
     """
+    table = table_format(fmt)
+    if table is not None:
+        return _quantize_to_table(x, table, out, keywords)
     options = options_of(quantize, fmt, keywords)
     source, source_fmt = float_array(x)
     target_fmt = FP64 if source_fmt == FP64 else FP32
@@ -145,6 +156,9 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
       >>> fp.cast(np.float64([1.0, 0.3]), fp.E4M3)
       array([1, 0.3125], dtype='float8_e4m3fn')
     """
+    table = table_format(fmt)
+    if table is not None:
+        raise ValueError(f"{table} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.encode or quantize.")
     options = options_of(cast, fmt, keywords)
     dtype = options.fmt.dtype
     if dtype is None:
@@ -153,6 +167,44 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
     target = output(out, source.shape, dtype, source)
     encode(source, fmt, out=words(target), **keywords)
     return target
+
+
+def _encode_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
+    """Return codes of a format given by a table."""
+    options = table_options(encode, fmt, keywords)
+    source, source_fmt = float_array(x)
+    target = output(out, source.shape, fmt.storage, source)
+    run_stages(tables().encoding(source_fmt, options), words(source), target)
+    return target
+
+
+def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
+    """Return the values of a table that floats round to, in their own dtype."""
+    options = table_options(quantize, fmt, keywords)
+    source, source_fmt = float_array(x)
+    target_fmt = FP64 if source_fmt == FP64 else FP32
+    _refuse_unless_table_held(fmt, target_fmt, "pass x.astype(np.float64)")
+    target = output(out, source.shape, DTYPES[target_fmt], source)
+    run_stages(tables().quantizing(source_fmt, target_fmt, options), words(source), words(target))
+    return target
+
+
+def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, out: Array | None) -> Array:
+    """Return the values that a table has for codes."""
+    _refuse_unless_table_held(fmt, target_fmt, "use dtype=np.float64")
+    source = code_array(codes, fmt)
+    target = output(out, source.shape, DTYPES[target_fmt], source)
+    run_stages(tables().decoding(fmt, target_fmt, source.dtype), source, words(target))
+    return target
+
+
+@lru_cache(maxsize=1024)
+def _refuse_unless_table_held(fmt: TableFormat, wide: Format, remedy: str) -> None:
+    """Raise a ValueError unless the dtype of `wide` holds every value of a table."""
+    values = fmt.table()
+    exact = quantize(values, wide)
+    if not np.array_equal(exact, values, equal_nan=True):
+        raise ValueError(f"{DTYPES[wide].name} cannot hold every value of {fmt}; {remedy}.")
 
 
 def _float_format(dtype: npt.DTypeLike) -> Format:

@@ -3,82 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Unpack
 
-import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import float_array, words
+from fpsim.arrays import Array, float_array, words
 from fpsim.casts.cast import encode
-from fpsim.formats.cast_options import CastKeywords, CastOptions, FormatLike, options_of, with_cast_keywords
+from fpsim.casts.explain_table import explain_table
+from fpsim.casts.explanation import HALF, Explanation
+from fpsim.formats.cast_options import (
+    CastKeywords,
+    CastOptions,
+    FormatLike,
+    TableOptions,
+    options_of,
+    table_options,
+    with_cast_keywords,
+)
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
-
-HALF = Fraction(1, 2)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A cast of one value, taken apart. `str()` explains it in sentences.
-
-    Attributes:
-      value: the input, exactly, as a float.
-      bits: its bit pattern in its own dtype, as hexadecimal text.
-      fmt, options: the format, and the checked keywords of the cast.
-      exact: whether the format holds the value.
-      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None where there is
-        none (NaN, Inf, values that the format has no sign or no zero for).
-      fraction: the value's distance from inner as a share of that from inner to outer, 0 <= fraction < 1; None if one
-        of these is missing.
-      dropped_bits: the binary digits of the fraction, "1" for a tie.
-      tie: whether the value is halfway between inner and outer.
-      code, result: the outcome, as a code and as a value.
-      reason: why, as text.
-    """
-
-    value: float
-    bits: str
-    fmt: Format
-    options: CastOptions
-    exact: bool
-    inner: float | None
-    outer: float | None
-    fraction: Fraction | None
-    dropped_bits: str
-    tie: bool
-    code: int
-    result: float
-    reason: str
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.value!r} in {self.fmt}, rounding {self.options.rounding.name.lower()}, "
-            f"overflow {self.options.overflow}, subnormals {self.options.subnormals}",
-            f"  value    {_binary(self.value)}  (bits {self.bits})",
-        ]
-        neighbours = sorted(value for value in (self.inner, self.outer) if value is not None and not self.exact)
-        if len(neighbours) == 2:
-            lines.append(f"  below    {self._neighbour(neighbours[0])}")
-            lines.append(f"  above    {self._neighbour(neighbours[1])}")
-        elif neighbours:
-            lines.append(f"  nearest  {self._neighbour(neighbours[0])}")
-        if self.fraction is not None and not self.exact:
-            distance = f"{_share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}"
-            lines.append(f"  dropped  {self.dropped_bits}, {distance}{': a tie' if self.tie else ''}")
-        lines.append(f"  result   {self._neighbour(self.result)}")
-        lines.append(f"  because  {self.reason}")
-        return "\n".join(lines)
-
-    def _neighbour(self, value: float) -> str:
-        if abs(value) > self.fmt.max and value != self.result:
-            return f"{value!r}, beyond the largest finite value"
-        if value == 0 and math.copysign(1, value) < 0 and not self.fmt.negative_zero:
-            value = 0.0
-        is_result = value == self.result or math.isnan(value)
-        code = self.code if is_result else int(encode(np.float64(value), self.fmt))
-        return f"{value!r} = {_fields(code, self.fmt)}"
+from fpsim.formats.table_format import table_format
 
 
 @with_cast_keywords
@@ -106,10 +51,18 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
         result   4.0 = code 0x48 = 0b0_1001_000
         because  the value lies halfway, and nearest_even takes the neighbour with the even code
     """
-    options = options_of(explain, fmt, keywords)
+    table = table_format(fmt)
+    wanted = options_of(explain, fmt, keywords) if table is None else table_options(explain, table, keywords)
     source, _ = float_array(x)
     if source.size != 1:
         raise ValueError(f"explain takes one value; got {source.size}. Pass a single element, such as x[0].")
+    if isinstance(wanted, TableOptions):
+        return explain_table(source, wanted)
+    return _explain(source, wanted)
+
+
+def _explain(source: Array, options: CastOptions) -> Explanation:
+    """Explain the cast of an array of one float to a format of exponent and mantissa."""
     code = int(encode(source, **options.keywords()).reshape(-1)[0])
     value = float(source.reshape(-1)[0])
     inner, outer = _neighbours(value, options.fmt)
@@ -165,16 +118,6 @@ def _digits(fraction: Fraction | None) -> str:
     digits = fraction.denominator.bit_length() - 1
     text = f"{fraction.numerator:0{digits}b}"
     return text if len(text) <= 60 else text[:60] + "..."
-
-
-def _share(fraction: Fraction) -> str:
-    """Return a fraction as text: exact if it is short, else rounded, but never to 1/2."""
-    if fraction.denominator <= 1024:
-        return str(fraction)
-    text = f"{float(fraction):.6g}"
-    if text == "0.5":
-        return "just more than 1/2" if fraction > HALF else "just less than 1/2"
-    return text
 
 
 def _reason(
@@ -241,22 +184,3 @@ def _overflows(value: float, result: float, options: CastOptions, fraction: Frac
         return not math.isfinite(result)  # a policy that saturates hides which way it went
     start = options.rounding.goes_away(odd, negative=value < 0)
     return fraction > start.at or (fraction == start.at and start.included)
-
-
-def _fields(code: int, fmt: Format) -> str:
-    """Return a code as hexadecimal, and as its binary fields."""
-    digits = f"{code:0{fmt.bits}b}"
-    cuts = [int(fmt.signed), int(fmt.signed) + fmt.exponent_bits]
-    parts = [digits[: cuts[0]], digits[cuts[0] : cuts[1]], digits[cuts[1] :]]
-    return f"code {code:#0{2 + -(-fmt.bits // 4)}x} = 0b{'_'.join(part for part in parts if part)}"
-
-
-def _binary(value: float) -> str:
-    """Return a float as a binary significand times a power of two."""
-    if value == 0 or not math.isfinite(value):
-        return repr(value)
-    sign = "-" if value < 0 else ""
-    mantissa, exponent = math.frexp(abs(value))
-    digits = bin(int(math.ldexp(mantissa, 53)))[2:].rstrip("0")
-    fraction = digits[1:] or "0"
-    return f"{sign}0b{digits[0]}.{fraction} x 2**{exponent - 1}"

@@ -10,6 +10,7 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import NAMED
+from fpsim.formats.table_format import TABLES, TableFormat
 
 
 def format_fields(fmt: Format) -> Any:
@@ -36,13 +37,29 @@ def element_fields(fmt: Element) -> Any:
     """Return an element format as JSON."""
     if isinstance(fmt, Format):
         return format_fields(fmt)
+    if isinstance(fmt, TableFormat):
+        return {"table": fmt.name if TABLES.get(fmt.name) == fmt else _table_fields(fmt)}
     return {"integer": dataclasses.asdict(fmt)} if isinstance(fmt, IntegerFormat) else {"logfmt": fmt.bits}
+
+
+def _table_fields(fmt: TableFormat) -> dict[str, Any]:
+    """Return the fields of a table, its values as text, as JSON has neither Inf nor NaN."""
+    return {**dataclasses.asdict(fmt), "values": [value.hex() for value in fmt.values]}
+
+
+def _table_from(fields: Any) -> TableFormat:
+    """Return the table that `element_fields` described."""
+    if isinstance(fields, str):
+        return TABLES[fields]
+    return TableFormat(**{**fields, "values": tuple(float.fromhex(text) for text in fields["values"])})
 
 
 def element_from(fields: Any) -> Element:
     """Return the element format that `element_fields` described."""
     if isinstance(fields, dict) and "integer" in fields:
         return IntegerFormat(**fields["integer"])
+    if isinstance(fields, dict) and "table" in fields:
+        return _table_from(fields["table"])
     if isinstance(fields, dict) and "logfmt" in fields:
         return LogFMT(fields["logfmt"])
     return format_from(fields)

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from fpsim.errors import shown, unknown
 from fpsim.formats.keywords import check_keywords, with_keywords
-from fpsim.formats.named import Format
+from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS, overflow_outcome
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.formats.table_format import TableFormat
 
-FormatLike = str | Format | npt.DTypeLike
+FormatLike = str | Format | TableFormat | npt.DTypeLike
 
 
 class AnyCastKeywords(TypedDict, total=False):
@@ -73,6 +74,16 @@ class CastOptions(NamedTuple):
         """Return these options with another seed."""
         fmt, rounding, overflow, subnormals, _, random_bits = self
         return CastOptions(fmt, rounding, overflow, subnormals, seed, random_bits)
+
+
+class TableOptions(NamedTuple):
+    """The keywords of a cast to a table format, checked."""
+
+    fmt: TableFormat
+    rounding: Rounding
+    overflow: str
+    seed: int | None
+    random_bits: int
 
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, and are no numbers of bits
@@ -132,3 +143,31 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
     if keywords:
         check_keywords(function, keywords, DEFAULTS)
     return cast_options(fmt, **keywords)
+
+
+def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keywords: CastKeywords) -> TableOptions:
+    """Check the keywords that a function was given with a table format, and return the options.
+
+    "nearest_even", the default everywhere, means the nearest value, with the ties of the table; "nearest_away" is
+    refused unless these go away from zero.
+
+    Raises:
+      TypeError: the function has no such keyword.
+      ValueError: as for `cast_options`, or a mode that a table of values does not define.
+    """
+    if function is not None:
+        check_keywords(function, keywords, DEFAULTS)
+    _, rounding, overflow, subnormals, seed, random_bits = cast_options(FP32, **keywords)
+    if subnormals != "keep":
+        raise ValueError(f"subnormals must be 'keep', as a table of values has none; got 'flush' with {fmt.name}.")
+    if rounding is Rounding.ODD:
+        raise ValueError(
+            f"rounding 'odd' needs significands, which the table of {fmt.name} has none of. Use another mode."
+        )
+    if rounding is Rounding.NEAREST_AWAY and fmt.ties != "away":
+        raise ValueError(
+            f"{fmt.name} rounds ties {fmt.ties.replace('_', ' ')}; got rounding 'nearest_away'. Leave it out."
+        )
+    if rounding is Rounding.TOWARD_ZERO and not fmt.has_zero:
+        raise ValueError(f"rounding 'toward_zero' needs a zero, which {fmt.name} does not have. Use another mode.")
+    return TableOptions(fmt, rounding, overflow, seed, random_bits)

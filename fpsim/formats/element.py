@@ -1,4 +1,4 @@
-"""Element formats of scaled quantisation: floats, integers and LogFMT, found by name, dtype or object."""
+"""Element formats of scaled quantisation: floats, integers, LogFMT and tables, found by name, dtype or object."""
 
 from __future__ import annotations
 
@@ -11,9 +11,22 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import DTYPES, INTEGERS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import format as find_format
+from fpsim.formats.table_format import TableFormat, refuse_table, table_format
 
-Element = Format | IntegerFormat | LogFMT
+Element = Format | IntegerFormat | LogFMT | TableFormat
 ElementLike = FormatLike | IntegerFormat | LogFMT  # what `element_format` takes
+
+
+def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
+    """Return the element format that a name, dtype or object stands for, if its codes are no entries of a table.
+
+    Raises:
+      ValueError: nothing has that name, or a table.
+    """
+    element = element_format(spec)
+    if isinstance(element, TableFormat):
+        refuse_table(element)
+    return element
 
 
 def element_format(spec: Any) -> Element:
@@ -27,12 +40,13 @@ def element_format(spec: Any) -> Element:
       >>> [element_format(spec).name for spec in ("int8", np.dtype("uint8"), "e4m3", "logfmt-8")]
       ['INT8', 'UINT8', 'E4M3', 'LogFMT-8']
     """
-    if isinstance(spec, (Format, IntegerFormat, LogFMT)):
+    if isinstance(spec, (Format, IntegerFormat, LogFMT, TableFormat)):
         return spec
     if isinstance(spec, str):
         name = spec.strip().upper()
-        if name in INTEGERS:
-            return INTEGERS[name]
+        table = table_format(spec)
+        if name in INTEGERS or table is not None:
+            return INTEGERS[name] if table is None else table
         match = re.fullmatch(r"LOGFMT[-_ ]?(\d+)(?:BIT)?", name)
         if match:
             return LogFMT(int(match[1]))

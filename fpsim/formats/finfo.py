@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
+from fpsim.formats.table_format import TableFormat, table_format
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,48 @@ class FloatInfo:
     resolution: float  # 10**-precision
 
 
-def finfo(fmt: str | Format | npt.DTypeLike) -> FloatInfo:
+@dataclass(frozen=True)
+class TableInfo:
+    """Limits of a format given by a table, under the names of numpy.finfo that have a meaning for it.
+
+    eps and epsneg are NaN where 1 is no value of the format, or the last one on that side.
+    """
+
+    fmt: TableFormat
+    bits: int
+    dtype: None
+    eps: float  # from 1 to the next larger value
+    epsneg: float  # from 1 to the next smaller value
+    max: float
+    min: float
+    tiny: float  # smallest magnitude that is not 0
+
+
+def _table_info(fmt: TableFormat) -> TableInfo:
+    """Return the limits of a format given by a table."""
+    values = [value for value, _ in fmt.finite]
+    at = values.index(1.0) if 1.0 in values else -1
+    eps = values[at + 1] - 1 if 0 <= at < len(values) - 1 else math.nan
+    epsneg = 1 - values[at - 1] if at > 0 else math.nan
+    return TableInfo(fmt, fmt.bits, None, eps, epsneg, fmt.max, fmt.min, fmt.smallest)
+
+
+@overload
+def finfo(fmt: TableFormat) -> TableInfo: ...
+
+
+@overload
+def finfo(fmt: str | Format | npt.DTypeLike) -> FloatInfo: ...
+
+
+def finfo(fmt: str | Format | TableFormat | npt.DTypeLike) -> FloatInfo | TableInfo:
     """Return the machine limits of a format.
 
     Args:
       fmt: the format, by name, dtype or object.
     Returns:
-      A frozen FloatInfo. `precision` and `resolution` follow numpy's rule for every format.
+      A frozen FloatInfo. `precision` and `resolution` follow numpy's rule for every format. For a format given by a
+      table, such as fp.NF4, a TableInfo, which has only the names that mean something there.
     Raises:
       ValueError: unknown format.
 
@@ -57,6 +93,9 @@ def finfo(fmt: str | Format | npt.DTypeLike) -> FloatInfo:
       >>> info.max, info.smallest_normal, info.smallest_subnormal, info.eps
       (448.0, 0.015625, 0.001953125, 0.125)
     """
+    table = table_format(fmt)
+    if table is not None:
+        return _table_info(table)
     spec = find_format(fmt)
     epsneg = max(spec.eps / 2, math.ldexp(1.0, spec.min_exponent - spec.mantissa_bits) if spec.has_zero else 0.0)
     precision = int(-math.log10(spec.eps))

@@ -14,6 +14,7 @@ from fpsim.errors import nearest, shown, unknown
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.float_format import DTYPES as DTYPES
 from fpsim.formats.float_format import Format as Format
+from fpsim.formats.table_format import refuse_table, table_format
 
 __all__ = [
     "ALIASES", "BF16", "DTYPES", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2",
@@ -191,6 +192,9 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
             f"format must be a float format; got {text!r}, whose values need scales. Use fp.encode_scaled, or a float "
             "format such as E4M3."
         )
+    table = table_format(spec)
+    if table is not None:
+        refuse_table(table)
     near = nearest(_key(text), ALIASES, cutoff=0.7)
     refusal = unknown(
         "format", text if named or isinstance(spec, type) else spec, list(NAMED),

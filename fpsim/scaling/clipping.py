@@ -19,6 +19,7 @@ from fpsim.formats.integer_format import OFFSETS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import E8M0, FP32, FP64
 from fpsim.formats.rounding import Rounding, Start
+from fpsim.formats.table_format import TableFormat
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
 
@@ -55,8 +56,12 @@ def kept(
     if isinstance(element, LogFMT):  # levels reach from the smallest to the largest finite element
         return np.isfinite(_widened(array)) & np.isfinite(_numbers(array, scaling, element))
     if scaling is None:
+        if isinstance(element, TableFormat):
+            return _within_table(_widened(array), element)
         assert isinstance(element, Format)
         return _within(_widened(array), element, rounding)
+    if isinstance(element, TableFormat):
+        return _kept_by_table(array, source_fmt, element, scaling, scales)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _kept_with_zero_points(array, element, scaling, rounding, scales, cast)
     if scales is None and source_fmt != FP64 and _keeps_finite(element, scaling, rounding):
@@ -65,6 +70,31 @@ def kept(
             return finite
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
     return _within(_quotients(array, source_fmt, element, fmt, scaling, scales), fmt, rounding)
+
+
+def _within_table(numbers: Array, fmt: TableFormat) -> Array:
+    """Return which numbers are at most half of a table's last gap beyond its last values."""
+    values = [value for value, _ in fmt.finite]
+    low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
+    inside: Array = (numbers >= low) & (numbers <= high)
+    return inside
+
+
+def _kept_by_table(
+    array: Array, source_fmt: Format, fmt: TableFormat, scaling: Scaling, scales: npt.ArrayLike | None
+) -> Array:
+    """Return which elements of tiles are in the range of a table's values."""
+    from fpsim.scaling.encode import given_scales
+    from fpsim.scaling.table_elements import ScaleTargets, quotients
+
+    grid = tiling(array.shape, scaling.block).grid
+    dtype = scaling.scale_format.storage if scaling.scale_format.bits <= 16 else None
+    targets = ScaleTargets(np.empty(grid, np.float32), None if dtype is None else np.empty(grid, dtype))
+    known_scales = None if scales is None else given_scales(scales, array.shape, scaling)
+    numbers, _, _ = quotients(array, source_fmt, scaling, fmt.largest, targets, known_scales)
+    sizes = tile_sizes(array.shape, scaling.block)
+    kept_elements: Array = _within_table(numbers, fmt) & spread(np.isfinite(targets.scales), sizes, array.shape)
+    return kept_elements
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:

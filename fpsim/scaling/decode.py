@@ -9,8 +9,11 @@ import numpy as np
 
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode
+from fpsim.casts.tables import value_words
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.named import FP32
+from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels.affine import decode_integers_kernel
@@ -41,6 +44,9 @@ def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
     scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
     bits = target.view(np.uint32).reshape(tiles.shape)
     fmt, size = scaled.fmt, (tiles.tile_rows, tiles.tile_columns)
+    if isinstance(fmt, TableFormat):
+        decode_tiles(value_words(fmt, 32).take(codes), scales, bits, tiles, FP32)
+        return
     if not isinstance(fmt, (IntegerFormat, LogFMT)):
         decode_tiles(codes, scales, bits, tiles, fmt)
         return

@@ -9,13 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array, float_array, words
-from fpsim.formats.cast_options import CastKeywords, CastOptions, ElementKeywords, cast_options
+from fpsim.formats.cast_options import (
+    CastKeywords,
+    CastOptions,
+    ElementKeywords,
+    TableOptions,
+    cast_options,
+    table_options,
+)
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.formats.table_format import TableFormat
 from fpsim.lazy import deferred
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.report import ScaleReport, report_of
@@ -48,6 +56,9 @@ def encode_into(
     if not scaling.symmetric and isinstance(element, IntegerFormat):
         options = element_options_of(element, scaling, cast)
         return _encode_affine(source, source_fmt, element, options, scales, fill), None
+
+    if isinstance(element, TableFormat):
+        return _encode_table(source, source_fmt, element, cast, scales, fill)
 
     options, how = _plan(element, scaling, source_fmt, cast, back=False)
     tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
@@ -125,6 +136,8 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
             "scales are float32: element formats must have values that float32 holds, and the largest one a normal "
             f"float32; got {element}, up to {element.max!r}. Choose another bias."
         )
+    if isinstance(element, TableFormat):
+        _refuse_table(element, scaling)
     if not scaling.symmetric and not isinstance(element, IntegerFormat):
         raise ValueError(f"symmetric=False needs an integer format; got {element}. Use fp.INT8 or fp.UINT4, say.")
     if isinstance(element, IntegerFormat) and scaling.symmetric and not element.signed:
@@ -134,9 +147,24 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
     return element
 
 
+def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
+    """Raise a ValueError for a table or a rule of scales that do not go together."""
+    with np.errstate(all="ignore"):
+        exact = all(float(np.float32(value)) == value for value, _ in element.finite)
+    if not exact or not element.largest >= FP32.smallest_normal:
+        raise ValueError(
+            f"scales are float32: element formats must have values that float32 holds; got {element}. Round its table."
+        )
+    if scaling.scale_rule == "even":
+        raise ValueError(
+            f"scale_rule 'even' rounds to the element's mantissa, which the table of {element} has none of. "
+            "Use 'floor' or 'ceil'."
+        )
+
+
 def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
     """Check and return the options of the elements' cast; without `overflow` the scaling's policy is taken."""
-    assert not isinstance(element, LogFMT), "LogFMT finds its own levels, without a cast"
+    assert not isinstance(element, (LogFMT, TableFormat)), "neither is cast by exponent and mantissa"
     if not cast:
         return _usual_options(element, scaling.overflow)
     overflow = cast.get("overflow")
@@ -299,6 +327,30 @@ def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: Encode
     if source.size:
         encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets, counts)
     return ScaleReport(fill.scales.size, *(int(count) for count in counts))
+
+
+def _encode_table(
+    source: Array,
+    source_fmt: Format,
+    element: TableFormat,
+    cast: ElementKeywords,
+    scales: npt.ArrayLike | None,
+    fill: EncodedTargets,
+) -> tuple[ScaleReport, np.float32 | None]:
+    from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
+
+    options = table_options_of(element, fill.scaling, cast)
+    known_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
+    targets = ScaleTargets(fill.scales, fill.scale_codes)
+    numbers, counts, tensor = quotients(source, source_fmt, fill.scaling, element.largest, targets, known_scales)
+    encode_quotients(numbers, options, fill.codes)
+    return report_of(fill.scales.size, *counts.tolist()), tensor
+
+
+def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywords) -> TableOptions:
+    """Check and return the options of a cast to a table; without `overflow` the scaling's policy is taken."""
+    overflow = cast.get("overflow")
+    return table_options(None, element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
 
 
 def _refuse_for_log(cast: ElementKeywords, scales: Any) -> None:

@@ -18,6 +18,7 @@ from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_k
 from fpsim.formats.element import Element, ElementLike
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import TableFormat
 from fpsim.lazy import deferred
 from fpsim.scaling.encode import EncodedTargets, checked, decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
@@ -174,7 +175,8 @@ def encode_scaled(
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape (a torch tensor as well).
-      fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4 or fp.LogFMT(bits), by name or object.
+      fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4, fp.LogFMT(bits), or a table
+        (fp.NF4, fp.HIF8), by name or object.
       scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe, whose name will do ("mx").
       rounding, subnormals, seed, random_bits: the options of the elements' cast, as in `fpsim.encode`.
       overflow: the overflow policy of the elements' cast, as in `fpsim.encode`; by default the scaling's own.
@@ -252,7 +254,7 @@ def _quantize_scaled(
 ) -> Array:
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)
-    if isinstance(element, LogFMT) or not decodes_in_one_pass(element, scaling, source_fmt, target):
+    if isinstance(element, (LogFMT, TableFormat)) or not decodes_in_one_pass(element, scaling, source_fmt, target):
         _encode_scaled(x, element, scaling, cast, scales, None).decode(out=target)
     else:
         quantize_into(target, source, source_fmt, element, scaling, cast, scales)

@@ -10,7 +10,7 @@ from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, refuse_masked, without_gradient
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.element import Element, element_format
+from fpsim.formats.element import Element, coded_element
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import Format
 from fpsim.scaling.scaled_arrays import ScaledArrays
@@ -62,7 +62,7 @@ def assert_bits_equal(got: Any, want: Any, *, fmt: FormatLike | None = None) -> 
         code 0x3B (1.375 = 0x1.6000000000000p+0) of E4M3.
     """
     __tracebackhide__ = True
-    element = None if fmt is None else element_format(fmt)
+    element = None if fmt is None else coded_element(fmt)
     difference = _difference(_side(got, "got", element), _side(want, "want", element), element)
     if difference:
         raise AssertionError(difference)

@@ -15,6 +15,7 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import TableFormat
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.clipping import bounds, spread
 from fpsim.scaling.scaled import Scaled
@@ -80,7 +81,7 @@ def _saturated(operand: CastOperand) -> float:
     fmt: Any = operand.fmt
     if isinstance(operand.encoded, Scaled):
         scaled, fmt = operand.encoded, operand.encoded.fmt
-        if isinstance(fmt, LogFMT) or scaled.zero_points is not None:
+        if isinstance(fmt, (LogFMT, TableFormat)) or scaled.zero_points is not None:
             return int(np.count_nonzero(np.isinf(source))) / source.size  # their ranges follow the values
         fmt = fmt.magnitudes if isinstance(fmt, IntegerFormat) else fmt
         sizes = tile_sizes(scaled.shape, scaled.scaling.block)

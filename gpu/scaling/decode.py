@@ -9,6 +9,7 @@ import numpy as np
 from fpsim.core.layouts import decode_plan
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import TableFormat
 from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
@@ -41,7 +42,7 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
         kernel = kernels.integers_kernel(width, affine)
         launch(kernel, codes.like, size, codes.words, values, places, scales, zeros, fmt.highest)
         return
-    assert not isinstance(fmt, LogFMT)
+    assert not isinstance(fmt, (LogFMT, TableFormat))
     plan = decode_plan(fmt, width) or decode_plan(fmt, 64)
     if plan is None:
         raise ValueError(f"values of {fmt} must be float64's normal numbers to be decoded; decode them on the CPU.")

@@ -16,6 +16,7 @@ from fpsim.formats.integer_format import OFFSETS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import TableFormat
 from fpsim.gpu.casts.cast import decode, is_named
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.gpu_array import GpuArray
@@ -37,8 +38,10 @@ u32, u64 = np.uint32, np.uint64
 NO_AREAS = np.zeros(1, u64)
 
 
-def refuse_logarithms(fmt: LogFMT) -> NoReturn:
-    """Raise a ValueError, since LogFMT is not on the GPU."""
+def refuse_on_gpu(fmt: LogFMT | TableFormat) -> NoReturn:
+    """Raise a ValueError, since neither LogFMT nor tables of values are on the GPU."""
+    if isinstance(fmt, TableFormat):
+        raise ValueError(f"{fmt}, a table of values, is not on the GPU. Use the functions of fpsim itself.")
     raise ValueError(
         f"{fmt} is not on the GPU, whose log2 and exp2 differ from the CPU's in their last bit. Use the functions of "
         "fpsim itself."
@@ -117,8 +120,8 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
     """
     scaling = scaling_of(scaling)
     element: Element = checked_element(fmt, scaling)
-    if isinstance(element, LogFMT):
-        refuse_logarithms(element)
+    if isinstance(element, (LogFMT, TableFormat)):
+        refuse_on_gpu(element)
     options = element_options_of(element, scaling, cast)
     source = gpu_array(x, "x")
     if source.fmt is None:

@@ -16,13 +16,14 @@ from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_k
 from fpsim.formats.element import ElementLike, element_format
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import TableFormat
 from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.device import require_device
 from fpsim.gpu.device.launch import uploaded
 from fpsim.gpu.device.transfer import host_array, sent
 from fpsim.gpu.scaling.decode import NOTHING, decode_scaled, transposed
-from fpsim.gpu.scaling.encode import GpuTargets, GpuTileJob, refuse_logarithms, run, scaled_job, temporary
+from fpsim.gpu.scaling.encode import GpuTargets, GpuTileJob, refuse_on_gpu, run, scaled_job, temporary
 from fpsim.scaling.encode import given_scales
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.report import ScaleReport
@@ -62,8 +63,8 @@ class Scaled(ScaledArrays[Any]):
 
     def __post_init__(self) -> None:
         element = element_format(self.fmt)
-        if isinstance(element, LogFMT):
-            refuse_logarithms(element)
+        if isinstance(element, (LogFMT, TableFormat)):
+            refuse_on_gpu(element)
         super().__post_init__()
 
     @staticmethod
@@ -109,7 +110,7 @@ class Scaled(ScaledArrays[Any]):
         Raises:
           GpuError: there is no GPU, or no room on it.
           TypeError: scaled is not an fpsim.Scaled, or `like` is not on the GPU.
-          ValueError: its elements are LogFMT.
+          ValueError: its elements are LogFMT or a table.
 
         Example:
           >>> import fpsim as fp
@@ -169,7 +170,7 @@ def encode_scaled(
 
     Raises:
       GpuError: there is no GPU, or no room on it.
-      ValueError: an impossible combination, scales that do not fit, an `out` that does not fit, or LogFMT.
+      ValueError: an impossible combination, scales that do not fit, an `out` that does not fit, LogFMT or a table.
       TypeError: x is not an array of floats on the GPU, or scaling is not a Scaling.
 
     Source: docs/scaling.md states every step; docs/gpu.md.

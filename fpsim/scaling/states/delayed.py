@@ -10,6 +10,7 @@ from fpsim.arrays import Array
 from fpsim.errors import shown, unknown
 from fpsim.formats.cast_options import ElementKeywords
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import TableFormat
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.states.state import (
@@ -92,7 +93,7 @@ class DelayedScaling(_ScaleState):
         self.margin = _integer("margin", margin, -LARGEST_MARGIN, LARGEST_MARGIN)
         self.zero_amax = zero_amax
         self._arithmetic = self.scaling.replace(division="multiply")
-        assert not isinstance(self.fmt, LogFMT)
+        assert not isinstance(self.fmt, (LogFMT, TableFormat))
         with np.errstate(over="ignore"):
             self._scaled_max = np.float32(self.fmt.max) * np.float32(2.0**-self.margin)
         if not 0 < self._scaled_max <= LARGEST:

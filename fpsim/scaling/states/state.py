@@ -17,6 +17,7 @@ from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_k
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import TableFormat
 from fpsim.scaling.encode import checked, element_options_of
 from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.report import ScaleCounts
@@ -44,7 +45,7 @@ class _ScaleState:
         element, scaling = element_format(fmt), scaling_of(scaling)
         checked(np.float32(0), element, scaling)
         kind = type(self).__name__
-        if isinstance(element, LogFMT) or not scaling.symmetric:
+        if isinstance(element, (LogFMT, TableFormat)) or not scaling.symmetric:
             raise ValueError(
                 f"{kind} needs elements that a scale alone places; got {element} with {scaling!r}. "
                 "Use a float format, fp.INT8 or fp.INT4 and a symmetric scaling, or fp.encode_scaled."

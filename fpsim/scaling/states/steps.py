@@ -13,6 +13,7 @@ from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.encode import (
@@ -53,7 +54,7 @@ def quantize_with_factors(
     """Return `encode_with_factors(...).decode()`, where possible in one pass."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = np.empty(source.shape, np.float32)
-    assert not isinstance(element, LogFMT)
+    assert not isinstance(element, (LogFMT, TableFormat))
     # the loops of one pass look at factors alone to see whether decoding can give a NaN
     if not decodes_in_one_pass(element, scaling, source_fmt, target) or not np.all(np.isfinite(scales)):
         return encode_with_factors(source, element, scaling, scales, factors, **cast).decode(out=target)
@@ -89,7 +90,7 @@ class EncodingStep(NamedTuple):
         Without a target, loops may read the source but not encode it.
         """
 
-        assert not isinstance(self.element, LogFMT)
+        assert not isinstance(self.element, (LogFMT, TableFormat))
         tiles = tiling(self.source.shape, self.scaling.block)
         bits = words(self.source).reshape(tiles.shape)
         out = bits if target is None else words(target).reshape(tiles.shape)

@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.arrays import FORMAT_OF, Array
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
-from fpsim.formats.element import ElementLike, element_format
+from fpsim.formats.element import ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import Rounding
@@ -113,7 +113,7 @@ def check_quantizer(
     """
     __tracebackhide__ = True
     report: QuantizerReport
-    element = element_format(fmt) if scaling is None else None
+    element = coded_element(fmt) if scaling is None else None
     if scale is not None or isinstance(element, IntegerFormat):
         from fpsim.testing.quantizers.given_scales.check import check_given_scale
 
@@ -122,7 +122,7 @@ def check_quantizer(
                 "check_quantizer takes scaling= or scale=, not both. Use scale= for a scale that is given."
             )
         cast = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
-        report = check_given_scale(fn, element_format(fmt), scale, zero_point, block, source, cast)
+        report = check_given_scale(fn, coded_element(fmt), scale, zero_point, block, source, cast)
     elif block is not None:
         raise ValueError(f"block needs scale=; got block={shown(block)} alone. A scaling has its own block.")
     elif scaling is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arrays import FORMAT_OF
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.element import ElementLike, element_format
+from fpsim.formats.element import ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import format as find_format
@@ -115,7 +115,7 @@ def identify_quantizer(
       >>> round(identity.scale, 6), identity.zero_point, identity.rounding, identity.is_policy
       (0.1, 3, 'nearest_even', True)
     """
-    element = element_format(fmt)
+    element = coded_element(fmt)
     if isinstance(element, IntegerFormat):
         return _identified_integers(fn, element)
     target_fmt = find_format(element)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.formats.element import Element, element_format
+from fpsim.formats.element import Element, coded_element
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaled import encode_scaled
@@ -38,7 +38,7 @@ def check_scaled(
     """Return the report of `check_quantizer` with a scaling."""
     require_function(fn)
     scaling = scaling_of(scaling)
-    element = element_format(fmt)
+    element = coded_element(fmt)
     cast: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "seed": seed}
     promised = {"scaling": scaling, **{name: value for name, value in cast.items() if value is not None}}
     encode_scaled(np.ones((1, 1), np.float32), element, scaling, **cast)  # refuses what it does not encode

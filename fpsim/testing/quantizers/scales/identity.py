@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
-from fpsim.formats.element import Element, ElementLike, element_format
+from fpsim.formats.element import Element, ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import Rounding
@@ -108,7 +108,7 @@ def identify_scaling(fn: Callable[..., Any], fmt: ElementLike, x: npt.ArrayLike,
       >>> recipe.names[0], recipe.block, recipe.scale_rule, recipe.layout
       ('MX_CEIL', (1, 32), 'ceil', 'tiles')
     """
-    element = element_format(fmt)
+    element = coded_element(fmt)
     array = np.asarray(x)
     if array.ndim != 2 or array.dtype not in (np.float32, np.float64):
         raise ValueError(f"x must be a float32 matrix; got {shown(x)}.")

@@ -1,0 +1,111 @@
+"""Explains one cast to a format given by a table: the values next to it, and why it is the one that it becomes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, cast
+
+from fpsim.arrays import Array, words
+from fpsim.casts.cast import encode
+from fpsim.casts.explanation import HALF, Explanation, binary, share
+from fpsim.formats.cast_options import TableOptions
+from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import TableFormat
+
+
+@dataclass(frozen=True)
+class TableExplanation(Explanation):
+    """A cast of one value to a format given by a table; `inner` and `outer` are the values next to it."""
+
+    def __str__(self) -> str:
+        fmt = cast(TableFormat, self.fmt)
+        lines = [
+            f"{self.value!r} in {fmt}, rounding {self.options.rounding.name.lower()}, overflow {self.options.overflow}",
+            f"  value    {binary(self.value)}  (bits {self.bits})",
+        ]
+        near = sorted(value for value in (self.inner, self.outer) if value is not None and not self.exact)
+        for word, value in zip(("below", "above") if len(near) == 2 else ("nearest",), near, strict=False):
+            lines.append(f"  {word:8} {_entry(value, fmt)}")
+        if self.fraction is not None and not self.exact:
+            tie = ": a tie" if self.tie else ""
+            lines.append(f"  place    {share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}{tie}")
+        lines.append(f"  result   {_entry(self.result, fmt, self.code)}")
+        lines.append(f"  because  {self.reason}")
+        return "\n".join(lines)
+
+
+def explain_table(source: Array, options: TableOptions) -> TableExplanation:
+    """Explain the cast of an array of one float."""
+    fmt = options.fmt
+    code = int(encode(source, fmt, **keywords_of(options)).reshape(-1)[0])
+    value, result = float(source.reshape(-1)[0]), fmt.value_of(code)
+    inner, outer = _neighbours(value, fmt)
+    fraction = None
+    if inner is not None and outer is not None:
+        fraction = (Fraction(value) - Fraction(inner)) / (Fraction(outer) - Fraction(inner))
+    return TableExplanation(
+        value=value,
+        bits=f"{int(words(source).reshape(-1)[0]):#0{2 + 2 * source.dtype.itemsize}x}",
+        fmt=cast(Any, fmt),
+        options=cast(Any, options),
+        exact=fraction == 0,
+        inner=inner,
+        outer=outer,
+        fraction=fraction,
+        dropped_bits="",
+        tie=fraction == HALF,
+        code=code,
+        result=result,
+        reason=_reason(value, result, options, fraction, inner),
+    )
+
+
+def keywords_of(options: TableOptions) -> dict[str, Any]:
+    """Return the options as keywords of a cast."""
+    _, rounding, overflow, seed, random_bits = options
+    return {"rounding": rounding, "overflow": overflow, "seed": seed, "random_bits": random_bits}
+
+
+def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
+    """Return the values next to a finite one: the one toward zero (itself, if it is there), and the other."""
+    if not math.isfinite(value):
+        return None, None
+    values = [one for one, _ in fmt.finite]
+    if value < 0:
+        inner, outer = [one for one in values if one >= value], [one for one in values if one < value]
+        return (inner[0] if inner else None), (outer[-1] if outer else None)
+    inner, outer = [one for one in values if one <= value], [one for one in values if one > value]
+    return (inner[-1] if inner else None), (outer[0] if outer else None)
+
+
+def _reason(value: float, result: float, options: TableOptions, fraction: Fraction | None, inner: float | None) -> str:
+    """Return why a value gives `result`."""
+    fmt, mode = options.fmt, options.rounding
+    if math.isnan(value):
+        return "NaN stays NaN" if fmt.has_nan else f"{fmt} has no NaN, and overflow={options.overflow!r} decides"
+    if math.isinf(value):
+        return f"the value is infinite, and overflow={options.overflow!r} decides what becomes of it in {fmt}"
+    if fraction is None:
+        if result == value:
+            return f"{fmt} holds the value exactly"
+        side = f"it lies beyond the last value, {inner if inner is not None else fmt.finite[0][0]!r}"
+        return f"{side}, and overflow={options.overflow!r} decides"
+    if fraction == 0:
+        return f"{fmt} holds the value exactly"
+    if mode is Rounding.STOCHASTIC:
+        chances = 2**options.random_bits
+        chance = math.floor(fraction * chances) / chances
+        return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
+    if mode.is_nearest and fraction == HALF:
+        sides = {"away": "the larger magnitude", "toward_zero": "the smaller magnitude", "down": "the lower value"}
+        return f"the value lies halfway, and {fmt} takes {sides[fmt.ties]}"
+    return "the nearer value is taken" if mode.is_nearest else mode.facts.sentence
+
+
+def _entry(value: float, fmt: TableFormat, code: int | None = None) -> str:
+    """Return a value with its code."""
+    if code is None:
+        code = next(c for v, c in fmt.finite if v == value)
+    return f"{value!r} = code {code:#0{2 + -(-fmt.bits // 4)}x}"

@@ -1,0 +1,106 @@
+"""The explanation of one cast as a record, and as text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from fpsim.casts.cast import encode
+from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.named import Format
+
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cast of one value, taken apart. `str()` explains it in sentences.
+
+    Attributes:
+      value: the input, exactly, as a float.
+      bits: its bit pattern in its own dtype, as hexadecimal text.
+      fmt, options: the format, and the checked keywords of the cast.
+      exact: whether the format holds the value.
+      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None where there is
+        none (NaN, Inf, values that the format has no sign or no zero for).
+      fraction: the value's distance from inner as a share of that from inner to outer, 0 <= fraction < 1; None if one
+        of these is missing.
+      dropped_bits: the binary digits of the fraction, "1" for a tie.
+      tie: whether the value is halfway between inner and outer.
+      code, result: the outcome, as a code and as a value.
+      reason: why, as text.
+    """
+
+    value: float
+    bits: str
+    fmt: Format
+    options: CastOptions
+    exact: bool
+    inner: float | None
+    outer: float | None
+    fraction: Fraction | None
+    dropped_bits: str
+    tie: bool
+    code: int
+    result: float
+    reason: str
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.value!r} in {self.fmt}, rounding {self.options.rounding.name.lower()}, "
+            f"overflow {self.options.overflow}, subnormals {self.options.subnormals}",
+            f"  value    {binary(self.value)}  (bits {self.bits})",
+        ]
+        neighbours = sorted(value for value in (self.inner, self.outer) if value is not None and not self.exact)
+        if len(neighbours) == 2:
+            lines.append(f"  below    {self._neighbour(neighbours[0])}")
+            lines.append(f"  above    {self._neighbour(neighbours[1])}")
+        elif neighbours:
+            lines.append(f"  nearest  {self._neighbour(neighbours[0])}")
+        if self.fraction is not None and not self.exact:
+            distance = f"{share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}"
+            lines.append(f"  dropped  {self.dropped_bits}, {distance}{': a tie' if self.tie else ''}")
+        lines.append(f"  result   {self._neighbour(self.result)}")
+        lines.append(f"  because  {self.reason}")
+        return "\n".join(lines)
+
+    def _neighbour(self, value: float) -> str:
+        if abs(value) > self.fmt.max and value != self.result:
+            return f"{value!r}, beyond the largest finite value"
+        if value == 0 and math.copysign(1, value) < 0 and not self.fmt.negative_zero:
+            value = 0.0
+        is_result = value == self.result or math.isnan(value)
+        code = self.code if is_result else int(encode(np.float64(value), self.fmt))
+        return f"{value!r} = {_fields(code, self.fmt)}"
+
+
+def share(fraction: Fraction) -> str:
+    """Return a fraction as text: exact if it is short, else rounded, but never to 1/2."""
+    if fraction.denominator <= 1024:
+        return str(fraction)
+    text = f"{float(fraction):.6g}"
+    if text == "0.5":
+        return "just more than 1/2" if fraction > HALF else "just less than 1/2"
+    return text
+
+
+def _fields(code: int, fmt: Format) -> str:
+    """Return a code as hexadecimal, and as its binary fields."""
+    digits = f"{code:0{fmt.bits}b}"
+    cuts = [int(fmt.signed), int(fmt.signed) + fmt.exponent_bits]
+    parts = [digits[: cuts[0]], digits[cuts[0] : cuts[1]], digits[cuts[1] :]]
+    return f"code {code:#0{2 + -(-fmt.bits // 4)}x} = 0b{'_'.join(part for part in parts if part)}"
+
+
+def binary(value: float) -> str:
+    """Return a float as a binary significand times a power of two."""
+    if value == 0 or not math.isfinite(value):
+        return repr(value)
+    sign = "-" if value < 0 else ""
+    mantissa, exponent = math.frexp(abs(value))
+    digits = bin(int(math.ldexp(mantissa, 53)))[2:].rstrip("0")
+    fraction = digits[1:] or "0"
+    return f"{sign}0b{digits[0]}.{fraction} x 2**{exponent - 1}"

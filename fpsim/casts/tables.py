@@ -1,0 +1,338 @@
+"""Casts of formats given by a table: their plans, exact by fractions, and stages. Imports numba."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts import pipelines
+from fpsim.casts.loops import random_kernel
+from fpsim.casts.table_loops import table_kernel
+from fpsim.formats.cast_options import CastOptions, TableOptions
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP32, FP64
+from fpsim.formats.policies import overflow_outcome
+from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import TableFormat
+from fpsim.runtime.pipeline import Stage, run_stages
+from fpsim.runtime.processor import ieee_arithmetic
+
+INDEX_BITS = range(9, 17)  # upper bits of a pattern by which its first interval is looked up: the fewest that will do
+HALF = Fraction(1, 2)
+
+
+class TablePlan(NamedTuple):
+    """The intervals of float patterns that have one code each, as arguments of the loop."""
+
+    first: Array
+    last: Array
+    codes: Array
+    shift: int
+    steps: int
+
+
+class _Level(NamedTuple):
+    """A result of a cast: its value, or the value beyond the last one, and its code."""
+
+    value: Fraction
+    code: int
+
+
+def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
+    """Return the stages from words of the source's dtype to codes."""
+    width = 64 if source == FP64 else 32
+    before = () if source.bits == width and source in (FP32, FP64) else pipelines.decoding(source, FP32, source.storage)
+    if options.rounding is Rounding.STOCHASTIC:
+        return (*before, _stochastic_stage(width, options))
+    plan = table_plan(options.fmt, width, options.rounding, options.overflow)
+    loop = table_kernel(width)
+
+    def run(bits: Array, codes: Array, first: int) -> None:
+        loop(bits, codes, *plan)
+
+    return (*before, Stage(run, options.fmt.storage))
+
+
+@lru_cache(maxsize=256)
+def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
+    """Return the stages from codes in a dtype to words of the target, which holds the table's values."""
+    middle = target if target in (FP32, FP64) else FP32 if single_holds(fmt) else FP64
+    words = value_words(fmt, middle.bits)
+
+    def look_up(some_codes: Array, bits: Array, first: int) -> None:
+        words.take(some_codes, out=bits, mode="clip")  # codes are in range; clip avoids a copy
+
+    stage = Stage(look_up, middle.storage)
+    if target == middle:
+        return (stage,)
+    exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+    return (stage, *pipelines.encoding(middle, exact))
+
+
+def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
+    """Return the stages from source words to words of the rounded values in the target."""
+    return (*encoding(source, options), *decoding(options.fmt, target, options.fmt.storage))
+
+
+@lru_cache(maxsize=256)
+def value_words(fmt: TableFormat, width: int) -> Array:
+    """Return the bit patterns of the values of all codes, which floats of the width must hold."""
+    bits = fmt.table().view(np.uint64).copy()
+    bits[np.isnan(fmt.table())] = 0x7FF8000000000000
+    if width == 64:
+        return bits
+    narrow = np.empty(bits.size, np.uint32)
+    exact = CastOptions(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
+    run_stages(pipelines.encoding(FP64, exact), bits, narrow)  # a conversion by the processor may flush subnormals
+    return narrow
+
+
+def single_holds(fmt: TableFormat) -> bool:
+    """Return whether every finite value is a float32."""
+    return all(_grid_floor(Fraction(value), 32) == Fraction(value) for value, _ in fmt.finite)
+
+
+# ---- stochastic rounding
+
+
+class _Neighbours(NamedTuple):
+    """The distinct results in ascending order, and the integers of each two neighbours in a common unit."""
+
+    values: Array  # float64
+    codes: Array
+    low: Array  # int64, per interval
+    high: Array
+    unit: Array  # exponent of the power of two that they count
+
+
+@lru_cache(maxsize=256)
+def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
+    """Return the intervals between results.
+
+    Raises:
+      ValueError: the values of two neighbours do not fit integers of 30 bits.
+    """
+    levels = _levels(fmt, Rounding.STOCHASTIC, overflow)
+    levels = [level for i, level in enumerate(levels) if i == 0 or level.value != levels[i - 1].value]  # of -0 and 0
+    lows, highs, units = [], [], []
+    for low, high in itertools.pairwise(levels):
+        places = [
+            (value.numerator & -value.numerator).bit_length() - value.denominator.bit_length()
+            for value in (low.value, high.value)
+            if value
+        ]
+        unit = min(places)
+        lows.append(int(low.value / Fraction(2) ** unit))
+        highs.append(int(high.value / Fraction(2) ** unit))
+        units.append(unit)
+        if max(abs(lows[-1]), abs(highs[-1])) >= 1 << 30:
+            raise ValueError(
+                f"stochastic rounding needs neighbours that are multiples of one power of two below 2**30; "
+                f"{fmt.name} has {float(low.value)!r} and {float(high.value)!r}. Use another rounding."
+            )
+    return _Neighbours(
+        np.array([float(level.value) for level in levels]), np.array([level.code for level in levels], fmt.storage),
+        np.array(lows, np.int64), np.array(highs, np.int64), np.array(units, np.int64),
+    )  # fmt: skip
+
+
+def _stochastic_stage(width: int, options: TableOptions) -> Stage:
+    """Return the stage from floats of a width to codes: away from zero with the probability of the dropped fraction."""
+    fmt, _, overflow, seed, random_bits = options
+    near = _neighbours(fmt, overflow_outcome(overflow, fmt).overflow)  # type: ignore[arg-type]
+    # for Inf and NaN
+    exact = table_plan(fmt, width, Rounding.NEAREST_EVEN, overflow)
+    loop = table_kernel(width)
+    zeros = [code for value, code in fmt.finite if value == 0]
+
+    def run(bits: Array, codes: Array, first: int) -> None:
+        loop(bits, codes, *exact)
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            x = bits.view(np.float32 if width == 32 else np.float64).astype(np.float64)
+            at = np.searchsorted(near.values, x, side="right") - 1
+            inside = (at >= 0) & (at < near.values.size - 1) & (near.values[np.maximum(at, 0)] != x)
+            outside = np.isfinite(x) & ~inside
+            codes[outside] = near.codes[np.clip(at[outside], 0, None)]
+            places = np.flatnonzero(inside)
+            away = _goes_away(x[places], at[places], near, _words(seed or 0, first, bits.size)[places], random_bits)
+            codes[places] = near.codes[at[places] + (away == (x[places] >= 0))]
+            if zeros:
+                is_zero = np.isin(codes, zeros) & np.isfinite(x)
+                codes[is_zero] = np.where(np.signbit(x[is_zero]), zeros[0], zeros[-1])
+
+    return Stage(run, fmt.storage)
+
+
+def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
+    """Return whether values between two neighbours go to the one that is farther away from zero, or on its side."""
+    mantissas, exponents = np.frexp(np.abs(x))
+    significands = np.ldexp(mantissas, 53).astype(np.int64)
+    shifts = exponents - 53 + random_bits - near.unit[at]
+    fixed = np.where(shifts >= 0, significands << np.maximum(shifts, 0), significands >> np.clip(-shifts, 0, 63))
+    inner = np.where(x >= 0, near.low[at], -near.high[at])
+    fractions = (fixed - (inner << random_bits)) // (near.high[at] - near.low[at])
+    draws = words.astype(np.int64) >> (32 - random_bits)
+    goes: Array = fractions + draws >= 1 << random_bits
+    return goes
+
+
+def _words(seed: int, first: int, size: int) -> Array:
+    """Return the random words of flat indices first .. first + size."""
+    skip = first % 4  # a counter gives four words; the first may be partly used
+    words = np.empty((size + skip + 3) // 4 * 4, np.uint32)
+    random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
+    return words[skip : skip + size]
+
+
+# ---- intervals
+
+
+@lru_cache(maxsize=1024)
+def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) -> TablePlan:
+    """Return the intervals of floats of a width in a deterministic mode."""
+    outcome = overflow_outcome(overflow, fmt)  # type: ignore[arg-type]  # it asks for Inf and NaN alone
+    positive_nan, negative_nan = _nan_codes(fmt, outcome.nan)
+    ends = [_special_code(fmt, outcome.infinite, negative) for negative in (True, False)]
+    levels = _levels(fmt, rounding, outcome.overflow)
+    infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
+    sign = 1 << (width - 1)
+    starts = [(0, negative_nan), (_ordered(sign | infinity, width), ends[0])]
+    starts.append((_ordered(sign | (infinity - 1), width), levels[0].code))
+    for low, high in itertools.pairwise(levels):
+        starts.append((_first_of(low, high, fmt, rounding, width), high.code))
+    starts += [(_ordered(infinity, width), ends[1]), (_ordered(infinity + 1, width), positive_nan)]
+    return _plan_of(starts, fmt.storage, width)
+
+
+def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]:
+    """Return all results in ascending order: the finite values, and on either side the one beyond them, if any."""
+    levels = [_Level(Fraction(value), code) for value, code in fmt.finite]
+    if overflow == "max":
+        return levels
+    if not rounding.inward(True):
+        levels.insert(0, _Level(-_beyond(fmt), _special_code(fmt, overflow, True)))
+    if not rounding.inward(False):
+        levels.append(_Level(_beyond(fmt), _special_code(fmt, overflow, False)))
+    return levels
+
+
+def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) -> TablePlan:
+    """Return the plan of intervals that start at these ordered patterns; of two at one pattern the later counts."""
+    merged: list[tuple[int, int]] = []
+    for start, code in starts:
+        while merged and merged[-1][0] >= start:
+            merged.pop()
+        if not merged or merged[-1][1] != code:
+            merged.append((start, code))
+    firsts = [start for start, _ in merged]
+    word: Any = np.uint32 if width == 32 else np.uint64
+    last = np.array([*(start - 1 for start in firsts[1:]), (1 << width) - 1], word)
+    for bits in INDEX_BITS:
+        shift = width - bits
+        first = [bisect_right(firsts, index << shift) - 1 for index in range(1 << bits)]
+        ends = [bisect_right(firsts, ((index + 1) << shift) - 1) - 1 for index in range(1 << bits)]
+        steps = max(end - begin for begin, end in zip(first, ends, strict=True))
+        if steps <= 1 or bits == INDEX_BITS[-1]:
+            break
+    codes = np.array([code for _, code in merged], storage)
+    return TablePlan(np.array(first, np.int32), last, codes, shift, steps)
+
+
+def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
+    """Return the codes of a positive and a negative NaN: +max, or a zero, where the format has none."""
+    if fmt.nan_code is not None:
+        return fmt.nan_code, fmt.nan_code
+    if nan == "zero" and fmt.has_zero:
+        zeros = [code for value, code in fmt.finite if value == 0]
+        return zeros[0], zeros[-1]  # of the opposite sign, where there is one
+    return fmt.finite[-1][1], fmt.finite[-1][1]
+
+
+def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
+    """Return the code of Inf, of NaN or of the last finite value on one side of 0."""
+    last, infinity = fmt.finite[0 if negative else -1][1], fmt.infinity_code(negative)
+    if outcome == "max":
+        return last
+    if outcome == "infinity" and infinity is not None:
+        return infinity
+    return last if fmt.nan_code is None else fmt.nan_code
+
+
+def _beyond(fmt: TableFormat) -> Fraction:
+    """Return the magnitude that follows the largest one."""
+    if fmt.beyond is not None:
+        return Fraction(fmt.beyond)
+    magnitudes = sorted({abs(value) for value, _ in fmt.finite})
+    return 2 * Fraction(magnitudes[-1]) - Fraction(magnitudes[-2] if len(magnitudes) > 1 else 0)
+
+
+def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
+    """Return the ordered pattern of the first float that goes to the higher of two neighbouring levels."""
+    if low.value == high.value:  # -0 and 0
+        return _ordered(0, width)
+    if rounding.is_nearest:
+        edge = (low.value + high.value) * HALF
+        included = {"away": abs(high.value) >= abs(low.value), "toward_zero": abs(high.value) < abs(low.value)}
+        return _first_from(edge, included.get(fmt.ties, False), width)
+    if rounding is Rounding.UP or (rounding is Rounding.TOWARD_ZERO and high.value <= 0):
+        return _first_from(low.value, False, width)
+    return _first_from(high.value, True, width)
+
+
+def _first_from(edge: Fraction, included: bool, width: int) -> int:
+    """Return the ordered pattern of the smallest float >= edge, or > edge. Beyond the largest one it is that of Inf."""
+    infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
+    floor = _grid_floor(abs(edge), width)
+    magnitude = _pattern(floor, width)
+    if edge < 0:  # toward zero from the edge
+        exact = floor == -edge
+        if exact and not included:
+            if magnitude == 1:  # the next is -0
+                return _ordered(1 << (width - 1), width)
+            magnitude -= 1
+        return _ordered((1 << (width - 1)) | min(magnitude, infinity - 1), width)
+    if floor != edge or not included:
+        magnitude += 1
+    if magnitude == 0:
+        return _ordered(1 << (width - 1), width)  # -0 >= 0
+    return _ordered(min(magnitude, infinity), width)
+
+
+def _ordered(pattern: int, width: int) -> int:
+    """Return the pattern of a float in an order that is that of the values, -0 before 0."""
+    sign = 1 << (width - 1)
+    return pattern ^ ((1 << width) - 1) if pattern & sign else pattern | sign
+
+
+def _grid_floor(magnitude: Fraction, width: int) -> Fraction:
+    """Return the largest float of a width, with no limit to its exponent, that is at most a magnitude."""
+    mantissa_bits, smallest = (23, -149) if width == 32 else (52, -1074)
+    if magnitude == 0:
+        return magnitude
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    step = Fraction(2) ** max(exponent - mantissa_bits, smallest)
+    return magnitude // step * step
+
+
+def _pattern(value: Fraction, width: int) -> int:
+    """Return the bits of a positive number that floats of a width hold, or those of Inf for a larger one."""
+    mantissa_bits, smallest, bias = (23, -149, 127) if width == 32 else (52, -1074, 1023)
+    if value == 0:
+        return 0
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    if Fraction(2) ** exponent > value:
+        exponent -= 1
+    if exponent > bias:
+        return (2 * bias + 1) << mantissa_bits
+    if exponent < smallest + mantissa_bits:
+        return int(value / Fraction(2) ** smallest)
+    fraction = value / Fraction(2) ** exponent - 1
+    return ((exponent + bias) << mantissa_bits) + int(fraction * (1 << mantissa_bits))

@@ -1,0 +1,313 @@
+"""Formats given by a table: the value of each code, and a rule for ties (NF4, HiF8, FP4 of bitsandbytes)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.errors import require_word, shown
+from fpsim.reload import reloadable
+
+TIES = ("away", "toward_zero", "down")
+WIDEST = 16  # bits
+
+
+@reloadable
+@dataclass(frozen=True, repr=False, eq=False)
+class TableFormat:
+    """A format whose codes have the values of a table, in any order and at any distances.
+
+    `fpsim.encode` and the other casts round to the nearest value by exact comparison with the exact midpoint.
+
+    Args:
+      name: the name that `repr` and tables show.
+      values: the value of each code, in float64. Inf, one NaN, and one of each zero may be among them.
+      ties: the neighbour that a value halfway between two takes: "away" (the larger magnitude), "toward_zero" or
+        "down" (the lower value).
+      beyond: in a format with Inf, the magnitude that would follow the largest one: values from halfway between
+        the two become Inf. None: the largest magnitude plus its distance to the one before.
+      source: the document that defines the format.
+
+    Raises:
+      ValueError: there are not 2**bits values for 2 to 16 bits, two codes have one value, or a field is none of these.
+
+    Example:
+      >>> import fpsim as fp
+      >>> thirds = fp.TableFormat("thirds", (0.0, 1 / 3, 2 / 3, 1.0))
+      >>> fp.encode(np.float64([0.1, 0.2, 0.9]), thirds)
+      array([0, 1, 3], dtype=uint8)
+    """
+
+    name: str
+    values: tuple[float, ...]
+    ties: str = "away"
+    beyond: float | None = None
+    source: str = "user"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+            raise ValueError(f"name must be a text that is not empty, of one line; got {shown(self.name)}.")
+        require_word("ties", self.ties, TIES)
+        object.__setattr__(self, "values", self._checked_values())
+        if self.beyond is not None:
+            self._check_beyond(self.beyond)
+
+    def _checked_values(self) -> tuple[float, ...]:
+        """Return the values as Python floats.
+
+        Raises:
+          ValueError: they are not the values of 2**bits codes.
+        """
+        values = self.values
+        listed = values if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else ()
+        try:
+            numbers = tuple(float(value) for value in listed)
+        except (TypeError, ValueError, OverflowError):
+            numbers = ()
+        bits = len(numbers).bit_length() - 1
+        if not 2 <= bits <= WIDEST or len(numbers) != 1 << bits:
+            raise ValueError(
+                f"{self.name}: values must be 4 to 65536 numbers, a power of two of them; got {shown(values)}."
+            )
+        seen: set[str] = set()
+        for number in numbers:
+            if number.hex() in seen:  # which tells zeros apart, and no NaNs
+                raise ValueError(f"{self.name}: each value has one code; got {number!r} twice.")
+            seen.add(number.hex())
+        if sum(math.isfinite(number) for number in numbers) < 2:
+            raise ValueError(f"{self.name}: there must be two finite values at least; got {shown(values)}.")
+        return numbers
+
+    def _check_beyond(self, beyond: Any) -> None:
+        """Raise a ValueError unless `beyond` is a finite number above every magnitude, and the format has Inf."""
+        number = isinstance(beyond, (int, float, np.integer, np.floating)) and not isinstance(beyond, bool)
+        if not number or not math.isfinite(beyond) or not self.has_infinity or beyond <= self.largest:
+            raise ValueError(
+                f"{self.name}: beyond must be a number above the largest magnitude of a format with Inf; "
+                f"got {shown(beyond)}."
+            )
+        object.__setattr__(self, "beyond", float(beyond))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether name, values, ties and `beyond` are the same; a NaN equals a NaN."""
+        return self is other or (isinstance(other, TableFormat) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash  # formats key the caches of plans, which every call looks up
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: a hash of text differs from process to process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return self.name, tuple(value.hex() for value in self.values), self.ties, self.beyond
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return len(self.values).bit_length() - 1
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The unsigned integer dtype of codes."""
+        return np.dtype(np.uint8 if self.bits <= 8 else np.uint16)
+
+    @property
+    def dtype(self) -> None:
+        """None: neither NumPy nor ml_dtypes has a dtype of a table's values."""
+        return None
+
+    @cached_property
+    def finite(self) -> tuple[tuple[float, int], ...]:
+        """The finite values with their codes, in ascending order, -0 before 0."""
+        pairs = [(value, code) for code, value in enumerate(self.values) if math.isfinite(value)]
+        return tuple(sorted(pairs, key=lambda pair: (pair[0], math.copysign(1, pair[0]))))
+
+    @cached_property
+    def max(self) -> float:
+        """Largest finite value."""
+        return self.finite[-1][0]
+
+    @cached_property
+    def min(self) -> float:
+        """Lowest finite value."""
+        return self.finite[0][0]
+
+    @cached_property
+    def largest(self) -> float:
+        """Largest finite magnitude, to which a scale brings the largest magnitude of a tile."""
+        return max(self.max, -self.min)
+
+    @cached_property
+    def smallest(self) -> float:
+        """Smallest magnitude that is not 0."""
+        return min(abs(value) for value, _ in self.finite if value)
+
+    @property
+    def has_infinity(self) -> bool:
+        """True if the format has Inf."""
+        return math.inf in self.values or -math.inf in self.values
+
+    @property
+    def has_nan(self) -> bool:
+        """True if the format has NaN."""
+        return self.nan_code is not None
+
+    @property
+    def has_zero(self) -> bool:
+        """True if the format has a zero."""
+        return 0.0 in self.values
+
+    @property
+    def negative_zero(self) -> bool:
+        """True if the format has -0 as well as 0."""
+        return sum(value == 0 for value in self.values) == 2
+
+    @cached_property
+    def nan_code(self) -> int | None:
+        """Code of NaN, or None."""
+        return next((code for code, value in enumerate(self.values) if math.isnan(value)), None)
+
+    def infinity_code(self, negative: bool) -> int | None:
+        """Return the code of Inf of a sign, or None."""
+        infinity = -math.inf if negative else math.inf
+        return self.values.index(infinity) if infinity in self.values else None
+
+    def value_of(self, code: int) -> float:
+        """Return the value of one code.
+
+        Example:
+          >>> import fpsim as fp
+          >>> fp.HIF8.value_of(0x08), fp.HIF8.value_of(0x6F), fp.NF4.value_of(15)
+          (1.0, inf, 1.0)
+        """
+        if not isinstance(code, (int, np.integer)) or not 0 <= code < len(self.values):
+            raise ValueError(f"a code of {self.name} lies in 0 .. {len(self.values) - 1:#x}; got {shown(code)}.")
+        return self.values[int(code)]
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.float64]:
+        table = np.array(self.values)
+        table.flags.writeable = False
+        return table
+
+    def table(self) -> npt.NDArray[np.float64]:
+        """Return the value of every code, as a read-only float64 array of shape (2**bits,)."""
+        return self._table
+
+    def __repr__(self) -> str:
+        infinity, nan = "Inf" if self.has_infinity else "no Inf", "NaN" if self.has_nan else "no NaN"
+        zero = "no zero" if not self.has_zero else "-0" if self.negative_zero else "no -0"
+        return (
+            f"<{self.name}: {self.bits} bits, {len(self.finite)} finite values from {self.min:g} to {self.max:g}, "
+            f"smallest {self.smallest:g}; ties {self.ties.replace('_', ' ')}; {infinity}, {nan}, {zero}; "
+            f"{self.source}>"
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# Dettmers et al., QLoRA (arXiv:2305.14314), appendix E; the float32 constants of bitsandbytes.
+NF4 = TableFormat(
+    "NF4",
+    (
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ),
+    ties="down", source="QLoRA, arXiv:2305.14314",
+)  # fmt: skip
+
+
+def _single(numerator: float, denominator: float) -> float:
+    """Return a quotient rounded to float32, as bitsandbytes keeps its table."""
+    return float(np.float32(numerator) / np.float32(denominator))
+
+
+# bitsandbytes, functional.get_4bit_type("fp4"): twelfths, in its own order of codes, a sign in bit 3.
+_TWELFTHS = tuple(_single(n, 12) for n in (0, 0.0625, 8, 12, 4, 6, 2, 3))
+BNB_FP4 = TableFormat(
+    "BNB_FP4", (*_TWELFTHS, *(-value for value in _TWELFTHS)), ties="toward_zero", source="bitsandbytes fp4"
+)
+
+
+def _hif8_value(code: int) -> float:
+    """Return the value of a code of HiF8 (arXiv:2409.16626, table 1): sign, dot, exponent, mantissa.
+
+    The dot (11, 10, 01, 001 or 0001) says how many bits the exponent takes (4, 3, 2, 1 or 0): a sign and a magnitude
+    whose leading 1 is not stored. The rest is mantissa. Codes that begin with 0000 are the powers of two below.
+    """
+    sign, rest = code >> 7, code & 0x7F
+    if code == 0x80:
+        return math.nan
+    if rest == 0x6F:
+        return -math.inf if sign else math.inf
+    if rest < 8:
+        magnitude = math.ldexp(1.0, rest - 23) if rest else 0.0
+        return -magnitude if sign else magnitude
+    for dot_bits, dot, width in ((2, 3, 4), (2, 2, 3), (2, 1, 2), (3, 1, 1), (4, 1, 0)):
+        if rest >> (7 - dot_bits) == dot:
+            mantissa_bits = 7 - dot_bits - width
+            field = rest >> mantissa_bits & (1 << width) - 1
+            exponent = 0
+            if width:
+                size = 1 << (width - 1)
+                exponent = size | field & (size - 1)
+                exponent = -exponent if field & size else exponent
+            mantissa = rest & (1 << mantissa_bits) - 1
+            magnitude = math.ldexp((1 << mantissa_bits) + mantissa, exponent - mantissa_bits)
+            return -magnitude if sign else magnitude
+    raise AssertionError(f"code {code:#x} of HiF8 has no dot")
+
+
+# Luo et al., "Ascend HiFloat8 Format for Deep Learning" (arXiv:2409.16626). The code that would be 1.5 * 2**15 is Inf.
+HIF8 = TableFormat(
+    "HIF8", tuple(_hif8_value(code) for code in range(256)), ties="away", beyond=49152.0,
+    source="HiFloat8, arXiv:2409.16626",
+)  # fmt: skip
+
+TABLES = {fmt.name: fmt for fmt in (NF4, BNB_FP4, HIF8)}
+_ALIASES = {
+    "nf4": NF4, "normalfloat4": NF4, "bnbnf4": NF4,
+    "bnbfp4": BNB_FP4, "fp4bnb": BNB_FP4, "bitsandbytesfp4": BNB_FP4,
+    "hif8": HIF8, "hifloat8": HIF8,
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str) -> TableFormat | None:
+    return _ALIASES.get(re.sub(r"[\s_\-]", "", name.lower()))
+
+
+def table_format(spec: Any) -> TableFormat | None:
+    """Return the table format that a name or object stands for, or None for everything else.
+
+    Example:
+      >>> from fpsim.formats.table_format import table_format
+      >>> table_format("hifloat8").name, table_format("e4m3")
+      ('HIF8', None)
+    """
+    if isinstance(spec, TableFormat):
+        return spec
+    return _named(spec) if isinstance(spec, str) else None
+
+
+def refuse_table(fmt: TableFormat) -> NoReturn:
+    """Raise the ValueError for a table format where only formats with an exponent and a mantissa are possible."""
+    raise ValueError(
+        f"this takes a format of exponent and mantissa; got {fmt.name}, which is a table of values. fp.encode, decode, "
+        "quantize, explain, encode_scaled, quantize_scaled and fp.analysis.error take tables."
+    )
