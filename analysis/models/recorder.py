@@ -59,7 +59,7 @@ def record(
     Returns:
       A context manager that gives a Recording.
     Raises:
-      TypeError: model is no torch.nn.Module, or an argument is of another kind.
+      TypeError: model is not a torch.nn.Module, or another argument has a wrong type.
       ValueError: a model without products, compiled, on the meta device or on a device that is not there; layers that
         match nothing; numbers out of range.
       ImportError: torch is not installed.

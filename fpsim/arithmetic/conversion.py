@@ -67,7 +67,7 @@ def to_int(
       With flags, a tuple (integers, flags).
 
     Raises:
-      ValueError: dtype is no integer dtype, or as for `fpsim.add`.
+      ValueError: dtype is not an integer dtype, or as for `fpsim.add`.
 
     Source: IEEE 754-2019, 5.8; results of invalid operations as in RISC-V.
 

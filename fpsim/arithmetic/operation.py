@@ -156,7 +156,7 @@ def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return the dtype of integers that values are rounded to.
 
     Raises:
-      ValueError: dtype is no integer dtype.
+      ValueError: dtype is not an integer dtype.
     """
     target = dtype_of(dtype)
     if target is None or target.kind not in "iu":

@@ -65,7 +65,7 @@ def _of_unit(name: str) -> Emulation:
 
 
 def _of_integers(of: IntegerUnit) -> Emulation:
-    """Return the emulation of an integer unit; its rivals treat overflow otherwise, or bytes as of the other sign."""
+    """Return the emulation of an integer unit; its rivals differ in overflow, or in the sign of the bytes."""
     other = {"s8": INTEGER_ELEMENTS["u8"], "u8": INTEGER_ELEMENTS["s8"]}
     rivals = {
         "wrapping" if of.saturates else "saturating": replace(of, saturates=not of.saturates),

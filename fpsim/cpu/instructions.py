@@ -118,7 +118,7 @@ def _fused() -> Instruction:
 
 
 def _integer_dots() -> list[Instruction]:
-    """Return VNNI, with AVX-512 and as of AVX-VNNI-INT8."""
+    """Return the instructions of VNNI: those with AVX-512 and those of AVX-VNNI-INT8."""
     rows = []
     for name, prefix, count, features, pair, result in (
         ("VPDPBUSD", "llvm.x86.avx512.", 16, "avx512vnni", "u8xs8", "s32"),

@@ -105,7 +105,7 @@ def checked_seed(seed: Any) -> int:
     """Return a seed as a Python integer.
 
     Raises:
-      ValueError: seed is no integer, or out of range.
+      ValueError: seed is not an integer, or out of range.
     """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 1 << 64:
         raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(seed)}.")

@@ -114,7 +114,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
     Raises:
       ValueError: there is no such format, or its values reach beyond float64.
-      TypeError: bits or precision are no integers, signed or extended not True or False.
+      TypeError: bits or precision are not integers, signed or extended not True or False.
 
     Source: IEEE P3109 working group, github.com/P3109/Public.
 

@@ -100,7 +100,7 @@ def matmul(
 
     Raises:
       ValueError: shapes that do not match or broadcast, formats that the unit does not take, `promote` that is no
-        multiple of the unit's step, K that is no multiple of the scale block, codes out of range, what the library
+        multiple of the unit's step, K that is not a multiple of the scale block, codes out of range, what the library
         refuses.
       TypeError: operands that are neither codes nor floats.
 

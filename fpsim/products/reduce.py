@@ -65,7 +65,7 @@ def sum(
 
     Raises:
       ValueError: an axis that x does not have, codes without fmt or out of range.
-      TypeError: x holds neither floats nor codes, or `accumulate` is no accumulator.
+      TypeError: x holds neither floats nor codes, or `accumulate` is not an accumulator.
 
     Source: docs/accumulators.md states every rule.
 
@@ -113,7 +113,7 @@ def dot(
     Raises:
       ValueError: shapes that do not match, codes without fmt or out of range, or FP64 operands that the accumulator
         does not take.
-      TypeError: operands that are neither codes nor floats, or `accumulate` is no accumulator.
+      TypeError: operands that are neither codes nor floats, or `accumulate` is not an accumulator.
 
     Source: docs/accumulators.md states every rule.
 

@@ -44,7 +44,7 @@ def spec_text(
 
     Raises:
       ValueError: an unknown format or option, or a combination that is not possible.
-      TypeError: the scaling is no Scaling.
+      TypeError: the scaling is not a Scaling.
 
     Example:
       >>> from fpsim.recipes.cast_text import spec_from, spec_text

@@ -20,7 +20,7 @@ def find(spec: Any) -> Recipe:
         `fp.analysis.Plan`.
 
     Raises:
-      ValueError: no recipe has that name; or the file's content is no recipe.
+      ValueError: no recipe has that name; or the file's content is not a recipe.
       TypeError: spec is something else.
       OSError: the file cannot be read.
 
@@ -48,7 +48,7 @@ def find_linear(spec: Any) -> LinearRecipe:
       spec: a LinearRecipe, a Recipe, the name of either, the path of a TOML file, or an `fp.analysis.Plan`.
 
     Raises:
-      ValueError: no recipe has that name; or the file's content is no recipe.
+      ValueError: no recipe has that name; or the file's content is not a recipe.
       TypeError: spec is something else.
       OSError: the file cannot be read.
 
@@ -68,7 +68,7 @@ def find_either(spec: Any) -> LinearRecipe | Recipe:
     A name stands for the recipe of linear layers where there is one, and for the recipe of training otherwise.
 
     Raises:
-      ValueError: no recipe has that name; or the file's content is no recipe.
+      ValueError: no recipe has that name; or the file's content is not a recipe.
       TypeError: spec is something else.
       OSError: the file cannot be read.
 

@@ -1,4 +1,4 @@
-"""Parts of a recipe for training, as data: where it changes, what it stores, and what is no matrix product."""
+"""Parts of a recipe for training, as data: where it changes, what it stores, and formats of what is not a product."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Controller:
     A layer moves one level up where its figure is above `high` for `patience` steps in a row, and one level down where
     the figure that it would have at the level below is under `low` for as many. Level 0 is the recipe's own, the levels
     above are `levels`. Layers that the recipe keeps in float32 have no levels. Of several micro-batches and processes
-    the largest figure counts; one that is no number counts as too high.
+    the largest figure counts; one that is not a number counts as too high.
 
     Args:
       watch: "underflow" (share of the output gradient's non-zero values that become zero), "saturation" (share of

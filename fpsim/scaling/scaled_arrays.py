@@ -212,7 +212,7 @@ class Blocks(Generic[S]):
         """Return the tiles that basic indices name, as an array of the same number of axes.
 
         Raises:
-          IndexError: an index that is no integer or slice of step 1, too many of them, or one out of range.
+          IndexError: an index is neither an integer nor a slice of step 1, there are too many, or one is out of range.
         """
         whole = self._whole
         grid = tuple(int(count) for count in whole.scales.shape)

@@ -31,7 +31,7 @@ def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
       The parts, the leading one first: arrays of x's shape, of the dtype of the split's format.
 
     Raises:
-      TypeError, ValueError: x is no array of such floats, or there is no such split.
+      TypeError, ValueError: x is not an array of such floats, or there is no such split.
 
     Source: docs/splits.md.
 
@@ -69,7 +69,7 @@ def split_matmul(
       float32 (M, N).
 
     Raises:
-      TypeError, ValueError: operands that are no such arrays, shapes that do not match, or no such split.
+      TypeError, ValueError: operands that are not such arrays, shapes that do not match, or no such split.
 
     Source: docs/splits.md.
 

@@ -51,7 +51,7 @@ def ozaki_matmul(a: npt.ArrayLike, b: npt.ArrayLike, *, slices: int = 9) -> npt.
       float64 (M, N).
 
     Raises:
-      TypeError, ValueError: operands that are no such arrays or not finite, shapes that do not match, or other slices.
+      TypeError, ValueError: operands that are not such arrays or not finite, shapes that do not match, or other slices.
 
     Source:
       Ootomo, Ozaki and Yokota, "DGEMM on Integer Matrix Multiplication Unit" (arXiv:2306.11975); the order of the

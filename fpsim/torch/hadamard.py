@@ -12,7 +12,7 @@ def hadamard(x: Array, size: int, signs: int) -> Array:
 
     x: (rows, columns), float32. size: a power of two that divides the rows. signs: bit i changes the sign of term i.
     Every sum of two terms is rounded to float32, in log2(size) rounds of pairs i and i + 1, 2, 4, ...; the factor
-    1 / sqrt(size) is applied to the terms first, rounded to float32 where it is no power of two.
+    1 / sqrt(size) is applied to the terms first, rounded to float32 where it is not a power of two.
 
     Source: "Pretraining Large Language Models with NVFP4" (arXiv:2509.25149), 4.2.
 

@@ -128,7 +128,7 @@ def corpus(text: object = None) -> Corpus:
         Python (pydoc_data.topics, sorted by name and joined by line ends: some 465,000 characters, 103 different ones,
         in Python 3.11). They differ between versions of Python; the digest tells.
     Raises:
-      TypeError: `text` is no path.
+      TypeError: `text` is not a path.
       ValueError: the file cannot be read, is not UTF-8, or is empty.
       ImportError: this Python comes without its help topics.
 
@@ -268,7 +268,7 @@ def digits(seed: int = 0) -> Examples:
     features 0 .. 63 and 64 .. 127: zeros instead would be products that cost nothing and an amax that says nothing.
 
     Raises:
-      TypeError, ValueError: the seed is no integer in 0 .. 2**64 - 1.
+      TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
       ImportError: scikit-learn is not installed.
     """
     order_of = _words(seed, PERMUTATION, 0, 0)
@@ -307,7 +307,7 @@ def teacher_student(seed: int = 0) -> Examples:
     class. Therefore every machine and every NumPy makes the same set.
 
     Raises:
-      TypeError, ValueError: the seed is no integer in 0 .. 2**64 - 1.
+      TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
 
     Example:
       >>> from fpsim.train.data import teacher_student

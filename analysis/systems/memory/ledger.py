@@ -67,7 +67,7 @@ def ledger(
 
     Raises:
       TypeError: model is not one of those above.
-      ValueError: an unknown recipe or stage, tokens that are no whole sequences, checkpointing without blocks.
+      ValueError: an unknown recipe or stage, tokens that are not whole sequences, checkpointing without blocks.
 
     Source: Rajbhandari et al., arXiv:1910.02054, for the stages and the example.
 

@@ -48,7 +48,7 @@ def expm1(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute the natural logarithm, rounded once; -Inf and DIVIDE_BY_ZERO for 0, INVALID below.
+    """Compute the natural logarithm, rounded once; -Inf and DIVIDE_BY_ZERO for 0, INVALID below 0.
 
     Example:
       >>> import fpsim as fp
@@ -168,7 +168,7 @@ def erfc(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
 @rounded
 def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
-    """Compute 1 / sqrt(a), rounded once; an infinity of the zero's sign and DIVIDE_BY_ZERO for 0, INVALID below.
+    """Compute 1 / sqrt(a), rounded once; an infinity of the zero's sign and DIVIDE_BY_ZERO for 0, INVALID below 0.
 
     Example:
       >>> import fpsim as fp

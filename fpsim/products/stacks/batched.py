@@ -66,7 +66,7 @@ def stack_shape(a: Any, b: Any) -> tuple[int, ...]:
     """Return the shape of a stack of products, without the axes of the matrices.
 
     Raises:
-      ValueError: operands that are no matrices or stacks of them, or that do not match.
+      ValueError: operands that are not matrices or stacks of them, or that do not match.
     """
     for x, name in ((a, "a"), (b, "b")):
         if len(x.shape) < 2:

@@ -72,7 +72,7 @@ def check_integer_kernel(
     """Return the report on a kernel that promises the sums of a unit of integers.
 
     Raises:
-      TypeError, ValueError: the unit does not take the operands, or fn is no function.
+      TypeError, ValueError: the unit does not take the operands, or fn is not a function.
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function of two matrices, such as torch._int_mm; got {shown(fn)}.")
@@ -213,12 +213,12 @@ def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: 
 
 
 def _misses(variant: IntegerVariant, inputs: list[IntegerInputs], results: list[Array]) -> int:
-    """Return how many results a variant does not give."""
+    """Return the number of results that differ from those of a variant."""
     return sum(int(np.count_nonzero(variant.results(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
 
 
 def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
-    """Yield the ways of being wrong that are tried, usual faults of kernels of integers."""
+    """Yield the faults that are tried, those that kernels of integers usually have."""
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
     steps = sorted({other.terms for other in same if other.saturates})

@@ -33,7 +33,7 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
       block-scaled units. They shrink to ones, with as few other elements as show a failure.
 
     Raises:
-      ValueError: the unit is unknown, a size is below 1, or k is no multiple of the block.
+      ValueError: the unit is unknown, a size is below 1, or k is not a multiple of the block.
       TypeError: a size is not an integer.
 
     Example:

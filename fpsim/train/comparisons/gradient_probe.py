@@ -80,7 +80,7 @@ def gradient_probe(
 
     Raises:
       ValueError: an unknown recipe, scenario or backend; a shape that a recipe cannot have; no seeds.
-      TypeError: steps, seed or seeds are no integers.
+      TypeError: steps, seed or seeds are not integers.
 
     Example:
       >>> found = fp.train.gradient_probe(["BF16", "DEEPSEEK_V3"], steps=0)

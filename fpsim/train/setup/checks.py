@@ -35,7 +35,7 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 
 
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """Raise a ValueError if a product's number of terms is no multiple of the recipe's blocks along K."""
+    """Raise a ValueError if a product's number of terms is not a multiple of the recipe's blocks along K."""
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():
