@@ -292,7 +292,7 @@ def _checked(client: Any) -> Any:
     """Return a dask client, after checking that it is a synchronous one.
 
     Raises:
-      TypeError, ValueError: client is not a client of dask, or an asynchronous one.
+      TypeError, ValueError: client is not a client of dask, or is an asynchronous one.
     """
     distributed = load("distributed", "client=")
     if not isinstance(client, distributed.Client):
