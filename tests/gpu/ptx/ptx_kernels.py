@@ -265,6 +265,7 @@ MODULES: dict[str, Callable[[], Iterator[Kernel]]] = {
     "elementary": elementary, "float_arithmetic": float_arithmetic, "unit_product": unit_product,
     "float_matrix": float_matrix, "lane_product": lane_product, "fused_product": fused_product, "marked": marked,
     "accumulate": accumulate,
+    "integer_products": integer_products,
 }  # fmt: skip
 # What a module may do in floating point, where it argues that this is exact; all others calculate with integers. No
 # operation is approximate or flushes subnormals.
