@@ -100,6 +100,9 @@ from fpsim.lazy import no_attribute
 from fpsim.matrix_units.catalogue import unit, units
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.norms.lane_sum import LaneSum
+from fpsim.norms.norms import layer_norm, rms_norm
+from fpsim.norms.softmax import log_softmax, softmax
 from fpsim.products.integers.onnx import matmul_integer, qlinear_matmul
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
@@ -123,18 +126,18 @@ __all__ = [
     "BF16", "BNB_FP4", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2",
     "E5M2FNUZ", "E8M0", "FP16", "FP32", "FP64", "HIF8", "INT4", "INT8", "NF4", "TF32", "UINT4", "UINT8",
     "Chunked", "DelayedScaling", "Difference", "EncodedArray", "Exact", "Explanation", "Flags", "FloatClass",
-    "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LogFMT", "MatrixUnit",
+    "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LaneSum", "LogFMT", "MatrixUnit",
     "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",
     "Sequential", "TableFormat",
     "absolute", "add", "analysis", "array", "cast", "cbrt", "chips", "classify", "convert", "cos", "cpu", "decode",
     "divide", "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "encode_with_bias", "equal", "erf",
-    "erfc", "exp", "exp2", "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu", "less",
-    "less_equal", "log", "log1p", "log2", "matmul", "matmul_integer", "maximum", "maximum_number", "minimum",
-    "minimum_number", "multiply", "negative", "next_down", "next_up", "ozaki_matmul", "policy", "policy_diff",
-    "probe", "qlinear_matmul", "quantize", "quantize_scaled", "recipes", "reciprocal", "remainder",
-    "round_to_integral", "rounding", "rsqrt", "scalings", "schedules", "sigmoid", "silu", "sin", "softplus",
-    "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum", "tan", "tanh", "testing", "to_int", "torch",
-    "train", "unit", "units",
+    "erfc", "exp", "exp2", "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu", "layer_norm",
+    "less", "less_equal", "log", "log1p", "log2", "log_softmax", "matmul", "matmul_integer", "maximum",
+    "maximum_number", "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "ozaki_matmul",
+    "policy", "policy_diff", "probe", "qlinear_matmul", "quantize", "quantize_scaled", "recipes", "reciprocal",
+    "remainder", "rms_norm", "round_to_integral", "rounding", "rsqrt", "scalings", "schedules", "sigmoid", "silu",
+    "sin", "softmax", "softplus", "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum", "tan", "tanh",
+    "testing", "to_int", "torch", "train", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", "torch", "train")

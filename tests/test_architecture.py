@@ -24,7 +24,7 @@ FLOORS = {
     "schedules": 7,
     "products": 8, "recipes": 8,
     "analysis.tensors": 9, "analysis.measures": 9, "analysis.models": 9, "torch": 9, "probe": 9, "testing": 9, "gpu": 9,
-    "cpu": 9, "divergence": 9, "splits": 9,
+    "cpu": 9, "divergence": 9, "norms": 9, "splits": 9,
     "train": 10,
     "analysis": 11,  # its face, and studies
     "fpsim": 12,  # its public face

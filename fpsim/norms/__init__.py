@@ -1,0 +1,1 @@
+"""Softmax and norms along an axis, whose every intermediate format, order and rounding has a name."""

@@ -1,0 +1,67 @@
+"""The sum of 32 lanes in float32: the order that a warp and a vector register can share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.errors import require_integer
+from fpsim.lazy import deferred
+from fpsim.reload import reloadable
+
+processor = deferred("fpsim.runtime.processor")  # imports numba
+
+
+@reloadable
+@dataclass(frozen=True)
+class LaneSum:
+    """The order of a sum: lane l adds terms l, l + lanes, ... in turn; then each lane l takes lane l + lanes / 2, and so on.
+
+    Lanes start from +0, also those without a term. Terms and sums are float32, rounded to nearest even. A sum of squares
+    has exact float64 products, is added in float64 in the same order, and is rounded to float32 once. With 32 lanes this
+    is a warp that exchanges by xor, two AVX-512 registers or four of AVX2: one order for every processor.
+
+    Args:
+      lanes: their number, a power of two from 1 to 1024.
+
+    Raises:
+      ValueError: another number.
+
+    Source: docs/elementary.md.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.softmax(np.float16([1, 2, 3]), accumulate=fp.LaneSum(8))
+      array([0.09  , 0.2448, 0.665 ], dtype=float16)
+    """  # noqa: E501
+
+    lanes: int = 32
+
+    def __post_init__(self) -> None:
+        require_integer("lanes", self.lanes)
+        if not 1 <= self.lanes <= 1024 or self.lanes & (self.lanes - 1):
+            raise ValueError(f"lanes must be a power of two from 1 to 1024; got {self.lanes}.")
+
+    def sum(self, values: Array) -> Array:
+        """Return the sums of float32 rows (rows, n) as float32 (rows,)."""
+        return self._added(values, np.float32, squares=False)
+
+    def sum_of_squares(self, values: Array) -> Array:
+        """Return the sums of the squares of float32 rows (rows, n), added in float64, as float32 (rows,)."""
+        with processor().ieee_arithmetic(), np.errstate(all="ignore"):
+            return self._added(values, np.float64, squares=True).astype(np.float32)
+
+    def _added(self, values: Array, dtype: type[np.floating], squares: bool) -> Array:
+        rows, n = values.shape
+        totals = np.zeros((rows, self.lanes), dtype)
+        with processor().ieee_arithmetic(), np.errstate(all="ignore"):
+            for start in range(0, n, self.lanes):
+                terms = values[:, start : start + self.lanes].astype(dtype, copy=False)
+                totals[:, : terms.shape[1]] += terms * terms if squares else terms
+            width = self.lanes
+            while width > 1:  # a missing element is +0, which changes no sum but that of -0
+                width //= 2
+                totals[:, :width] += totals[:, width : 2 * width]
+        return totals[:, 0]

@@ -1,0 +1,96 @@
+"""rms_norm and layer_norm: every rounding between the operand and the result has a format, a mode and an order."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.norms.keywords import NormKeywords, complete, with_norm_keywords
+from fpsim.norms.steps import Method, Values, checked_eps, read
+
+
+@with_norm_keywords
+def rms_norm(
+    x: npt.ArrayLike, weight: npt.ArrayLike | None = None, *, eps: float = 1e-6, **keywords: Unpack[NormKeywords]
+) -> Any:
+    """Compute x divided by the root of its mean square along an axis, times weight, in named roundings.
+
+    q = R(sum of x * x by the accumulator), v = R(R(q / n) + R(eps)), r = R(1 / sqrt(v)), correctly rounded. The result
+    is x * r, or R(x * r) * weight, rounded once into its format. R rounds to nearest even into the intermediate format.
+
+    Args:
+      x: array of a float dtype, or unsigned codes with `fmt`.
+      weight: the same, one element for each along the axis, or None.
+      eps: a number >= 0 that is added to the mean square.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.rms_norm(np.float16([3, 4, 0, 0]), np.float16([1, 1, 1, 2]))
+      array([1.2, 1.6, 0. , 0. ], dtype=float16)
+    """
+    method, (scale,) = read("rms_norm", {"x": x, "weight": weight}, complete(rms_norm, keywords))
+    inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
+    if scale is None:
+        return method.last("multiply", method.x, inverse)
+    return method.last("multiply", method.step("multiply", method.x, inverse), _along(method, scale, "weight"))
+
+
+@with_norm_keywords
+def layer_norm(
+    x: npt.ArrayLike, weight: npt.ArrayLike | None = None, bias: npt.ArrayLike | None = None, *, eps: float = 1e-5,
+    **keywords: Unpack[NormKeywords],
+) -> Any:  # fmt: skip
+    """Compute x less its mean, divided by its standard deviation along an axis, times weight plus bias.
+
+    u = R(R(sum of x) / n), c = R(x - u), q = R(sum of c * c), both sums by the accumulator, v = R(R(q / n) + R(eps)),
+    r = R(1 / sqrt(v)), correctly rounded. The result is c * r, or R(c * r) * weight, or R(R(c * r) * weight) + bias
+    (R(c * r) + bias without weight), rounded once into its format. R rounds to nearest even into the intermediate
+    format.
+
+    Args:
+      x: array of a float dtype, or unsigned codes with `fmt`.
+      weight, bias: the same, one element for each along the axis, or None.
+      eps: a number >= 0 that is added to the mean square.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.layer_norm(np.float16([1, 2, 3, 4]), bias=np.float16([0, 0, 0, 1]))
+      array([-1.342 , -0.4473,  0.4473,  2.342 ], dtype=float16)
+    """
+    operands = {"x": x, "weight": weight, "bias": bias}
+    method, (scale, shift) = read("layer_norm", operands, complete(layer_norm, keywords))
+    mean = method.divided_by_count(method.sum(method.x))
+    centred = method.step("subtract", method.x, mean)
+    inverse = _inverse_root(method, method.sum_of_squares(centred), eps)
+    factors = [("multiply", inverse)]
+    if scale is not None:
+        factors.append(("multiply", _along(method, scale, "weight")))
+    if shift is not None:
+        factors.append(("add", _along(method, shift, "bias")))
+    *between, (name, operand) = factors
+    for each_name, each in between:
+        centred = method.step(each_name, centred, each)
+    return method.last(name, centred, operand)
+
+
+def _inverse_root(method: Method, squares: Values, eps: float) -> Values:
+    """Return 1 / sqrt(squares / n + eps), with an axis of one element."""
+    mean = method.divided_by_count(squares)
+    return method.step("rsqrt", method.step("add", mean, method.number(checked_eps(eps))))
+
+
+def _along(method: Method, values: Values, name: str) -> Values:
+    """Return an operand of one element for each along the axis, shaped to broadcast with x.
+
+    Raises:
+      ValueError: it has another shape.
+    """
+    if values.codes.shape != (method.length,):
+        raise ValueError(
+            f"{name} must have one element for each along the axis, shape ({method.length},); got {values.codes.shape}."
+        )
+    shape = np.ones(method.x.codes.ndim, int)
+    shape[method.axis] = method.length
+    return values._replace(codes=values.codes.reshape(tuple(shape)))

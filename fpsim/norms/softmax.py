@@ -1,0 +1,58 @@
+"""softmax and log_softmax: every rounding between the operand and the result has a format, a mode and an order."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy.typing as npt
+
+from fpsim.norms.keywords import NormKeywords, complete, with_norm_keywords
+from fpsim.norms.steps import Method, Values, read
+
+
+@with_norm_keywords
+def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
+    """Compute e**x divided by its sum along an axis, in named roundings.
+
+    With the largest element m: d = R(x - m), e = R(exp(d)), s = R(sum of e by the accumulator), and the result
+    e / s, rounded once into its format. R rounds to nearest even into the intermediate format.
+
+    Args:
+      x: array of a float dtype, or unsigned codes with `fmt`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.softmax(np.float16([1, 2, 3]))
+      array([0.09  , 0.2448, 0.665 ], dtype=float16)
+      >>> fp.softmax(np.float16([1, 2, 3]), intermediate="bf16", accumulate=fp.Sequential("bf16"))
+      array([0.0905, 0.2448, 0.6665], dtype=float16)
+    """
+    method, _ = read("softmax", {"x": x}, complete(softmax, keywords))
+    powers = method.step("exp", _distances(method))
+    return method.last("divide", powers, method.sum(powers))
+
+
+@with_norm_keywords
+def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
+    """Compute the logarithm of softmax along an axis, in named roundings.
+
+    With the largest element m: d = R(x - m), s = R(sum of R(exp(d)) by the accumulator), l = R(log(s)), and the
+    result d - l, rounded once into its format. R rounds to nearest even into the intermediate format.
+
+    Args:
+      x: array of a float dtype, or unsigned codes with `fmt`.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.log_softmax(np.float16([1, 2, 3]))
+      array([-2.408 , -1.407 , -0.4077], dtype=float16)
+    """
+    method, _ = read("log_softmax", {"x": x}, complete(log_softmax, keywords))
+    distances = _distances(method)
+    total = method.sum(method.step("exp", distances))
+    return method.last("subtract", distances, method.step("log", total))
+
+
+def _distances(method: Method) -> Values:
+    """Return x - m, m the largest element along the axis."""
+    return method.step("subtract", method.x, method.largest())

@@ -1,0 +1,176 @@
+"""softmax, log_softmax, rms_norm and layer_norm against an oracle that makes every rounding one at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import fpsim as fp
+from tests.kit.sweeps import in_turn, sweep
+from tests.oracles import arithmetic as ao
+from tests.oracles import norms
+
+Array = npt.NDArray[Any]
+
+ORDERS = [
+    ("fp32", fp.LaneSum(), norms.lanes(32)),
+    ("fp32", fp.LaneSum(4), norms.lanes(4)),
+    ("bf16", fp.Sequential("bf16"), norms.sequential(fp.BF16)),
+    ("fp16", fp.LaneSum(), norms.lanes(32)),
+    ("fp32", fp.Sequential("fp16"), norms.sequential(fp.FP16)),
+]
+NAMES = ("softmax", "log_softmax", "rms_norm", "layer_norm")
+FORMATS = [fp.BF16, fp.FP16, fp.E4M3, fp.FP32]
+SPECIAL = np.array([[0.0, -0.0, 1e-7, 3, -700], [np.inf, 1, 2, -np.inf, 0], [-np.inf] * 5, [np.nan, 1, 2, 3, 4]])
+
+
+def rows(fmt: fp.Format, shape: tuple[int, int], seed: int) -> Array:
+    """Return codes of ordinary numbers."""
+    drawn = np.random.default_rng(seed).standard_normal(shape)
+    return fp.encode(drawn * 3, fmt, overflow="saturate")
+
+
+def codes_of(array: Array, fmt: fp.Format) -> list[norms.Code]:
+    """Return the oracle's codes."""
+    return [norms.Code(code, fmt) for code in array.tolist()]
+
+
+def wanted(
+    name: str, row: norms.Row, xs: list[norms.Code], more: list[list[norms.Code] | None], eps: float
+) -> list[int]:
+    """Return the oracle's codes of a row."""
+    if name in ("softmax", "log_softmax"):
+        return getattr(norms, name)(row, xs)  # type: ignore[no-any-return]
+    return getattr(norms, name)(row, xs, *more, eps)  # type: ignore[no-any-return]
+
+
+def check(name: str, x: Array, fmt: fp.Format, order: int, out: fp.Format | None = None, **words: Any) -> None:
+    """Compare the codes of a function along the last axis with the oracle's."""
+    between, accumulate, add_up = ORDERS[order]
+    count = {"rms_norm": 1, "layer_norm": 2}.get(name, 0)
+    operands: list[Array | None] = [rows(fmt, (1, x.shape[1]), 40 + i)[0] for i in range(count)]
+    if order % 2:
+        operands = [None, *operands[1:]][:count]
+    keywords = {"eps": 0.01} if count else {}
+    got = getattr(fp, name)(
+        x, *operands, fmt=fmt, out_fmt=out, intermediate=between, accumulate=accumulate, **keywords, **words
+    )
+    row = norms.Row(fp.format(between), add_up, out or fmt, ao.Options(**words))
+    more = [None if operand is None else codes_of(operand, fmt) for operand in operands]
+    want = [wanted(name, row, codes_of(each, fmt), more, 0.01) for each in x]
+    assert got.tolist() == want, (name, fmt, between, accumulate)
+
+
+@in_turn("name", NAMES)
+@sweep("size", (2, 35), (6, 300))
+def test_every_rounding_is_the_one_that_is_named(name: str, size: tuple[int, int]) -> None:
+    for order in range(len(ORDERS)):
+        fmt = FORMATS[(order + len(name)) % 4]
+        check(name, rows(fmt, size, order), fmt, order)
+
+
+@in_turn("name", NAMES)
+def test_the_result_may_have_another_format_and_mode(name: str) -> None:
+    check(name, rows(fp.BF16, (2, 9), 5), fp.BF16, 0, fp.E4M3, rounding="up", overflow="saturate")
+    check(name, rows(fp.E4M3, (2, 9), 6), fp.E4M3, 1, fp.FP32)
+
+
+@in_turn("name", ("softmax", "log_softmax"))
+def test_infinities_nan_and_zeros_follow_the_rules_of_each_step(name: str) -> None:
+    for fmt in (fp.BF16, fp.FP32):
+        for order in (0, 2):
+            check(name, fp.encode(SPECIAL, fmt), fmt, order)
+
+
+def test_stochastic_results_take_the_words_of_their_elements() -> None:
+    x = rows(fp.FP16, (3, 7), 8).view(np.float16)
+    for axis in (0, 1):
+        powers = fp.exp(fp.subtract(x, x.max(axis, keepdims=True), out_fmt="fp32"))
+        total = np.expand_dims(fp.sum(powers, accumulate=fp.Sequential("fp32"), axis=axis), axis)
+        want = fp.divide(powers, total, out_fmt="fp16", rounding="stochastic", seed=3).view(np.uint16)
+        got = fp.softmax(x, axis=axis, accumulate=fp.Sequential("fp32"), rounding="stochastic", seed=3)
+        assert np.array_equal(got.view(np.uint16), want)
+
+
+@in_turn("name", NAMES)
+def test_every_axis_gives_what_the_last_one_gives(name: str) -> None:
+    x = rows(fp.BF16, (5, 6), 9).view(ml_dtypes.bfloat16).reshape(5, 2, 3)
+    function = getattr(fp, name)
+    for axis in (0, 1, -2):
+        turned = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+        want = np.moveaxis(function(turned), -1, axis)
+        got = function(x, axis=axis)
+        assert got.dtype == x.dtype
+        assert np.array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+def test_torch_is_near() -> None:
+    import torch
+
+    x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    weight, bias = x[0] + 1, x[1]
+    one, w, b = (torch.from_numpy(array.copy()) for array in (x, weight, bias))
+    pairs = [
+        (fp.softmax(x), torch.softmax(one, -1)),
+        (fp.log_softmax(x), torch.log_softmax(one, -1)),
+        (fp.rms_norm(x, weight), torch.nn.functional.rms_norm(one, (64,), w, 1e-6)),
+        (fp.layer_norm(x, weight, bias), torch.nn.functional.layer_norm(one, (64,), w, b, 1e-5)),
+    ]
+    for ours, theirs in pairs:
+        assert np.allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+# ---- bad input
+
+X = np.ones((2, 3), np.float16)
+HUGE = fp.Format("huge", 10, 5)
+FP: Any = fp  # without its types
+
+
+@in_turn(
+    "call,message",
+    [
+        (lambda: FP.softmax(X, axis=2), r"axis must be one of the 2 axes of x"),
+        (lambda: FP.softmax(X, axis=None), r"softmax works along one axis of x; got axis=None"),
+        (lambda: FP.softmax(np.float16(1)), r"axis must be one of the 0 axes of x"),
+        (lambda: FP.softmax(np.ones((2, 0), np.float16)), r"softmax works along an axis of 1 to 2\*\*24 elements"),
+        (lambda: FP.softmax(X, intermediate="fp64"), r"softmax has intermediate results in FP32, or in a signed"),
+        (lambda: FP.softmax(X, intermediate="e8m0"), r"signed format of up to 16 bits with a zero; got E8M0"),
+        (lambda: FP.softmax(X, accumulate=fp.Exact("fp64")), r"sums of up to 32 bits; got FP64"),
+        (lambda: FP.softmax(X.astype(np.float64)), r"softmax takes formats of up to 32 bits; got FP64"),
+        (lambda: FP.rms_norm(X, np.ones(2, np.float16)), r"weight must have one element for each .* shape \(3,\)"),
+        (
+            lambda: FP.layer_norm(X, bias=np.ones((1, 3), np.float16)),
+            r"bias must have one element .* \(1, 3\)",
+        ),
+        (lambda: FP.rms_norm(X, eps=-1), r"eps must be a finite number from 0 on; got -1"),
+        (lambda: FP.rms_norm(X, eps="small"), r"eps must be a finite number from 0 on; got 'small'"),
+        (lambda: FP.softmax(X, rounding="stochastic"), r"stochastic rounding needs a seed"),
+        (lambda: FP.LaneSum(12), r"lanes must be a power of two from 1 to 1024; got 12"),
+        (
+            lambda: FP.softmax(np.zeros(3, np.uint16), fmt=HUGE),
+            r"fp.LaneSum adds in float32, which",
+        ),
+    ],
+)
+def test_calls_that_make_no_sense_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@in_turn(
+    "call,message",
+    [
+        (lambda: FP.softmax(X, accumulate="fp32"), r"accumulate must be fp.LaneSum\(\), Sequential, .* got 'fp32'"),
+        (lambda: FP.softmax(X, axes=1), r"softmax takes the keywords axis, .* got 'axes'. Did you mean 'axis'"),
+        (lambda: FP.softmax([1.0, 2.0]), r"x must be codes or of a float dtype"),
+        (lambda: FP.LaneSum(2.0), r"lanes must be an integer"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
