@@ -50,6 +50,7 @@ class RowGroup(NamedTuple):
 GROUPS = (
     RowGroup("One core:", lambda size: casts.rows(size, load("torch"), load("jax"), load("gfloat"))),
     RowGroup("Arithmetic on codes:", lambda size: arithmetic.rows(size, load("torch"), load("jax"))),
+    RowGroup("Elementary functions:", lambda size: arithmetic.elementary_rows(size, load("torch"))),
     RowGroup(f"{scaled.SIZE} x {scaled.SIZE} elements with scales:", lambda _: scaled.rows(), scaled.SIZE**2),
     RowGroup("Matrix products, beside NumPy's float32 product and other emulators:", lambda _: products.rows()),
     RowGroup("Library schedules, beside the flat product of the same unit:", lambda _: schedules.rows()),

@@ -35,6 +35,10 @@ CONTESTS = (
 FMA_RATE = 0.6e9
 ADDCMUL = 0.8  # of torch's rate, which rounds twice
 
+SHORT = {"exp": 2e9, "gelu": 2e9}  # elements a second
+FLOAT32 = {"exp": 0.15e9, "log": 0.15e9, "tanh": 0.15e9, "sin": 0.05e9, "erf": 0.05e9}
+SOFTMAX_ROWS, SOFTMAX_RATE = 256, 4096 * 4096 / 0.5
+
 
 def rows(size: int, torch: Any, jax: Any) -> Iterator[RaceRow]:
     """Yield every race of this file, on standard normal operands (on their magnitudes for the square root)."""
@@ -87,6 +91,31 @@ def fma_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Ite
         works["torch addcmul"] = in_torch(torch, torch.addcmul, contest.torch, c, a, b)
     yield RaceRow(f"fma {contest.fmt}", works, {"torch addcmul": ADDCMUL}, FMA_RATE)
     yield RaceRow(f"fma {contest.fmt}, flags", with_flags(ours), {"without flags": 0.5})
+
+
+def elementary_rows(size: int, torch: Any) -> Iterator[RaceRow]:
+    """Yield the races of elementary functions and softmax, for normal operands; torch rounds none correctly."""
+    x = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    for fmt, dtype in ((fp.FP16, "float16"), (fp.BF16, "bfloat16")):
+        codes = fp.encode(x, fmt)
+        for name, rate in SHORT.items():
+            works: dict[str, Work] = {"fpsim": partial(getattr(fp, name), codes, fmt=fmt, out=np.empty_like(codes))}
+            if torch and name == "exp":
+                works["torch"] = in_torch(torch, torch.exp, dtype, codes)
+            yield RaceRow(f"{name} {fmt}", works, {}, rate)
+    for name, rate in FLOAT32.items():
+        operand = abs(x) if name == "log" else x
+        works = {"fpsim": partial(getattr(fp, name), operand, out=np.empty_like(x))}
+        if torch:
+            tensor = torch.from_numpy(operand)
+            works["torch"] = partial(getattr(torch, name), tensor, out=torch.empty_like(tensor))
+        yield RaceRow(f"{name} FP32", works, {}, rate)
+    logits = fp.cast(x.reshape(SOFTMAX_ROWS, -1), fp.BF16)
+    works = {"fpsim": partial(fp.softmax, logits)}
+    if torch:
+        tensor = torch.from_numpy(logits.view(np.int16)).view(torch.bfloat16)
+        works["torch"] = partial(torch.softmax, tensor, -1)
+    yield RaceRow("softmax BF16", works, {}, SOFTMAX_RATE)
 
 
 def with_flags(work: partial[Any]) -> dict[str, Work]:

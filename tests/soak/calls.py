@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import fpsim as fp
+from fpsim.arithmetic.operation import ELEMENTARY
 
 RNG = np.random.default_rng(20261126)
 NARROW = RNG.standard_normal((16, 64)).astype(np.float32)
@@ -21,6 +23,11 @@ NEAR = np.full(16, 2**31 - 9, np.int32)
 
 def _e4m3() -> Any:
     return fp.cast(NARROW, "e4m3")
+
+
+def _float32(name: str) -> Any:
+    x = np.concatenate([NARROW.reshape(-1), ANY.reshape(-1)])
+    return getattr(fp, name)(x, flags=True)
 
 
 CALLS: dict[str, Callable[[], Any]] = {
@@ -43,6 +50,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "less E5M2": lambda: fp.less(CODES, CODES[::-1], fmt="e5m2"),
     "convert": lambda: fp.convert(HALF, "e4m3"),
     "classify": lambda: fp.classify(CODES, fmt="e4m3"),
+    "exp FP16": lambda: fp.exp(HALF),
+    "tan BF16, down": lambda: fp.tan(fp.cast(NARROW, "bf16"), rounding="down"),
+    **{f"{name} FP32": partial(_float32, name) for name in ELEMENTARY},
+    "softmax": lambda: fp.softmax(HALF),
+    "layer_norm": lambda: fp.layer_norm(NARROW, NARROW[0], NARROW[1]),
     "tiles": lambda: _scaled("e4m3", "TILE_1X128"),
     "MX": lambda: _scaled("e2m1", "MX"),
     "NVFP4": lambda: _scaled("e2m1", "NVFP4"),

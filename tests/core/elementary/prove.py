@@ -110,7 +110,7 @@ def largest_error(name: str, count: int) -> float:
     wide_kernel(name)(bits, values)
     worst = 0.0
     for source, got in zip(bits.tolist(), values.tolist(), strict=True):
-        if 1e-46 < abs(got) < 3.5e38:
+        if 1e-44 < abs(got) < 3.4e38:
             value = fraction(real(name, float(np.uint32(source).view(np.float32))))
             worst = max(worst, float(abs(Fraction(got) - value) / abs(value)))
     return worst
