@@ -51,7 +51,7 @@ def rows(size: int, torch: Any, jax: Any) -> Iterator[RaceRow]:
 
 
 def binary_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> Iterator[RaceRow]:
-    """+ * / without and with flags."""
+    """Yield the races of add, multiply and divide, without and with flags."""
     a, b, _ = operands
     out = np.empty_like(a)
     x, y, typed = (array.view(contest.dtype) for array in (a, b, out))
@@ -67,7 +67,7 @@ def binary_rows(contest: Contest, operands: list[Any], torch: Any, jax: Any) -> 
 
 
 def sqrt_row(contest: Contest, a: Any, torch: Any, jax: Any) -> RaceRow:
-    """Square roots of magnitudes."""
+    """Return the race of square roots of magnitudes."""
     out = np.empty_like(a)
     works: dict[str, Work] = {"fpsim": partial(fp.sqrt, a, fmt=contest.fmt, out=out)}
     works[contest.peer] = partial(np.sqrt, a.view(contest.dtype), out=out.view(contest.dtype))

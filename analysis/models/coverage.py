@@ -119,7 +119,7 @@ class Coverage:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The shares as a sentence, unless they are the headline; empty for a report without coverage."""
+        """The sentence on the shares, in a tuple; empty if `headline` has it, or without coverage."""
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:

@@ -128,7 +128,7 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
 
 
 def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
-    """Raise an error unless a model runs eagerly on a device of this machine, in order to be `verb` ("recorded")."""
+    """Raise an error unless a model runs eagerly on a device of this machine; verb: what it is to be, "recorded"."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
     kind = type(model).__name__

@@ -130,7 +130,7 @@ class StudyPlan:
         return [candidate.element for candidate in self.candidates]
 
     def report(self) -> StudyReport:
-        """Return a report without tensors."""
+        """Return a report with the settings of the study and without any tensors."""
         return StudyReport(
             description="",
             candidates=self.candidates,

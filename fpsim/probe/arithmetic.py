@@ -90,7 +90,7 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Yield programs whose nodes round exact sums."""
+    """Yield programs of an order whose nodes round the exact sum of their inputs once."""
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
         return

@@ -118,7 +118,7 @@ def _named(*values: Any) -> bool:
 
 
 def _word(value: Any) -> str:
-    """Return a value as `differences` prints it."""
+    """Return a value of a recipe as the text that `differences` prints."""
     if isinstance(value, LossScalingPolicy):
         return str(_policy_words(value))
     if isinstance(value, LinearRecipe):

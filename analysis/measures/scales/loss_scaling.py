@@ -251,7 +251,7 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
 
 
 def _gradients(element: Any, number: int) -> list[Array]:
-    """Return the arrays of one step.
+    """Return the gradients of one step of a stream, checked, as arrays.
 
     Raises:
       TypeError: the element is not an array of floats, or a dict, list or tuple of them.

@@ -67,7 +67,7 @@ class Squares(NamedTuple):
     bound: float
 
     def plus(self, other: Squares) -> Squares:
-        """Return the sums of both."""
+        """Return the sums of squares of this product and of another one, added."""
         return Squares(*(None if x is None or y is None else x + y for x, y in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
 
@@ -188,12 +188,12 @@ class BudgetRow:
 
     @property
     def stored_a(self) -> float:
-        """Relative error of the first operand itself."""
+        """Relative error that the recipe's cast makes of the first operand."""
         return math.sqrt(self.squares.a_stored / self.squares.a) if self.squares.a else math.nan
 
     @property
     def stored_b(self) -> float:
-        """Relative error of the second operand itself."""
+        """Relative error that the recipe's cast makes of the second operand."""
         return math.sqrt(self.squares.b_stored / self.squares.b) if self.squares.b else math.nan
 
     @property
@@ -213,7 +213,7 @@ class BudgetRow:
 
     @property
     def closed(self) -> float:
-        """The three closed forms in quadrature."""
+        """The closed forms of both operands and of the result, added in quadrature."""
         return math.hypot(self.closed_a, self.closed_b, self.closed_cast)
 
     @property

@@ -86,7 +86,7 @@ class SensitivityRow:
     def of(
         cls, layer: str, product: str, recipe: str, elements: tuple[int, int], batches: Sequence[BatchFigures]
     ) -> SensitivityRow:
-        """Return the row of some batches.
+        """Return the row whose metrics are the means and spreads over batches.
 
         Example:
           >>> from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow

@@ -195,5 +195,5 @@ class Permuted:
         self.count, self.size = rows.count, rows.size
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return codes of a row."""
+        """Return the codes of elements start .. stop of the row that the permutation puts at an index."""
         return self._rows.row(self._order[index], start, stop)

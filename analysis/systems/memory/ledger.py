@@ -132,7 +132,7 @@ class _StateEntry:
 
     @property
     def bytes(self) -> int:
-        """All bits in whole bytes."""
+        """Number of whole bytes that hold all bits."""
         return math.ceil(self.bits / 8)
 
     def shard(self, ranks: int) -> int:

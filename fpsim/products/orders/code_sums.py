@@ -84,7 +84,7 @@ def _keywords(how: Arithmetic) -> dict[str, Any]:
 
 
 def _made(kind: Any, how: Arithmetic) -> Accumulator:
-    """Return an accumulator with the roundings of an arithmetic."""
+    """Return an accumulator of a class, which rounds as an arithmetic does."""
     accumulator: Accumulator = kind(how.fmt, **_keywords(how))
     return accumulator
 

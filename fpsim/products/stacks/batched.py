@@ -174,7 +174,7 @@ def _scales(x: Any) -> list[Array]:
 
 
 def _codes(x: Any) -> Array:
-    """Return the array of an operand."""
+    """Return the codes of a Scaled operand; any other operand is returned as it is."""
     codes: Array = x.codes if isinstance(x, Scaled) else x
     return codes
 

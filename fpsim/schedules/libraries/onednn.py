@@ -126,6 +126,6 @@ def _amx(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _step(k: int) -> int:
-    """Return the terms of an instruction: K in equal even parts if there are as few of them as of 32 terms, else 32."""
+    """Return the number of terms of an instruction: K / n, n = ceil(K / 32), if that is an even number, else 32."""
     parts = -(-k // BLOCK)
     return k // parts if k % (2 * parts) == 0 else BLOCK

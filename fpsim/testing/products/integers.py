@@ -147,7 +147,7 @@ def _inputs(
 
 
 def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.random.Generator) -> IntegerInputs:
-    """Return the operands of a shape.
+    """Return random operands of a shape, of the kind "uniform", "small", "runs", "far" or at the ends of the range.
 
     "runs" have one end of the range and then the other; "far" has one end, then any ends in the last terms, so that
     sums leave the range and come back often.
@@ -247,12 +247,12 @@ def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
 
 
 def _by(unit: IntegerUnit) -> Callable[[Array, Array], Array]:
-    """Return the product by another unit."""
+    """Return the function that multiplies by another unit."""
     return lambda a, b: matmul(a, b, accumulate=unit)
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
-    """Return the product with the bits of an operand read as another element."""
+    """Return the function that multiplies after reading the bits of an operand as another element."""
     changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
 
     def results(a: Array, b: Array) -> Array:
@@ -272,7 +272,7 @@ def _exact(a: Array, b: Array) -> Array:
 
 
 def _rounded(sums: Array, dtype: np.dtype[Any]) -> Array:
-    """Return floats as integers that saturate."""
+    """Return whole floats as integers of a dtype, saturated at the ends of its range."""
     ends = np.iinfo(dtype)
     return np.clip(sums.astype(np.float64), ends.min, ends.max).astype(dtype)
 

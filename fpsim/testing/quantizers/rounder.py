@@ -147,7 +147,7 @@ class FractionGrid(NamedTuple):
 
 @lru_cache(maxsize=64)
 def grid_of(fmt: Format) -> FractionGrid:
-    """Return the grid of a format."""
+    """Return the grid of magnitudes that a float format has."""
     return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
 
 

@@ -1,4 +1,4 @@
-"""Names what a quantizer with a given scale does instead."""
+"""Names what a quantizer with a given scale does instead of what it promises."""
 
 from __future__ import annotations
 
