@@ -1,4 +1,4 @@
-"""Error messages for invalid arguments: what is valid, what was passed, and which word may be meant."""
+"""Error messages for invalid arguments: what is valid, what was passed, and which name may be meant."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the word most similar to another one, or None; ties go to the longest common beginning.
+    """Return the one of `words` that is most similar to `word`, or None; ties go to the longest common beginning.
 
     Example:
       >>> from fpsim.errors import nearest

@@ -34,10 +34,10 @@ class rounding:
     conversion of values into a format counts as one, `x + 0.1` thus as two, and each multiplication of a power and
     each product and sum of `@` as one; what is always exact (signs, comparisons, indexing) counts as none. So
     results of a block do not share random numbers, and a rerun repeats them. Two blocks, or two tasks that start inside
-    one, share words where their seeds meet: give each a seed of its own, far from the others.
+    one, share random numbers where their seeds meet: give each a seed of its own, far from the others.
 
     Args:
-      mode: any word that `rounding=` of `fpsim.encode` takes.
+      mode: any name that `rounding=` of `fpsim.encode` takes.
       seed: the seed of the stochastic mode, which needs one: 0 to 2**64 - 1.
       random_bits: how many random bits the stochastic mode compares with the dropped fraction, 1 to 32.
 

@@ -45,7 +45,7 @@ class _Level(NamedTuple):
 
 
 def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages from words of the source's dtype to codes."""
+    """Return the stages from bit patterns of the source's dtype to codes."""
     width = 64 if source == FP64 else 32
     before = () if source.bits == width and source in (FP32, FP64) else pipelines.decoding(source, FP32, source.storage)
     if options.rounding is Rounding.STOCHASTIC:
@@ -61,7 +61,7 @@ def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=256)
 def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
-    """Return the stages from codes in a dtype to words of the target, which holds the table's values."""
+    """Return the stages from codes in a dtype to bit patterns of the target, which holds the table's values."""
     middle = target if target in (FP32, FP64) else FP32 if single_holds(fmt) else FP64
     words = value_words(fmt, middle.bits)
 
@@ -76,7 +76,7 @@ def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[St
 
 
 def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages from source words to words of the rounded values in the target."""
+    """Return the stages from bit patterns of the source to those of the rounded values in the target."""
     return (*encoding(source, options), *decoding(options.fmt, target, options.fmt.storage))
 
 
@@ -183,7 +183,7 @@ def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits
 
 
 def _words(seed: int, first: int, size: int) -> Array:
-    """Return the random words of flat indices first .. first + size."""
+    """Return the random numbers of flat indices first .. first + size."""
     skip = first % 4  # a counter gives four words; the first may be partly used
     words = np.empty((size + skip + 3) // 4 * 4, np.uint32)
     random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))

@@ -115,8 +115,8 @@ def _padded(c: Array, tiles: int) -> Array:
 def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: int) -> Array:
     """Return c + a b for every tile.
 
-    a: (tiles, 16 rows, 16, group) elements, b: (tiles, 16, 16 columns, group), c: (tiles, 16, 16) words; groups: those
-    of a row of a, and rows of b, that the instruction takes.
+    a: (tiles, 16 rows, 16, group) elements; b: (tiles, 16, 16 columns, group); c: (tiles, 16, 16) 32-bit elements;
+    groups: the number of groups in a row of a, and of rows of b, that the instruction takes.
     """
     result = np.zeros_like(c)
     settings = tile_settings(groups)

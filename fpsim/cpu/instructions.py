@@ -13,7 +13,7 @@ ROUNDINGS = {"nearest_even": 0, "down": 1, "up": 2, "toward_zero": 3}  # VCVTPS2
 
 
 class Register(NamedTuple):
-    """An operand or a result of a vector instruction: its LLVM type, and its words in memory."""
+    """An operand or a result of a vector instruction: its LLVM type, and its elements in memory."""
 
     llvm: str  # "<32 x bfloat>"
     dtype: str  # dtype of the words, "uint16"
@@ -35,7 +35,7 @@ class Instruction(NamedTuple):
 
 
 class TileInstruction(NamedTuple):
-    """An instruction of AMX on tiles: d (16 x 16 words) = c + a (16 rows of 64 bytes) times b (16 rows of 64 bytes)."""
+    """An instruction of AMX on tiles: d = c + a b; c, d: 16 x 16 elements of 32 bits; a, b: 16 rows of 64 bytes."""
 
     name: str
     intrinsic: str

@@ -63,7 +63,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
 
 
 def unknown_keyword(name: str, word: str, valid: Sequence[str]) -> TypeError:
-    """Return a TypeError that lists the keywords of a function and suggests the one nearest to a word."""
+    """Return a TypeError that lists the keywords of a function and suggests the one nearest to an unknown one."""
     near = difflib.get_close_matches(word, valid, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return TypeError(f"{name} takes the keywords {', '.join(valid)}; got {shown(word)}.{hint}")

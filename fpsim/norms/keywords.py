@@ -62,7 +62,7 @@ def complete(function: Callable[..., Any], keywords: NormKeywords) -> dict[str, 
     """Return the keywords of a call with defaults for the rest.
 
     Raises:
-      TypeError: a keyword that the function does not have.
+      TypeError: the function does not have one of the keywords.
     """
     check_keywords(function, keywords, DEFAULTS)
     return {**DEFAULTS, **keywords}

@@ -24,10 +24,10 @@ class LaneSum:
     is a warp that exchanges by xor, two AVX-512 registers or four of AVX2: one order for every processor.
 
     Args:
-      lanes: their number, a power of two from 1 to 1024.
+      lanes: the number of lanes, a power of two from 1 to 1024.
 
     Raises:
-      ValueError: another number.
+      ValueError: lanes is not such a power of two.
 
     Source: docs/elementary.md.
 

@@ -22,7 +22,7 @@ def rms_norm(
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
-      weight: the same, one element for each along the axis, or None.
+      weight: an array of a float dtype, or codes, with one element for each along the axis; None for no factor.
       eps: a number >= 0 that is added to the mean square.
 
     Example:
@@ -51,7 +51,7 @@ def layer_norm(
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
-      weight, bias: the same, one element for each along the axis, or None.
+      weight, bias: arrays of a float dtype, or codes, with one element for each along the axis; None for none.
       eps: a number >= 0 that is added to the mean square.
 
     Example:
@@ -85,7 +85,7 @@ def _along(method: Method, values: Values, name: str) -> Values:
     """Return an operand of one element for each along the axis, shaped to broadcast with x.
 
     Raises:
-      ValueError: it has another shape.
+      ValueError: the operand has another shape.
     """
     if values.codes.shape != (method.length,):
         raise ValueError(

@@ -163,7 +163,7 @@ def _checked_axis(name: str, x: Values, axis: Any) -> int:
 
 
 def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
-    """Return the intermediate format, if it holds what is between."""
+    """Return the intermediate format, or raise a ValueError if intermediate results cannot have it."""
     fmt = find_format(intermediate)
     if not (fmt.signed and fmt.has_zero and (fmt == FP32 or fmt.bits <= 16)):
         raise ValueError(
@@ -174,7 +174,7 @@ def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
 
 
 def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
-    """Return the accumulator, if its sums are operands of the steps after it."""
+    """Return the accumulator, or raise an error if its sums cannot be operands of the steps after it."""
     if not isinstance(accumulate, (LaneSum, Accumulator)):
         raise TypeError(
             f"accumulate must be {KINDS}; got {shown(accumulate)}. Pass fp.Pairwise(fp.FP32), for instance."
@@ -192,7 +192,7 @@ def checked_eps(eps: Any) -> float:
     """Return eps as a float.
 
     Raises:
-      ValueError: it is no finite number from 0 on.
+      ValueError: eps is not a finite number >= 0.
     """
     try:
         value = float(eps)

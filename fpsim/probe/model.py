@@ -51,7 +51,7 @@ class Model:
       lost: terms that are left out of the sum.
       terms_per_step: number of products of one addition.
       fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
-      alignment: "truncate", "floor" or "nearest", "exact": every sum is the exact one, rounded
+      alignment: "truncate", "floor" or "nearest", by which terms are cut; "exact": every sum is the exact one, rounded
         once; "rounded": a step is several additions, each rounded.
       rounding: the rounding of a sum, as for `fp.encode`.
       accumulator: the format of sums; None where additions have different formats.
@@ -100,7 +100,7 @@ class Model:
 
     @property
     def structure(self) -> str | None:
-        """Return the order of additions as text, such as blocks, lanes and chains; None if it needs many."""
+        """Return the order of additions in a few words, such as blocks, lanes and chains; None if it needs many."""
         return None if self.order is None else structure_of(self.order)
 
     @property

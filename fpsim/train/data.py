@@ -344,9 +344,9 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
     """Return random integers in 0 .. below - 1 that depend only on the arguments.
 
-    Integer i is (w // 2**32) * below // 2**32, where w is word i of NumPy's generator Philox(key=[seed, 0],
-    counter=[0, 0, micro, step]). NumPy promises these words for ever, which it does not of its distributions. Each
-    integer has a probability of 1 / below, to one part in 2**32 / below.
+    Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
+    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, which it does not of its
+    distributions. Each integer has a probability of 1 / below, to one part in 2**32 / below.
 
     Args:
       seed, step, micro: integers in 0 .. 2**64 - 1.

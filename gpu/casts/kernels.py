@@ -58,7 +58,7 @@ class CastWay(NamedTuple):
 
     @property
     def groups(self) -> Grouping:
-        """Grouping of elements; with random words, a thread takes as many elements at once as one counter serves."""
+        """Grouping of elements; with random numbers, a thread takes as many elements at once as one counter serves."""
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
 
@@ -85,7 +85,7 @@ def _reader(way: CastWay) -> Any:
 
 @cache
 def _encoder(way: CastWay) -> Any:
-    """Return the scalar function `(bits, random word, layout) -> code` of a rounding."""
+    """Return the scalar function `(bits, random number, layout) -> code` of a rounding."""
     mode, kind = way.mode, way.kind
     encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64
     if way.to_code is not None and serves(way.to_code, way.width, kind, mode):

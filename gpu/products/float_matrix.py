@@ -59,7 +59,7 @@ def operation_kernel(name: str) -> Any:
 
 @cache
 def copy_kernel() -> Any:
-    """Return the kernel `(source, out)` that copies words."""
+    """Return the kernel `(source, out)` that copies bit patterns."""
 
     def copy(source: Any, out: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):

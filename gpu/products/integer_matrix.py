@@ -191,6 +191,6 @@ class IntegerMatrices(FloatMatrices):
 
 
 def _spread(points: npt.NDArray[Any] | None, size: int) -> npt.NDArray[np.uint32]:
-    """Return zero points as one word for each row or column; zeros for None."""
+    """Return zero points modulo 2^32 as one uint32 for each row or column; zeros for None."""
     numbers = np.zeros(1, np.int64) if points is None else np.asarray(points).reshape(-1).astype(np.int64)
     return np.broadcast_to(numbers & ALL_BITS, size).astype(u32)

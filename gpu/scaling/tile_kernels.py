@@ -170,7 +170,7 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
 @cache
 def drawer(width: int, mode: int) -> Any:
-    """Return the function `(i, low and high word of the seed)` of an element's random word, 0 if not stochastic."""
+    """Return the function `(i, both halves of the seed)` that gives an element's random number, 0 if not stochastic."""
     word: Any = word_of(width)
     stochastic = mode == STOCHASTIC
 

@@ -143,7 +143,7 @@ def thresholds(
 
 
 class _Boxes:
-    """Products of any shape, from the same rows and columns."""
+    """Products of a function in any shape, all from the first rows of one matrix and the first columns of another."""
 
     def __init__(self, fn: Function, operands: Any, largest: int, layout: str) -> None:
         self.fn, self.operands, self.largest, self.layout = fn, operands, largest, layout

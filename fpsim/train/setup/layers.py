@@ -48,7 +48,7 @@ def layers_of(model: Any) -> dict[str, Any]:
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Return whether a layer stays in float32, unless an override says otherwise."""
+    """Return whether a recipe's `keep` names a layer, which then stays in float32 where no override holds."""
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
 

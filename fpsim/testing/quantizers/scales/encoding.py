@@ -39,7 +39,7 @@ class RightEncoding(NamedTuple):
     cast: dict[str, Any]
 
     def scales(self, x: Array) -> Array:
-        """Return the scales of a matrix."""
+        """Return the right scales of the tiles of a matrix."""
         return np.asarray(encode_scaled(x, self.fmt, self.scaling, **self.cast).scales)
 
 
