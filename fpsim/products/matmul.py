@@ -14,7 +14,7 @@ from fpsim.deprecation import warn_renamed
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
-from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.integer_format import INT8, IntegerFormat
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.lazy import deferred
@@ -195,17 +195,22 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
     kept = {name: words[name] for name in ("out", "bias") if name in words}
     if "bias" in kept and not chosen.adds_bias:
         raise ValueError(f"how {schedule} adds a bias by {chosen.kernel} is not known. Leave it out.")
+    if formats[0] == INT8:
+        return matmul(a, b, accumulate=chosen.accumulate, **kept)
     if not isinstance(chosen.accumulate, str):  # a unit says itself what its operands are
         kept |= {"fmt": formats[0]} if fmt is not None else {}
     out_fmt = words.get("out_fmt", chosen.out_fmt)
     return matmul(a, b, accumulate=chosen.accumulate, schedule=chosen.schedule, out_fmt=out_fmt, **kept)
 
 
-def _format(x: Any, fmt: Any, name: str) -> Format:
+def _format(x: Any, fmt: Any, name: str) -> Format | IntegerFormat:
     """Return the format of an operand."""
     if isinstance(x, EncodedArray) and isinstance(x.fmt, Format):
         return x.fmt
-    stored = format_of(as_array(x, name).dtype)
+    dtype = as_array(x, name).dtype
+    stored = format_of(dtype) or (INT8 if dtype.name == "int8" and fmt is None else None)
     if stored is None and fmt is None:
-        raise TypeError(f"{name} must be an array of bfloat16, float16 or float32; got {shown(x)}. Codes need fmt=.")
+        raise TypeError(
+            f"{name} must be an array of bfloat16, float16, float32 or int8; got {shown(x)}. Codes need fmt=."
+        )
     return find_format(fmt) if stored is None else stored

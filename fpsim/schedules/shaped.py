@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple, get_args
 
 from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.element import element_format
 from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import INT8, IntegerFormat
 from fpsim.formats.named import BF16, FP16, FP32
-from fpsim.formats.named import format as find_format
 from fpsim.reload import reloadable
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.schedule import Schedule
@@ -20,7 +21,7 @@ Isa = Literal["amx", "avx512_fp16", "avx512_bf16", "avx512", "avx2"]
 Layout = Literal["nn", "nt", "tn"]
 ISAS: tuple[Isa, ...] = get_args(Isa)  # the largest first, as oneDNN orders them
 CHAIN = FusedMultiplyAdd(FP32)
-FORMATS = (BF16, FP16, FP32)
+FORMATS = (BF16, FP16, FP32, INT8)
 
 
 @reloadable
@@ -30,7 +31,7 @@ class ProductShape(NamedTuple):
     m: int
     n: int
     k: int
-    fmt: Format
+    fmt: Format | IntegerFormat
     layout: Layout
 
     @property
@@ -50,7 +51,7 @@ class ChosenSchedule(NamedTuple):
     kernel: str
     schedule: Schedule
     accumulate: str | FusedMultiplyAdd
-    out_fmt: Format
+    out_fmt: Format | None  # None for integers
     rule: str
     adds_bias: bool = False
 
@@ -90,17 +91,17 @@ class ShapedSchedule:
     def __repr__(self) -> str:
         return self.name
 
-    def at(self, m: int, n: int, k: int, fmt: FormatLike = BF16) -> ChosenSchedule:
+    def at(self, m: int, n: int, k: int, fmt: FormatLike | IntegerFormat = BF16) -> ChosenSchedule:
         """Return the schedule for a product of M x K by K x N.
 
         Raises:
           DeclinedShape: the order of additions is not known; a ValueError whose sentence names the missing rule.
-          ValueError: a size is not a positive integer, or the format is none of BF16, FP16 and FP32.
+          ValueError: a size is not a positive integer, or the format is none of BF16, FP16, FP32 and INT8.
         """
         rows, columns, terms = positive(m, "m"), positive(n, "n"), positive(k, "k")
         return self.choose(ProductShape(rows, columns, terms, _format(fmt), self.layout))
 
-    def declines(self, m: int, n: int, k: int, fmt: FormatLike = BF16) -> str:
+    def declines(self, m: int, n: int, k: int, fmt: FormatLike | IntegerFormat = BF16) -> str:
         """Return why the order of additions of a product is not known, "" if it is."""
         try:
             self.at(m, n, k, fmt)
@@ -109,11 +110,13 @@ class ShapedSchedule:
         return ""
 
 
-def _format(fmt: FormatLike) -> Format:
-    found = find_format(fmt)
-    if found not in FORMATS:
-        raise ValueError(f"fmt must be BF16, FP16 or FP32, whose products are known on processors; got {shown(fmt)}.")
-    return found
+def _format(fmt: FormatLike | IntegerFormat) -> Format | IntegerFormat:
+    """Return one of FORMATS by its name, dtype or object."""
+    element = element_format(fmt)
+    for known in FORMATS:
+        if element == known:
+            return known
+    raise ValueError(f"fmt must be BF16, FP16, FP32 or INT8, whose products are known on CPUs; got {shown(fmt)}.")
 
 
 def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -228,7 +229,7 @@ def test_segments_depend_on_shape_layout_and_instructions() -> None:
         (s.onednn("avx512"), (40, 1, 600), "the kernel of gemm:jit:bf16 for a vector along K is not known"),
         (s.onednn("avx512_bf16", threads=3), (40, 50, 60), "how 3 threads share K is not known in this case"),
         (s.torch_mm("avx2", layout="nt"), (9, 9, 9), "how torch's own loop adds transposed operands is not known"),
-        (s.torch_native(), (9, 9, 9, "fp32"), "torch gives float32 to MKL"),
+        (s.torch_native(), (9, 9, 9, "fp32"), "torch's own loop takes BF16 and FP16"),
         (s.mkl(), (9, 9, 9, "bf16"), "sgemm multiplies float32"),
         (s.torch_mm("avx2"), (9, 9, 9, "fp32"), "the kernels of MKL without AVX-512 are not known"),
         (s.mkl(2), (9, 9, 9, "fp32"), "how 2 threads share a product is not known"),
@@ -305,7 +306,7 @@ HALF = X.astype(np.float16)
         (lambda: loose.schedules.mkl(isa="amx"), "isa must be one of avx512, avx2; got 'amx'"),
         (lambda: loose.schedules.onednn("amx", l1=1.5), "l1 must be a positive integer; got 1.5"),
         (lambda: s.mkl().at(0, 1, 1), "m must be a positive integer; got 0"),
-        (lambda: s.mkl().at(1, 1, 1, "e4m3"), "fmt must be BF16, FP16 or FP32, whose products are known on processors"),
+        (lambda: s.mkl().at(1, 1, 1, "e4m3"), "fmt must be BF16, FP16, FP32 or INT8, whose products are known on"),
         (lambda: s.segments(), "segments takes the number of terms of each segment; got none"),
         (lambda: s.segments(0), "length must be an integer >= 1; got 0"),
         (lambda: s.rounds(0), "lanes must be an integer >= 1; got 0"),
@@ -323,8 +324,43 @@ def test_wrong_arguments_are_refused_in_a_sentence(call: Callable[[], Any], word
 
 
 def test_codes_without_a_format_are_refused() -> None:
-    with pytest.raises(TypeError, match="a must be an array of bfloat16, float16 or float32; got"):
+    with pytest.raises(TypeError, match="a must be an array of bfloat16, float16, float32 or int8; got"):
         fp.matmul(np.zeros((2, 2), np.uint16), np.zeros((2, 2), np.uint16), schedule=s.torch_mm())
+
+
+def test_products_of_int8_are_exact_with_vnni_and_declined_without() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (9, 300)).astype(np.int8), rng.integers(-128, 128, (300, 7)).astype(np.int8)
+    got = fp.matmul(a, b, schedule=s.torch_mm("avx512_fp16"))
+    assert got.dtype == np.int32
+    assert np.array_equal(got, a.astype(np.int64) @ b.astype(np.int64))
+    assert s.torch_mm("amx").at(9, 7, 300, np.dtype("int8")).kernel == "_int_mm"
+    text = s.torch_mm("avx2").declines(9, 7, 300, "int8")
+    assert text.endswith("without VNNI pairs of products saturate to 16 bits (VPMADDUBSW), for which there is no unit.")
+    with pytest.raises(ValueError, match="accumulate is chosen by"):
+        fp.matmul(a, b, schedule=s.torch_mm(), accumulate="x86_amx_s8_s32")
+
+
+@pytest.mark.slow
+def test_int_mm_of_this_machine_is_exact_with_vnni() -> None:
+    from llvmlite import binding
+
+    torch = pytest.importorskip("torch")
+    if not binding.get_host_cpu_features().get("avx512vnni", False):
+        pytest.skip("this processor has no avx512vnni")
+    library = s.torch_mm("avx512_bf16")
+    for i, (m, n, k) in enumerate(SHAPES):
+        rng = np.random.default_rng(i)
+        a, b = rng.integers(-128, 128, (m, k)).astype(np.int8), rng.integers(-128, 128, (k, n)).astype(np.int8)
+        want = torch._int_mm(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+        assert np.array_equal(fp.matmul(a, b, schedule=library), want), (m, n, k)
+
+
+def test_libraries_are_pickled() -> None:
+    library = s.torch_mm("avx512", layout="nt")
+    again = pickle.loads(pickle.dumps(library))
+    assert again == library
+    assert again.at(40, 50, 60).schedule == library.at(40, 50, 60).schedule
 
 
 def test_layouts_and_instructions_are_listed() -> None:

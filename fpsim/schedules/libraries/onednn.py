@@ -84,7 +84,8 @@ def _brgemm(shape: ProductShape) -> ChosenSchedule:
     accumulate = "x86_avx512_bf16_f32" if shape.fmt == BF16 else CHAIN
     rule = f"chains of {of} over segments of {max(lengths)} terms, added left to right, one cast at the end"
     schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("brg_matmul", schedule, accumulate, shape.fmt, rule, adds_bias=True)
+    fmt = BF16 if shape.fmt == BF16 else FP16
+    return ChosenSchedule("brg_matmul", schedule, accumulate, fmt, rule, adds_bias=True)
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import L1, L2, onednn
 from fpsim.schedules.libraries.segments import rounds
+from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.shaped import (
     CHAIN,
     ChosenSchedule,
@@ -53,13 +55,14 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
 
 def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape."""
-    if shape.fmt not in (BF16, FP16):
-        raise declined(name, shape, "torch gives float32 to MKL")
+    fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
+    if fmt is None:
+        raise declined(name, shape, "torch's own loop takes BF16 and FP16")
     if shape.layout != "nn":
         raise declined(name, shape, "how torch's own loop adds transposed operands is not known")
     rule = "four lanes of float32 multiply-adds, joined from the first to the last, one cast at the end"
     schedule = rounds(LANES, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("torch's own loop", schedule, CHAIN, shape.fmt, rule)
+    return ChosenSchedule("torch's own loop", schedule, CHAIN, fmt, rule)
 
 
 def torch_mm(
@@ -67,6 +70,8 @@ def torch_mm(
     l2: int = L2, layout: Layout = "nn",
 ) -> ShapedSchedule:  # fmt: skip
     """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop for BF16 and FP16.
+
+    Of INT8 operands it is torch._int_mm, whose sums are exact with VNNI or AMX.
 
     Args:
       isa, threads, l1, l2: as in `onednn`.
@@ -95,11 +100,34 @@ def torch_mm(
     name = f"torch_mm({inner.name.partition('(')[2][:-1]}{words})"
     small, floats = torch_native(layout=layout), mkl(threads, isa=mkl_isa or usual, layout=layout)
 
-    def choose(shape: ProductShape) -> ChosenSchedule:
-        if shape.fmt == FP32:
-            return floats.choose(shape)
-        has_half = shape.fmt == BF16 or isa in ("amx", "avx512_fp16")
-        is_small = shape.m * shape.n * shape.k <= SMALL
-        return small.choose(shape) if isa == "avx2" or not has_half or is_small else inner.choose(shape)
+    kernels = MmKernels(small, inner, floats)
+    return ShapedSchedule(name, LIBRARY, partial(_mm, name, isa, kernels), layout, SOURCE)
 
-    return ShapedSchedule(name, LIBRARY, choose, layout, SOURCE)
+
+class MmKernels(NamedTuple):
+    """The libraries of torch.mm: its own loop, oneDNN and MKL."""
+
+    small: ShapedSchedule
+    halves: ShapedSchedule
+    floats: ShapedSchedule
+
+
+def _mm(name: str, isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape."""
+    if shape.fmt == INT8:
+        return _integers(name, isa, shape)
+    if shape.fmt == FP32:
+        return kernels.floats.choose(shape)
+    has_half = shape.fmt == BF16 or isa in ("amx", "avx512_fp16")
+    is_small = shape.m * shape.n * shape.k <= SMALL
+    loops = isa == "avx2" or not has_half or is_small
+    return kernels.small.choose(shape) if loops else kernels.halves.choose(shape)
+
+
+def _integers(name: str, isa: Isa, shape: ProductShape) -> ChosenSchedule:
+    """Return the exact sums of torch._int_mm, which have one order with VNNI or AMX."""
+    if isa in ("avx512", "avx2"):
+        missing = "without VNNI pairs of products saturate to 16 bits (VPMADDUBSW), for which there is no unit"
+        raise declined(name, shape, missing)
+    rule = "exact sums modulo 2^32, in any order"
+    return ChosenSchedule("_int_mm", FLAT, "x86_amx_s8_s32", None, rule)
