@@ -47,8 +47,8 @@ class Selection:
       modules: id of each module -> its name, the first of several.
 
     Raises:
-      TypeError: no patterns.
-      ValueError: a model without products, or a pattern that matches nothing.
+      TypeError: layers is neither a pattern nor several.
+      ValueError: the model has no products, or a pattern matches nothing.
     """
 
     def __init__(self, model: Any, layers: str | Sequence[str]) -> None:

@@ -57,7 +57,7 @@ def sweep(
       name), what the measure returned ("value" for a number; "result_" is put before names of parameters), and `error`:
       "" or why there is no result.
     Raises:
-      TypeError, ValueError: a bad argument, values that cannot be told apart in another process, or a folder that holds
+      TypeError, ValueError: an argument is invalid, values cannot be told apart in another process, or the folder holds
         cells of another measure or other parameters.
       ImportError: pandas, joblib (several workers) or distributed (client=) is not installed.
 

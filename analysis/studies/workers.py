@@ -65,7 +65,7 @@ def run_over(
     Yields:
       (index of the task, result), or a `Failure` as the result: the function raised, or ended its worker every time.
     Raises:
-      TypeError, ValueError: a bad argument, or a function that cannot be sent.
+      TypeError, ValueError: an argument is invalid, or the function cannot be sent to another process.
       ImportError: joblib, or distributed, is needed and not installed.
       RuntimeError: the cluster is gone.
 

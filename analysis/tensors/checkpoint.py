@@ -165,7 +165,7 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
     """Return a checkpoint's tensor files, and the tensor names in each by its index ({} without an index).
 
     Raises:
-      TensorFileError: there is none, or a shard of the index is missing.
+      TensorFileError: there is no tensor file, or a shard of the index is missing.
     """
     from fpsim.analysis.tensors.files import tensor_files
 

@@ -79,7 +79,7 @@ def hot(loops: list[AssemblyLoop], part: HotLoop) -> AssemblyLoop:
 
     With `part.shortest`, return that with the fewest operations an element among loops that make at least half as many.
 
-    Raises: LookupError if none makes any.
+    Raises: LookupError if no loop makes elements.
     """
     candidates = [loop for loop in loops if elements(loop, part)]
     if not candidates:

@@ -160,7 +160,7 @@ class Overflows:
     """A search for the first Inf or NaN of a step, in a quantised product or any other module.
 
     Args:
-      modules: by name.
+      modules: the modules to watch, by the names that the message has for them.
 
     Example:
       >>> import torch

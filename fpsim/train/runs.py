@@ -36,10 +36,10 @@ class Run:
       recipe, settings: the recipe and the settings of the run.
       losses: nats per token of each step's batch, float.
       validation_loss: the loss of the last weights, by the recipe's own forward pass; NaN for a run that was stopped.
-      rows: of each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
+      rows: a row for each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
         update_ratio, seconds.
-      measured: of each operand of each product, every few steps: step, layer, product, operand, underflow, saturation,
-        at_maximum, sqnr_db; docs/training.md says what they are.
+      measured: a row for each operand of each product, every few steps: step, layer, product, operand, underflow,
+        saturation, at_maximum, sqnr_db; docs/training.md says what they are.
       changes: the controller's moves: step, layer, watched, figure, before, after.
       stopped: why it ended early, or "".
       seconds: the time of all steps, in seconds.

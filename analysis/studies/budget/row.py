@@ -165,7 +165,7 @@ class BudgetRow:
 
     @property
     def interplay(self) -> float:
-        """The remainder of `joint` after the single causes, in quadrature."""
+        """The part of `joint` that the single causes, added in quadrature, do not explain."""
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
         return self._relative(self.squares.joint - alone)
 

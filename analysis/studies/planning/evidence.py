@@ -135,8 +135,8 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
     """Return the evidence in a sensitivity or in budgets.
 
     Raises:
-      TypeError: source is neither.
-      ValueError: an unknown metric, one that does not depend on every product, or budgets that do not belong together.
+      TypeError: source is neither a sensitivity nor budgets.
+      ValueError: the metric is unknown or does not depend on every product, or the budgets do not belong together.
     """
     if isinstance(source, Sensitivity):
         return _of_sensitivity(source, figure)

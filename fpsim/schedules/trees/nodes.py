@@ -19,8 +19,9 @@ class Arithmetic:
     """The arithmetic of one addition: alignment, rounding and format of the result.
 
     Args:
-      rule: "ieee" (the exact sum, rounded once; zeros have the signs of IEEE 754), "once" (the same of all terms
-        together, without a +0 at the start), or the rule of a matrix unit (docs/matrix-units.md), such as "fused".
+      rule: "ieee" (the exact sum, rounded once; zeros have the signs of IEEE 754), "once" (the exact sum of all terms
+        together, rounded once, without a +0 at the start), or the rule of a matrix unit (docs/matrix-units.md), such as
+        "fused".
       fmt: the format of the result.
       rounding: a rounding of `fp.encode`.
       fraction_bits: bits kept below the largest exponent where terms are aligned; None where nothing is cut.

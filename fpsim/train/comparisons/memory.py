@@ -35,7 +35,7 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Sum of all three, in bytes."""
+        """Bytes of weights, moments and activations together."""
         return sum(self)
 
 
