@@ -140,6 +140,10 @@ def integer_rows() -> Iterator[RaceRow]:
         ),
         "matmul_integer, zero points": (partial(fp.matmul_integer, u, b, 128, 3), INT8_RATE),
     }
+    for title, (few_m, few_n, few_k) in THIN.items():
+        x, y = rng.integers(-128, 128, (few_m, few_k), np.int8), rng.integers(-128, 128, (few_k, few_n), np.int8)
+        thin = partial(fp.matmul, x, y, accumulate="hopper_s8_s32")
+        yield RaceRow(f"hopper_s8_s32, {title}", {"fpsim": thin}, {}, THIN_RATE, few_m * few_n * few_k, "MAC")
     for name, (call, rate) in work.items():
         yield RaceRow(name, {"fpsim": call, GEMM: gemm}, {}, rate, _size(SHAPE), "MAC")
 

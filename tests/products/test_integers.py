@@ -89,6 +89,16 @@ def test_torch_multiplies_integers_alike() -> None:
         assert_bits_equal(fp.matmul(a, b, accumulate="x86_amx_s8_s32"), want)
 
 
+@pytest.mark.parametrize("shape", [(1, 50, 9), (9, 51, 1), (3, 54, 9), (9, 50, 4), (1, 6, 5000), (5000, 7, 2)])
+def test_few_rows_and_columns_in_any_layout(shape: tuple[int, int, int]) -> None:
+    a, b, c = operands(S8, shape, "uniform")
+    exact = a.astype(int) @ b.astype(int) + c
+    want = ((exact + 2**31) % 2**32 - 2**31).astype(np.int32)
+    for left in (a, np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2]):
+        for right in (np.ascontiguousarray(b), np.asfortranarray(b), np.repeat(b, 2, axis=1)[:, ::2]):
+            assert_bits_equal(fp.matmul(left, right, c, accumulate=S8), want)
+
+
 def test_dot_products_are_those_of_the_unit() -> None:
     a, b, _ = operands(S8, (4, 40, 1), "uniform")
     want = (a.astype(int) @ b.astype(int))[:, 0]

@@ -41,13 +41,18 @@ def tiled_product(vectors: str, cut: str) -> Any:
                 for t in range(count):
                     for p in range(pairs):
                         k = (s + t) * terms + 2 * p
-                        has_one = k < b.shape[0]
-                        has_two = 2 * p + 1 < terms and k + 1 < b.shape[0]
-                        line = panel[t * pairs + p]
-                        for j in range(width):
-                            low = u32(i32(b[k, start + j])) & u32(0xFFFF) if has_one else u32(0)
-                            high = u32(i32(b[k + 1, start + j])) << u32(16) if has_two else u32(0)
-                            line[j] = low | high
+                        line = panel[t * pairs + p, :width]
+                        if 2 * p + 1 < terms and k + 1 < b.shape[0]:
+                            first_term, second_term = b[k, start : start + width], b[k + 1, start : start + width]
+                            for j in range(width):
+                                line[j] = (u32(i32(first_term[j])) & u32(0xFFFF)) | (
+                                    u32(i32(second_term[j])) << u32(16)
+                                )
+                        elif k < b.shape[0]:
+                            for j in range(width):
+                                line[j] = u32(i32(b[k, start + j])) & u32(0xFFFF)
+                        else:
+                            line[:] = 0
                 part = a[:, s * pairs : (s + count) * pairs]
                 for row in range(0, a.shape[0], rows):
                     for half in range(halves):
@@ -75,5 +80,43 @@ def plain_product() -> Any:
                         total += i64(a[i, k]) * i64(b[j, k])
                     total = within(total, u)
                 out[i, j] = total
+
+    return kernel(product)
+
+
+@cache
+def few_rows() -> Any:
+    """Return the loop `(a, b, out)` for few rows: adds a (M, K) @ b (K, N) to int32 `out`, modulo 2^32."""
+
+    def product(a: Any, b: Any, out: Any) -> None:
+        fours = a.shape[1] // 4 * 4
+        for i in range(a.shape[0]):
+            line = out[i]
+            for k in range(0, fours, 4):
+                x0, x1, x2, x3 = i32(a[i, k]), i32(a[i, k + 1]), i32(a[i, k + 2]), i32(a[i, k + 3])
+                y0, y1, y2, y3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+                for j in range(line.size):
+                    two = i32(x0 * i32(y0[j])) + i32(x1 * i32(y1[j]))
+                    line[j] = i32(line[j] + i32(two + i32(x2 * i32(y2[j])) + i32(x3 * i32(y3[j]))))
+            for k in range(fours, a.shape[1]):
+                x0, y0 = i32(a[i, k]), b[k]
+                for j in range(line.size):
+                    line[j] = i32(line[j] + i32(x0 * i32(y0[j])))
+
+    return kernel(product)
+
+
+@cache
+def few_columns() -> Any:
+    """Return the loop `(a, b, out)` for few columns: adds a (M, K) @ b.T, b (N, K), to int32 `out`, modulo 2^32."""
+
+    def product(a: Any, b: Any, out: Any) -> None:
+        for i in range(a.shape[0]):
+            x = a[i]
+            for j in range(b.shape[0]):
+                y, total = b[j], i32(0)
+                for k in range(x.size):
+                    total = i32(total + i32(i32(x[k]) * i32(y[k])))
+                out[i, j] = i32(out[i, j] + total)
 
     return kernel(product)

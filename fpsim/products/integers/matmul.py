@@ -22,7 +22,7 @@ from fpsim.products.total import bias_of, float32_number
 from fpsim.products.unit_product import ADD, Factors, add_part
 from fpsim.schedules.schedule import Chain, Epilogue
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, USUAL = np.dtype(np.float32), Epilogue()
 # Integers that a result may be cast to: names and dtypes -> dtype.
 INTEGER_RESULTS: dict[str, np.dtype[Any]] = {
     "int8": np.dtype(np.int8),
@@ -156,7 +156,7 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
         raise unknown("scale_order", request.scale_order, list(MODES))
     schedule = request.schedule
     if schedule is None:
-        return Epilogue()
+        return USUAL
     if not isinstance(schedule.sums, Chain) or schedule.sums.interval or schedule.slicing.count != 1:
         raise ValueError(
             f"schedule orders sums of floats, and those of {unit.name} are integers; got {schedule}. Leave it out; its "

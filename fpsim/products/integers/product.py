@@ -8,7 +8,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.instructions.integers import facts_of
 from fpsim.matrix_units.integer_unit import IntegerUnit
-from fpsim.products.integers.loops import plain_product, tiled_product
+from fpsim.products.integers.loops import few_columns, few_rows, plain_product, tiled_product
 from fpsim.products.integers.vector_tile import COLUMNS, ROWS, SIGNED, UNSIGNED, WRAPS
 from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import wrapping
@@ -17,7 +17,8 @@ from fpsim.runtime.vectors import widest_vectors
 
 PANEL_TERMS = 256  # of B that a panel holds at a time, about: 32 KiB
 LONGEST_STEP = 33024  # terms whose products of 8 bits add up in 32
-EXACT_PRODUCTS = 1 << 62  # sums below this are exact in int64
+FEW = 4  # rows or columns that need no panel
+CACHED = 4096  # sums of a row that are added to at a time, 16 KiB
 
 
 def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
@@ -28,12 +29,39 @@ def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> 
     (m, k), n = a.shape, b.shape[1]
     if not total.size or k == 0:
         return
-    if n < COLUMNS and m > n:  # vectors lie along the rows of the result
+    if min(m, n) <= FEW and not (unit.saturates and _may_saturate(total, k, unit)) and not numba.config.DISABLE_JIT:
+        _add_thin(total, a, b)
+    elif n < COLUMNS and m > n:  # vectors lie along the rows of the result
         flipped = np.ascontiguousarray(total.T)
         _add(flipped, b.T, a.T, unit)
         total[...] = flipped.T
     else:
         _add(total, a, b, unit)
+
+
+def _add_thin(total: Array, a: Array, b: Array) -> None:
+    """Add a @ b of few rows or columns to `total`, modulo 2^32: each element of the larger operand is read once."""
+    (m, k), n = a.shape, b.shape[1]
+    sums = np.ascontiguousarray(total).view(np.int32)
+    rows_of_b, columns_of_a = b.flags.c_contiguous or not b.T.flags.c_contiguous, a.T.flags.c_contiguous
+    if m <= n and rows_of_b:
+        left, right = np.ascontiguousarray(a), np.ascontiguousarray(b)
+        over_units(n, m * k, lambda i, j: _few_rows(left, right, sums, i, j))
+    elif n < m and columns_of_a and not a.flags.c_contiguous:
+        flipped, left, right = np.ascontiguousarray(sums.T), np.ascontiguousarray(b.T), a.T
+        over_units(m, n * k, lambda i, j: _few_rows(left, right, flipped, i, j))
+        sums[...] = flipped.T
+    else:
+        left, right = np.ascontiguousarray(a), np.ascontiguousarray(b.T)
+        over_units(m, n * k, lambda i, j: few_columns()(left[i:j], right, sums[i:j]))
+    total[...] = sums.view(total.dtype)
+
+
+def _few_rows(a: Array, b: Array, sums: Array, first: int, stop: int) -> None:
+    """Add columns `first` to `stop` of a product of few rows, in blocks whose sums stay in the cache."""
+    for start in range(first, stop, CACHED):
+        columns = slice(start, min(start + CACHED, stop))
+        few_rows()(a, b[:, columns], sums[:, columns])
 
 
 def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
