@@ -76,8 +76,8 @@ def _encoder(how: ShortTiles) -> Any:
 def short_tiles_kernel(how: ShortTiles) -> Any:
     """Return the kernel that computes amax, scales and codes.
 
-    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source and out: words of 64 bits;
-    seed: its low and high word; the last three: those of `settler`.
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source and out: elements packed
+    into 64-bit integers; seed: its low and high 32 bits; the last three: those of `settler`.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

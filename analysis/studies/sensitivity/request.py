@@ -174,7 +174,7 @@ def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
     """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss only the first.
 
     Raises:
-      TypeError, ValueError: an unknown product, or none.
+      TypeError, ValueError: a product is unknown, or there is none.
     """
     names = (products,) if isinstance(products, str) else products
     if not isinstance(names, Sequence) or not names:

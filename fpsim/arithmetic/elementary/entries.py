@@ -71,7 +71,7 @@ def _by_ziv(name: str, x: float) -> ExactResult:
 
 
 def _of_fraction(value: Fraction) -> ExactResult:
-    """Return a rational result."""
+    """Return a rational result, given as a fraction, as an ExactResult."""
     negative, value = value < 0, abs(value)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     exponent -= value < Fraction(2) ** exponent

@@ -304,7 +304,7 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
     """Return the folder of each recipe's runs, without the seed.
 
     Raises:
-      ValueError: two names that make the same folder.
+      ValueError: two recipes' names make the same folder.
     """
     if out is None:
         return [None] * len(chosen)
