@@ -16,7 +16,7 @@ from fpsim.files import write_whole
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import FP32, TF32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.candidates import AdderCandidate
+from fpsim.probe.candidates import AdderCandidate, order_of
 from fpsim.probe.operands import ProbedCall
 from fpsim.probe.order import Nested, Order
 from fpsim.probe.own_unit import own_unit
@@ -26,6 +26,7 @@ from fpsim.probe.structure import structure_of
 from fpsim.probe.traits import traits_of
 from fpsim.probe.words import WORDS, called, in_ranges, sentences
 from fpsim.schedules.schedule import Schedule
+from fpsim.schedules.trees.array_sums import SUM_ROWS
 
 # Attributes of a model that are unknown if the sentence on differing bits has the given words.
 FIELDS_OF_EDGES = (
@@ -48,6 +49,8 @@ class Model:
       tree: the order of additions as nested tuples of terms, sorted by their smallest term; None where none fits.
       structure: the order as text, such as "two halves of 4 terms; in each the terms are one chain"; None where it
         needs more than a few words.
+      sum_rows: the rows of `fp.schedules.SUM_ROWS` with the same order, of a model of a sum: how NumPy, torch and JAX
+        may add so many terms. Several rows agree on few terms.
       lost: terms that are left out of the sum.
       terms_per_step: number of products of one addition.
       fraction_bits: bits that are kept below the largest exponent where terms are aligned; None where nothing is cut.
@@ -102,6 +105,14 @@ class Model:
     def structure(self) -> str | None:
         """Return the order of additions in a few words, such as blocks, lanes and chains; None if it needs many."""
         return None if self.order is None else structure_of(self.order)
+
+    @cached_property
+    def sum_rows(self) -> tuple[str, ...]:
+        """Return the rows of `fp.schedules.SUM_ROWS` with the order of the model, as they are written."""
+        if self.order is None or self.kind != "sum":
+            return ()
+        rows = (row for row in SUM_ROWS if not 0 < row.most < self.n)
+        return tuple(str(row) for row in rows if order_of(row.tree(self.n)) == self.order)
 
     @property
     def lost(self) -> tuple[int, ...]:

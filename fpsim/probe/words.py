@@ -52,6 +52,9 @@ class Described(Protocol):
     def names(self) -> tuple[str, ...]: ...
 
     @property
+    def sum_rows(self) -> tuple[str, ...]: ...
+
+    @property
     def lost(self) -> tuple[int, ...]: ...
 
 
@@ -76,6 +79,7 @@ def sentences(model: Described) -> Iterator[str]:
         yield from _lost(model)
         if plain is None:
             yield from _order(model)
+            yield from _rows(model)
     for sentence in model.unknown:
         yield f"Unknown: {sentence}."
 
@@ -145,6 +149,12 @@ def _lost(model: Described) -> Iterator[str]:
         are = "is" if len(model.lost) == 1 else "are"
         runs = [f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(model.lost)]
         yield f"{plural(len(model.lost), 'term')} {are} never added: {', '.join(runs)}."
+
+
+def _rows(model: Described) -> Iterator[str]:
+    """Yield a sentence on the libraries that may add in this order, unless it is one chain, as many do."""
+    if model.order is not None and not model.order.chain and model.sum_rows:
+        yield f"So adds fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
 
 
 def _order(model: Described) -> Iterator[str]:

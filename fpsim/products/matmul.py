@@ -26,6 +26,7 @@ from fpsim.schedules.shaped import ShapedSchedule
 from fpsim.sums.accumulators import Accumulator
 
 if TYPE_CHECKING:
+    from fpsim.schedules.trees.array_sums import SumOrder
     from fpsim.schedules.trees.tree import Tree
 
 # Modules that multiply, which import numba.
@@ -40,7 +41,7 @@ def matmul(
     c: npt.ArrayLike | None = None,
     *,
     accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
-    schedule: Schedule | ShapedSchedule | Tree | tuple[Any, ...] | None = None,
+    schedule: Schedule | ShapedSchedule | Tree | SumOrder | tuple[Any, ...] | None = None,
     promote: int | None = None,
     scale_a: npt.ArrayLike | None = None,
     scale_b: npt.ArrayLike | None = None,

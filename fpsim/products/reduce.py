@@ -20,6 +20,7 @@ from fpsim.products.request import is_order, no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
 if TYPE_CHECKING:
+    from fpsim.schedules.trees.array_sums import SumOrder
     from fpsim.schedules.trees.tree import Tree
 
 lines, short_sums = deferred("fpsim.sums.lines"), deferred("fpsim.sums.float32_sums")  # both import numba
@@ -46,7 +47,7 @@ def no_accumulator(got: object) -> TypeError:
 def sum(
     x: npt.ArrayLike,
     *,
-    accumulate: Accumulator | Tree | tuple[Any, ...] | None = None,
+    accumulate: Accumulator | Tree | SumOrder | tuple[Any, ...] | None = None,
     fmt: FormatLike | None = None,
     axis: int | None = None,
 ) -> Any:
@@ -55,7 +56,8 @@ def sum(
     Args:
       x: array of a float dtype (float16, float32, float64, ml_dtypes) of any shape, or unsigned codes with `fmt`.
       accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`; or any order: a
-        tree of `fp.schedules.tree`, or nested tuples of terms, such as ((0, 1), (2, 3)), which are added in float32.
+        tree of `fp.schedules.tree`, nested tuples of terms, such as ((0, 1), (2, 3)), which are added in float32, or
+        the order of an array library, such as `fp.schedules.numpy_sum()`.
       fmt: format of codes.
       axis: the axis to add along; None adds all elements in C order.
 
@@ -95,7 +97,7 @@ def sum(
 
 def dot(
     a: npt.ArrayLike, b: npt.ArrayLike, *,
-    accumulate: Accumulator | MatrixUnit | IntegerUnit | Tree | tuple[Any, ...] | str | None = None,
+    accumulate: Accumulator | MatrixUnit | IntegerUnit | Tree | SumOrder | tuple[Any, ...] | str | None = None,
     fmt: Formats = None,
 ) -> Any:  # fmt: skip
     """Return the dot products along the last axis, as an accumulator or a matrix unit adds them.

@@ -32,9 +32,12 @@ class Request(NamedTuple):
 
 
 def is_order(x: Any) -> bool:
-    """Return whether an argument is a tree of `fp.schedules`, or an order of additions as nested tuples."""
-    loaded = sys.modules.get("fpsim.schedules.trees.tree")  # which loads with the first tree
-    return isinstance(x, tuple) or (loaded is not None and isinstance(x, loaded.Tree))
+    """Return whether an argument is a tree or a SumOrder of `fp.schedules`, or an order in nested tuples."""
+    if isinstance(x, tuple):
+        return True
+    trees = sys.modules.get("fpsim.schedules.trees.tree")  # which load with the first tree and the first such row
+    rows = sys.modules.get("fpsim.schedules.trees.array_sums")
+    return (trees is not None and isinstance(x, trees.Tree)) or (rows is not None and isinstance(x, rows.SumOrder))
 
 
 def refuse_conflicts(request: Request) -> None:

@@ -26,22 +26,25 @@ from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Lanes, Schedule, Sli
 from fpsim.schedules.shaped import ChosenSchedule, DeclinedShape, ShapedSchedule
 
 if TYPE_CHECKING:  # trees are a seventh of the package's import time, and load on first use
+    from fpsim.schedules.trees.array_sums import SUM_ROWS, SumOrder, jax_sum, numpy_sum, torch_sum
     from fpsim.schedules.trees.batch import BatchReport, depends_on_batch
     from fpsim.schedules.trees.difference import Comparison
     from fpsim.schedules.trees.explain import Explanation, explain
     from fpsim.schedules.trees.tree import Tree, compare, tree
 
 __all__ = [
-    "FLAT", "ROWS", "BatchReport", "Chain", "ChosenSchedule", "Comparison", "DeclinedShape", "Epilogue",
-    "Explanation", "Lanes", "Schedule", "ShapedSchedule", "Slicing", "Tree", "compare", "cublas", "cublas_choice",
-    "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain", "mkl", "onednn", "rounds",
-    "segments", "torch_mm", "torch_native", "torch_rowwise", "tree", "triton",
+    "FLAT", "ROWS", "SUM_ROWS", "BatchReport", "Chain", "ChosenSchedule", "Comparison", "DeclinedShape", "Epilogue",
+    "Explanation", "Lanes", "Schedule", "ShapedSchedule", "Slicing", "SumOrder", "Tree", "compare", "cublas",
+    "cublas_choice", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain", "jax_sum",
+    "mkl", "numpy_sum", "onednn", "rounds", "segments", "torch_mm", "torch_native", "torch_rowwise", "torch_sum",
+    "tree", "triton",
 ]  # fmt: skip
 
 _no_name, __dir__ = face(__name__, __all__)
 _of_trees, _, TREES = attach(
     __name__,
     {
+        "trees.array_sums": ["SUM_ROWS", "SumOrder", "jax_sum", "numpy_sum", "torch_sum"],
         "trees.batch": ["BatchReport", "depends_on_batch"], "trees.difference": ["Comparison"],
         "trees.explain": ["Explanation", "explain"], "trees.tree": ["Tree", "compare", "tree"],
     },

@@ -28,6 +28,7 @@ from fpsim.products.request import Request, no_accumulate, refuse_unit_options
 from fpsim.products.total import MatmulCall, with_epilogue
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
+from fpsim.schedules.trees.array_sums import SumOrder
 from fpsim.schedules.trees.nodes import Node, Round, ScaledSum, Sum, zero
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulate import NOTHING, SumProblem, accumulated, canonical
@@ -36,7 +37,7 @@ from fpsim.sums.lines import TERMS_AT_ONCE, Lines, line_sums
 
 CPU = Cpu()
 ZERO = zero(FP32)
-Order = Tree | tuple[Any, ...]
+Order = Tree | SumOrder | tuple[Any, ...]
 How = Accumulator | MatrixUnit | None
 KEPT = 64  # trees whose plans are kept
 
@@ -46,7 +47,7 @@ class SameOrder:
 
     __slots__ = ("order",)
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Tree | tuple[Any, ...]) -> None:
         self.order = order
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +83,8 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
       ValueError: the order has another number of terms than k, or `how` cannot add it.
       TypeError: an accumulator is passed with a tree.
     """
-    plan = _plan(SameOrder(order), k if isinstance(order, tuple) else -1, how)
+    whole = order.tree(k) if isinstance(order, SumOrder) else order
+    plan = _plan(SameOrder(whole), k if isinstance(whole, tuple) else -1, how)
     if plan.tree.k != k:
         raise ValueError(f"{name} adds {plan.tree.k} terms; got K = {k}. Make a tree for that number of terms.")
     return plan

@@ -1,0 +1,268 @@
+"""Sums of array libraries on processors: the orders in which NumPy, torch and JAX add the terms of a sum, as rows.
+
+Which of them a library follows depends on its version and the processor, so that no row is said to be that of the
+present one; `fp.probe.sum` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from fpsim.errors import require_integer, require_kind
+from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
+from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Start, Steps, Sum, zero
+from fpsim.schedules.trees.tree import Tree
+
+NUMPY = "numpy/_core/src/umath/loops_utils.h.src, pairwise sum; compared with NumPy 2.4.6"
+TORCH = "pytorch/aten/src/ATen/native/cpu/SumKernel.cpp, cascade sum; compared with torch 2.13.0"
+JAX = "openxla/xla, TreeReductionRewriter; compared with JAX 0.10.2 (CPU)"
+JAX_TERMS = 4095  # from 4,096 terms on, JAX 0.10.2 gives other bits on an Emerald Rapids
+CHAINS, LEVELS, LEAST_POWER = 4, 4, 4  # of torch: chains of a lane, totals of a chain, log2 of the terms of the first
+
+
+@dataclass(frozen=True)
+class SumOrder:
+    """The order in which a library adds the terms of a sum of any length; `accumulate=` of `fp.sum` and `fp.dot` takes it.
+
+    Args:
+      name: the call that makes it.
+      rule: "pairwise" (NumPy), "cascade" (torch) or "windows" (JAX).
+      lanes: chains that take terms in turn; 1 for windows.
+      block: terms up to which lanes add all; of a window.
+      fmt: the format of sums.
+      most: terms up to which the library follows the order; 0 for any number.
+      source: where the order is written.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.numpy_sum().tree(300)
+      Tree(k=300, 6 levels, result FP32)
+    """  # noqa: E501
+
+    name: str
+    rule: str
+    lanes: int
+    block: int
+    fmt: Format = FP32
+    most: int = 0
+    source: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
+        require_integer("lanes", self.lanes, 1)
+        require_integer("block", self.block, self.lanes)
+        require_kind("fmt", self.fmt, Format, "a format, such as fp.FP32")
+
+    def tree(self, k: int) -> Tree:
+        """Return the additions of a sum of k terms.
+
+        Raises:
+          ValueError: k below 0, or more terms than those for which the library follows the order.
+        """
+        require_integer("k", k, 0)
+        if 0 < self.most < k:
+            raise ValueError(
+                f"{self} is known for up to {self.most} terms, from which on the library adds otherwise; got {k}."
+            )
+        return _tree(self, int(k))
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> SumOrder:
+    """Return the order of NumPy's pairwise sum along contiguous terms.
+
+    Up to `block` terms are added by lanes that take terms in turn; the lanes are joined in pairs, and the terms after
+    the last whole turn follow one by one. Fewer terms than lanes are one chain. More terms are halved, the first half
+    down to a multiple of the lanes.
+
+    Args:
+      lanes: a power of two.
+      block: terms that lanes add, a number of terms of at least the lanes.
+      fmt: the format of sums.
+
+    Raises:
+      ValueError: lanes that are no power of two, or a block of fewer terms.
+
+    Source: numpy/_core/src/umath/loops_utils.h.src.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+      >>> fp.sum(x, accumulate=fp.schedules.numpy_sum()).dtype
+      dtype('float32')
+    """
+    require_integer("lanes", lanes, 1)
+    if lanes & (lanes - 1):
+        raise ValueError(f"lanes must be a power of two, which are joined in pairs; got {lanes}.")
+    fmt = find_format(fmt)
+    return SumOrder(_name("numpy_sum", lanes=lanes, block=block, fmt=fmt), "pairwise", lanes, block, fmt, source=NUMPY)
+
+
+def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
+    """Return the order of torch's sum along contiguous terms on the CPU.
+
+    Lanes take terms in turn; each has four chains, whose turns are those of the lane. A chain's terms go through four
+    totals of 16 and more terms each (cascade). The terms after the last whole turn of the lanes come first, then the
+    lanes, one after the other. It is that of one thread: torch shares sums of more than 32,768 terms among threads.
+
+    Args:
+      lanes: numbers of a vector: 8 with AVX2, on which torch sums with AVX-512 too.
+      fmt: the format of sums.
+
+    Raises:
+      ValueError: no lane.
+
+    Source: pytorch/aten/src/ATen/native/cpu/SumKernel.cpp.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.torch_sum(), fp.schedules.torch_sum(16).tree(100).k
+      (torch_sum(), 100)
+    """
+    fmt = find_format(fmt)
+    require_integer("lanes", lanes, 1)
+    return SumOrder(_name("torch_sum", lanes=lanes, fmt=fmt), "cascade", lanes, lanes, fmt, source=TORCH)
+
+
+def jax_sum(window: int = 32, fmt: str | Format = FP32) -> SumOrder:
+    """Return the order of jnp.sum of a vector on the CPU: chains of a window of terms each, and windows of their sums.
+
+    The first and the last window are the shorter ones. The order of 4,096 terms and more is not known.
+
+    Args:
+      window: terms of a chain.
+      fmt: the format of sums.
+
+    Raises:
+      ValueError: a window of fewer than two terms.
+
+    Source: openxla/xla, TreeReductionRewriter.
+
+    Example:
+      >>> import fpsim as fp
+      >>> fp.schedules.jax_sum(), fp.schedules.jax_sum(fmt="fp64").tree(100).fmt.name
+      (jax_sum(), 'FP64')
+    """
+    fmt = find_format(fmt)
+    require_integer("window", window, 2)
+    return SumOrder(_name("jax_sum", window=window, fmt=fmt), "windows", 1, window, fmt, most=JAX_TERMS, source=JAX)
+
+
+USUAL = {"lanes": 8, "block": 128, "window": 32, "fmt": FP32}
+
+
+def _name(maker: str, **fields: int | Format) -> str:
+    """Return the call that makes a row, without usual arguments."""
+    words = [f"{field}={value}" for field, value in fields.items() if value != USUAL[field]]
+    return f"{maker}({', '.join(words)})"
+
+
+# ---- trees
+
+
+@lru_cache(maxsize=64)
+def _tree(row: SumOrder, k: int) -> Tree:
+    """Return the tree of a row, the same object for the same length."""
+    how = Arithmetic("ieee", row.fmt)
+    return Tree(k, RULES[row.rule](row, k, how) if k else zero(row.fmt))
+
+
+def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gathered]) -> Sum:
+    """Return a chain of rounded terms and of sums."""
+    return Sum(how, start, "chain", tuple(inputs), how)
+
+
+def _run(start: int, count: int, stride: int) -> Steps:
+    """Return consecutive additions of single terms."""
+    return Steps(start, 1, count, stride if count > 1 else 0)
+
+
+def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
+    """Return the sum of terms 0 .. k - 1 as NumPy adds them, which starts at -0."""
+
+    def part(start: int, terms: int) -> Sum:
+        if terms < row.lanes:
+            return _chain(how, "first", [_run(start, terms, 1)])
+        if terms > row.block:
+            half = terms // 2 - terms // 2 % row.lanes
+            return _chain(how, "first", [part(start, half), part(start + half, terms - half)])
+        turns, rest = divmod(terms, row.lanes)
+        level = [_chain(how, "first", [_run(start + lane, turns, row.lanes)]) for lane in range(row.lanes)]
+        while len(level) > 1:
+            level = [_chain(how, "first", level[i : i + 2]) for i in range(0, len(level), 2)]
+        tail = [_run(start + turns * row.lanes, rest, 1)] if rest else []
+        return _chain(how, "first", [level[0], *tail]) if tail else level[0]
+
+    return part(0, k)
+
+
+def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
+    """Return the sum of terms 0 .. k - 1 as torch adds them: fewer than a vector as one lane."""
+    if k < row.lanes:
+        return _lane(0, k, 1, how)
+    lanes, (turns, rest) = row.lanes, divmod(k, row.lanes)
+    tail = [_run(turns * lanes, rest, 1)] if rest else []
+    return _chain(how, "zero", [*tail, *(_lane(lane, turns, lanes, how) for lane in range(lanes))])
+
+
+def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
+    """Return the sum of a lane of torch: chains that take turns; the first one takes the rest, then the others."""
+    whole, apart = turns // CHAINS, lanes * CHAINS
+    chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
+    left = turns - whole * CHAINS
+    first = list(chains[0].inputs) if chains else []
+    if left:
+        first.append(_run(lane + whole * apart, left, lanes))
+    return _chain(how, "zero", [*first, *chains[1:]])
+
+
+def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
+    """Return the sum of terms first, first + apart, ... through torch's totals of 16, 256, ... terms."""
+    power = max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
+    size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
+    done = 0
+    while done + size <= count:
+        totals[0].append(_run(first + done * apart, size, apart))
+        done += size
+        for level in range(1, LEVELS):
+            totals[level].append(_chain(how, "zero", totals[level - 1]))
+            totals[level - 1] = []
+            if done & ((size - 1) << (level * power)):
+                break
+    if done < count:
+        totals[0].append(_run(first + done * apart, count - done, apart))
+    higher = [_chain(how, "zero", total) for total in totals[1:] if total]
+    if not totals[0] and higher:  # +0 plus a sum that is not -0
+        return _chain(how, "zero", [*higher[0].inputs, *higher[1:]])
+    return _chain(how, "zero", [*totals[0], *higher])
+
+
+def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
+    """Return the sum of terms 0 .. k - 1 as XLA adds them."""
+    parts = [_chain(how, "zero", [_run(*span, 1)]) for span in _cut(k, row.block)]
+    while len(parts) > 1:
+        parts = [_chain(how, "zero", parts[start : start + count]) for start, count in _cut(len(parts), row.block)]
+    return parts[0]
+
+
+def _cut(count: int, window: int) -> list[tuple[int, int]]:
+    """List the starts and lengths of windows over a number of terms; what fills the windows lies at both ends."""
+    if count <= window:
+        return [(0, count)]
+    before = -count % window // 2
+    stops = [*range(window - before, count, window), count]
+    return [(start, stop - start) for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+RULES: dict[str, Callable[[SumOrder, int, Arithmetic], Sum]] = {
+    "pairwise": _pairwise, "cascade": _cascade, "windows": _windows,
+}  # fmt: skip
+SUM_ROWS: tuple[SumOrder, ...] = (
+    numpy_sum(), numpy_sum(16), numpy_sum(4), torch_sum(), torch_sum(16), torch_sum(4), jax_sum(),
+)  # fmt: skip
