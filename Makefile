@@ -83,7 +83,7 @@ $(VENV)/numba-oldest/.installed: NUMBA = numba==0.61.*
 $(VENV)/numba-newest/.installed: NUMBA = numba>=0.61,<0.70
 $(addsuffix /.installed,$(NUMBAS)): $(VENV)/.installed
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '$(NUMBA)' 'numpy>=2.0' 'ml_dtypes>=0.5.1' 'scipy>=1.12'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '$(NUMBA)' 'numpy>=2.0' 'ml_dtypes>=0.5.1' 'scipy>=1.12' 'mpmath>=1.3'
 	@touch $@
 
 test-numba: $(addsuffix /.installed,$(NUMBAS))

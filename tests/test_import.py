@@ -6,7 +6,7 @@ from functools import cache
 
 from tests.kit.processes import python
 
-HEAVY = ("numba", "llvmlite", "torch", "matplotlib", "pandas", "scipy", "dask", "typer", "rich", "hypothesis")
+HEAVY = ("numba", "llvmlite", "torch", "matplotlib", "pandas", "scipy", "mpmath", "dask", "typer", "rich", "hypothesis")
 TIME = "import time; start = time.process_time(); import fpsim; print(time.process_time() - start)"
 
 

@@ -11,15 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
+from fpsim.arithmetic.operation import ELEMENTARY
 from fpsim.formats.policies import OVERFLOWS
 from fpsim.matrix_units.catalogue import float_units, integer_units
 from fpsim.scaling.recipes import ROWS
 from tests.arithmetic.checks import check, subnormals_of
+from tests.arithmetic.elementary.test_functions import check as check_elementary
 from tests.instructions.test_dot_add import check as check_rows
 from tests.kit import operands, units
 from tests.kit.integers import KINDS as INTEGER_KINDS
 from tests.kit.integers import drawn as drawn_integers
 from tests.kit.samples import NARROW, P3109, STRANGE
+from tests.oracles import arithmetic as ao
 from tests.oracles import casts
 from tests.oracles import scaling as scaled
 from tests.oracles.integers import product as integer_product
@@ -89,6 +92,17 @@ def arithmetic(rng: Rng) -> int:
     columns = operands.tuples(fmts, 24, seed=int(rng.integers(1 << 30)))
     words = {"subnormals": one_of(rng, subnormals_of(result)), "input_subnormals": one_of(rng, ["keep", "flush"])}
     check(name, columns, fmts, out, flags=True, roundings=(one_of(rng, casts.MODES),), **words)
+    return 1
+
+
+def elementary(rng: Rng) -> int:
+    """Compare an elementary function and its flags with the oracle."""
+    name, fmt = one_of(rng, ELEMENTARY), one_of(rng, [fmt for fmt in ARITHMETIC if fmt != fp.TF32])
+    short = fmt != fp.FP32
+    out = one_of(rng, ARITHMETIC) if short and rng.random() < 0.5 else None
+    words = {"rounding": one_of(rng, casts.MODES) if short else "nearest_even", "tininess": one_of(rng, ao.TININESS)}
+    codes = rng.integers(0, 1 << fmt.bits, 24).astype(fmt.storage)
+    check_elementary(name, codes, fmt, out, **words)
     return 1
 
 
@@ -226,6 +240,7 @@ def measured(rng: Rng) -> int:
 
 
 DRAWS: dict[str, Callable[[Rng], int]] = {
-    "cast": cast, "arithmetic": arithmetic, "scaled cast": scaled_cast, "instruction": instruction,
-    "accumulated": accumulated, "chained": chained, "integers": integers, "own unit": own_unit, "measured": measured,
+    "cast": cast, "arithmetic": arithmetic, "elementary": elementary, "scaled cast": scaled_cast,
+    "instruction": instruction, "accumulated": accumulated, "chained": chained, "integers": integers,
+    "own unit": own_unit, "measured": measured,
 }  # fmt: skip
