@@ -18,6 +18,7 @@ from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
 from fpsim.schedules.libraries.deepgemm import deepgemm
 from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import onednn
+from fpsim.schedules.libraries.openblas import openblas
 from fpsim.schedules.libraries.segments import rounds, segments
 from fpsim.schedules.libraries.torch_cpu import torch_mm, torch_native
 from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
@@ -36,8 +37,8 @@ __all__ = [
     "FLAT", "ROWS", "SUM_ROWS", "BatchReport", "Chain", "ChosenSchedule", "Comparison", "DeclinedShape", "Epilogue",
     "Explanation", "Lanes", "Schedule", "ShapedSchedule", "Slicing", "SumOrder", "Tree", "compare", "cublas",
     "cublas_choice", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "depends_on_batch", "explain", "jax_sum",
-    "mkl", "numpy_sum", "onednn", "rounds", "segments", "torch_mm", "torch_native", "torch_rowwise", "torch_sum",
-    "tree", "triton",
+    "mkl", "numpy_sum", "onednn", "openblas", "rounds", "segments", "torch_mm", "torch_native", "torch_rowwise",
+    "torch_sum", "tree", "triton",
 ]  # fmt: skip
 
 _no_name, __dir__ = face(__name__, __all__)

@@ -15,6 +15,7 @@ from fpsim.schedules.libraries.cutlass import cutlass_2xacc, cutlass_blockwise
 from fpsim.schedules.libraries.deepgemm import deepgemm
 from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import onednn
+from fpsim.schedules.libraries.openblas import openblas
 from fpsim.schedules.libraries.segments import rounds, segments
 from fpsim.schedules.libraries.torch_cpu import torch_mm, torch_native
 from fpsim.schedules.libraries.torch_rowwise import torch_rowwise
@@ -28,7 +29,7 @@ SCHEDULES = {maker.__name__: maker for maker in (
 )}  # fmt: skip
 # Parts of other schedules, and libraries whose schedules depend on the shape.
 PARTS: dict[str, Callable[..., Schedule]] = {maker.__name__: maker for maker in (rounds, segments)}
-SHAPED = {maker.__name__: maker for maker in (mkl, onednn, torch_mm, torch_native)}
+SHAPED = {maker.__name__: maker for maker in (mkl, onednn, openblas, torch_mm, torch_native)}
 MAKERS: dict[str, Callable[..., Schedule | ShapedSchedule | Accumulator]] = (
     SCHEDULES
     | PARTS

@@ -235,6 +235,11 @@ def test_segments_depend_on_shape_layout_and_instructions() -> None:
         (s.mkl(2), (9, 9, 9, "fp32"), "how 2 threads share a product is not known"),
         (s.mkl(), (1, 9, 9, "fp32"), "how sgemv adds one row or one column is not known"),
         (s.mkl(layout="nt"), (16, 90, 9, "fp32"), "up to 16 rows with a transposed b is not known"),
+        (s.openblas(2), (9, 9, 9, "fp32"), "how 2 threads share a product is not known"),
+        (s.openblas(layout="nt"), (9, 9, 9, "fp32"), "the kernels for a transposed b are not known"),
+        (s.openblas(), (9, 24, 17, "fp32"), "the kernel of the last 8 columns, beyond a multiple of 16, is not known"),
+        (s.openblas(), (1, 16, 9, "fp32"), "how sgemv adds one row or one column is not known"),
+        (s.openblas(), (9, 9, 9, "bf16"), "sgemm multiplies float32"),
         (s.mkl(), (300, 300, 500, "fp32"), "how K > 384 is cut beyond 128 rows and columns is not known"),
     ],
 )
@@ -261,6 +266,7 @@ def test_names_say_what_was_passed() -> None:
     names = ["torch_mm('avx2', layout='tn')", "torch_native()", "mkl(threads=2)", "mkl(layout='nt')"]
     assert [str(library) for library in libraries] == names
     assert str(s.torch_mm("avx2", 2, mkl_isa="avx512")) == "torch_mm('avx2', threads=2, mkl_isa='avx512')"
+    assert str(s.openblas(2, layout="tn")) == "openblas(threads=2, layout='tn')"
     assert str(s.mkl(isa="avx2")) == "mkl(isa='avx2')"
     assert s.onednn("amx") == s.onednn("amx") != s.onednn("avx512")
     assert str(s.segments(26, 26, step=26, odd_first=True)) == "segments(26, 26, step=26, odd_first=True)"
@@ -339,6 +345,35 @@ def test_products_of_int8_are_exact_with_vnni_and_declined_without() -> None:
     assert text.endswith("without VNNI pairs of products saturate to 16 bits (VPMADDUBSW), for which there is no unit.")
     with pytest.raises(ValueError, match="accumulate is chosen by"):
         fp.matmul(a, b, schedule=s.torch_mm(), accumulate="x86_amx_s8_s32")
+
+
+def openblas_here() -> str:
+    """Return why NumPy's products are not those of the rules of fp.schedules.openblas, "" if they are."""
+    threads = pytest.importorskip("threadpoolctl").threadpool_info()
+    found = [row for row in threads if row["internal_api"] == "openblas" and "numpy" in row["filepath"]]
+    if not found:
+        return "NumPy has another BLAS here"
+    version, kernels = found[0]["version"], found[0]["architecture"]
+    return "" if version.startswith("0.3.31") and kernels == "SkylakeX" else f"OpenBLAS {version} for {kernels} is here"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_numpys_products_on_this_machine_are_predicted(layout: Any) -> None:
+    if reason := openblas_here():
+        pytest.skip(f"the rules are those of OpenBLAS 0.3.31 for SkylakeX; {reason}")
+    from threadpoolctl import threadpool_limits
+
+    library, declined = s.openblas(layout=layout), 0
+    with threadpool_limits(1):
+        for i, shape in enumerate([*SHAPES, (100, 100, 100), (100, 100, 101), (300, 250, 3000)]):
+            if library.declines(*shape, "fp32"):
+                declined += 1
+                continue
+            a, b = (x.view(np.float32) for x in operands(MmCase(*shape, "fp32"), 10 * i))
+            left = np.ascontiguousarray(a.T).T if layout == "tn" else a
+            assert_bits_equal(fp.matmul(a, b, schedule=library), left @ b)
+    assert declined < 240  # half of all N are beyond a multiple of 16 by 1 to 8
 
 
 @pytest.mark.slow
