@@ -17,7 +17,6 @@ from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
 from fpsim.schedules.plan import BLOCK_BITS
 from fpsim.schedules.schedule import Schedule
 
-CALLS = ("cublasLtMatmul", "torch.mm")
 LAYOUTS = ("nn", "tn")
 NVJET = 66
 STAGES = {16: 35, 8: 36}  # bits of operands -> STAGES_ID of nvjet, as it was seen
@@ -57,9 +56,8 @@ class CublasChoice(NamedTuple):
 
 
 class RecordedChoice(NamedTuple):
-    """A call whose result was recorded on a GPU, with a schedule that gives all its bits."""
+    """A product whose result was recorded on a GPU, with a schedule that gives all its bits."""
 
-    call: str
     shape: tuple[int, int, int]  # M, N, K
     operands: tuple[str, str]
     out: str
@@ -69,21 +67,22 @@ class RecordedChoice(NamedTuple):
 
 
 def _recorded() -> list[RecordedChoice]:
-    """List the calls that were recorded on an H100 and an H200 with cuBLAS 13.1.0 and gave the same choice on both."""
+    """List the products that an H100 and an H200 with cuBLAS 13.1.0 computed alike.
+
+    cublasLtMatmul told the fields of its algorithm, except for FP16 operands with an FP32 result in the layout "tn":
+    these are products of torch.mm, whose bits have that schedule.
+    """
     square, deep, odd = (32, 32, 512), (16, 16, 2048), (9, 24, 100)
-    lt, rows = "cublasLtMatmul", []
-    for kind in ("FP16", "BF16"):
-        rows += [RecordedChoice(lt, square, (kind, kind), kind, layout, False, {}) for layout in LAYOUTS]
-        rows.append(RecordedChoice("torch.mm", square, (kind, kind), kind, "nn", False, {}))
-    rows.append(RecordedChoice("torch.mm", square, ("BF16", "BF16"), "BF16", "tn", False, {}))
-    rows.append(RecordedChoice(lt, square, ("FP16", "FP16"), "FP32", "nn", False, {}))
-    rows += [RecordedChoice("torch.mm", square, ("FP16", "FP16"), "FP32", layout, False, {}) for layout in LAYOUTS]
+    rows = [
+        RecordedChoice(square, (kind, kind), kind, layout, False, {}) for kind in ("FP16", "BF16") for layout in LAYOUTS
+    ]
+    rows += [RecordedChoice(square, ("FP16", "FP16"), "FP32", layout, False, {}) for layout in LAYOUTS]
     stages = {"family": 23, "stages": 20}
-    rows += [RecordedChoice(lt, odd, ("FP16", "FP16"), out, "nn", False, stages) for out in ("FP16", "FP32")]
-    rows.append(RecordedChoice(lt, odd, ("BF16", "BF16"), "BF16", "nn", False, {**stages, "split_k": 264, "merge": 2}))
+    rows += [RecordedChoice(odd, ("FP16", "FP16"), out, "nn", False, stages) for out in ("FP16", "FP32")]
+    rows.append(RecordedChoice(odd, ("BF16", "BF16"), "BF16", "nn", False, {**stages, "split_k": 264, "merge": 2}))
     for shape, pair in ((square, ("E4M3", "E4M3")), (deep, ("E4M3", "E4M3")), (square, ("E4M3", "E5M2"))):
-        rows.append(RecordedChoice(lt, shape, pair, "FP16", "tn", True, {"fast_accum": True}))
-        rows.append(RecordedChoice(lt, shape, pair, "FP32", "tn", False, {}))
+        rows.append(RecordedChoice(shape, pair, "FP16", "tn", True, {"fast_accum": True}))
+        rows.append(RecordedChoice(shape, pair, "FP32", "tn", False, {}))
     return rows
 
 
@@ -93,8 +92,7 @@ RECORDING = "tests/gpu/recordings: an H100 on 2026-11-22 and an H200 on 2026-11-
 
 def cublas_choice(
     chip: str, m: int, n: int, k: int, *, fmt: FormatLike | tuple[FormatLike, FormatLike] = "fp16",
-    out_fmt: FormatLike | None = None, layout: str = "nn", fast_accum: bool = False, call: str = "cublasLtMatmul",
-    fields: Fields | None = None,
+    out_fmt: FormatLike | None = None, layout: str = "nn", fast_accum: bool = False, fields: Fields | None = None,
 ) -> CublasChoice:  # fmt: skip
     """Return the schedule of the kernel that cuBLAS takes for a product, or the reason why it is not known.
 
@@ -105,15 +103,14 @@ def cublas_choice(
       out_fmt: format of the result; None for that of the operands, float32 for FP8.
       layout: "nn", both operands row-major, or "tn", both contiguous along K, which FP8 always is.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8.
-      call: the function that was called: "cublasLtMatmul" or "torch.mm".
       fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_matmul` reads them. They
-        alone decide then, and call, out_fmt and layout have no effect.
+        alone decide then, and out_fmt and layout have no effect.
 
     Returns:
       A record: `.schedule`, or None with `.reason`; `.source`.
 
     Raises:
-      ValueError: an unknown chip, format, layout or call, or a shape without elements.
+      ValueError: an unknown chip, format or layout, or a shape without elements.
 
     Source:
       Fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1). Its published plans begin with
@@ -125,14 +122,13 @@ def cublas_choice(
       cublas('sm_90', family=23, stages=20)
       >>> unknown = fp.schedules.cublas_choice("H100", 4096, 4096, 4096)
       >>> unknown.schedule is None, unknown.reason
-      (True, "cuBLAS's choice for FP16 x FP16 -> FP16, nn, 4096 x 4096 x 4096 by cublasLtMatmul was not recorded. Pass
-      fields=, which fp.gpu.hardware.lt_matmul reads on the GPU.")
+      (True, "cuBLAS's choice for FP16 x FP16 -> FP16, nn, 4096 x 4096 x 4096 was not recorded. Pass fields=,
+      which fp.gpu.hardware.lt_matmul reads on the GPU.")
     """
     known = chip_of(chip, "cuBLAS", tuple(ON))
     for name, value in (("m", m), ("n", n), ("k", k)):
         require_integer(name, value, 1)
     require_word("layout", layout, LAYOUTS)
-    require_word("call", call, CALLS)
     sides = fmt if isinstance(fmt, tuple) else (fmt, fmt)
     operands = find_format(sides[0]), find_format(sides[1])
     narrow = max(operands[0].bits, operands[1].bits) <= 8
@@ -142,15 +138,15 @@ def cublas_choice(
             return CublasChoice(None, reason)
         return CublasChoice(schedule_of(fields, known.sm, fast_accum=fast_accum), source=EQUIV)
     out = find_format(out_fmt) if out_fmt is not None else find_format("fp32") if narrow else operands[0]
-    wanted = (call, (m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
+    wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
     if known.sm == "sm_90":
         for row in RECORDED:
             if row[:-1] == wanted:
                 return CublasChoice(cublas(known.sm, **row.options), source=RECORDING)
-    product = f"{operands[0]} x {operands[1]} -> {out}, {wanted[4]}{', fast accumulation' * fast_accum}"
+    product = f"{operands[0]} x {operands[1]} -> {out}, {wanted[3]}{', fast accumulation' * fast_accum}"
     return CublasChoice(
         None,
-        f"cuBLAS's choice for {product}, {m} x {n} x {k} by {call} was not recorded. Pass fields=, which "
+        f"cuBLAS's choice for {product}, {m} x {n} x {k} was not recorded. Pass fields=, which "
         "fp.gpu.hardware.lt_matmul reads on the GPU.",
     )
 
