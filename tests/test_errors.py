@@ -32,7 +32,7 @@ def message(word: str) -> str:
 
 def test_an_unknown_unit_gives_the_nearest_three_their_number_and_how_to_list_them() -> None:
     assert message("hoper_e4m3_f32") == (
-        "unit must be one of the 239 that fp.units() or `fpsim units` lists, such as hopper_e4m3_f32, "
+        "unit must be one of the 240 that fp.units() or `fpsim units` lists, such as hopper_e4m3_f32, "
         "hopper_mma_e4m3_f32, hopper_e5m2_f32; got 'hoper_e4m3_f32'. Did you mean 'hopper_e4m3_f32'?"
     )
 

@@ -17,7 +17,8 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 @cache
 def facts_of(unit: IntegerUnit) -> IntegerFacts:
     """Return the numbers by which the loops compute a unit."""
-    facts = unit.terms, unit.d.lowest, unit.d.highest, unit.saturates
+    pair = (0, 0) if unit.pair is None else (unit.pair.lowest, unit.pair.highest)
+    facts = unit.terms, unit.d.lowest, unit.d.highest, unit.saturates, *pair
     return IntegerFacts(*(np.int64(x) for x in facts))
 
 

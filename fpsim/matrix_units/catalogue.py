@@ -67,7 +67,7 @@ def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
       >>> from fpsim.matrix_units.catalogue import named_unit
       >>> named_unit("accumulate", "hopper_bf16_f31")  # doctest: +ELLIPSIS
       Traceback (most recent call last):
-      ValueError: accumulate must be one of the 239 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, ...
+      ValueError: accumulate must be one of the 240 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, ...
     """
     named = any_unit(argument, name)
     if isinstance(named, IntegerUnit):

@@ -14,7 +14,7 @@ from fpsim.matrix_units.matrix_unit import Evidence
 from fpsim.reload import reloadable
 
 MOST_TERMS = 1 << 16  # of a step, whose products of 16 bits are added in 64
-WIDTHS = (4, 8, 32)
+WIDTHS = (4, 8, 16, 32)
 ELEMENT = "an element of an integer unit, such as fp.unit('hopper_s8_s32').a"  # what errors ask for
 
 
@@ -25,7 +25,7 @@ class IntegerElement:
 
     Args:
       name: as in PTX and in the unit's name: "s8", "u8", "s4", "u4", "s32" or "u32".
-      bits: 4, 8 or 32.
+      bits: 4, 8, 16 or 32.
       signed: whether there are negative ones.
 
     Raises:
@@ -91,6 +91,7 @@ class IntegerUnit:
       a, b, d: elements of the operands and of accumulator and result.
       terms: products of one step.
       saturates: whether the sum of a step becomes the nearest end of d's range if it is beyond; else it wraps.
+      pair: element to whose range the sum of every two products saturates first, s16 for VPMADDUBSW; None for none.
       instruction: the instructions that behave like this.
       source: where the facts come from.
       evidence: "hardware" (compared with real output) or "inferred" (by the vendor's specification); "simulated" is
@@ -114,6 +115,7 @@ class IntegerUnit:
     d: IntegerElement
     terms: int
     saturates: bool = False
+    pair: IntegerElement | None = None
     instruction: str = ""
     source: str = ""
     evidence: Evidence = "inferred"
@@ -127,6 +129,9 @@ class IntegerUnit:
         if self.terms > MOST_TERMS:
             raise ValueError(f"terms must be at most {MOST_TERMS}; got {self.terms}.")
         require_kind("saturates", self.saturates, bool, "True or False")
+        require_kind("pair", self.pair, (IntegerElement, type(None)), "None or an element such as s16")
+        if self.pair is not None and self.terms % 2:
+            raise ValueError(f"terms must be even where pairs of products saturate; got {self.terms}.")
         require_word("evidence", self.evidence, get_args(Evidence))
         for field in ("a", "b"):
             if getattr(self, field).bits > 8:
@@ -141,5 +146,6 @@ class IntegerUnit:
 
     def __repr__(self) -> str:
         products = f"{self.terms} product{'s' if self.terms > 1 else ''} per step"
+        added = "exact" if self.pair is None else f"pairs saturated to {self.pair.name}"
         end = f"saturated to {self.d.name}" if self.saturates else "wrapped modulo 2^32"
-        return f"IntegerUnit({self.name!r}: {products}, exact, then {end}; {self.evidence})"
+        return f"IntegerUnit({self.name!r}: {products}, {added}, then {end}; {self.evidence})"

@@ -26,6 +26,7 @@ i64, u32, u64 = np.int64, np.uint32, np.uint64
 
 NEAREST_EVEN = int(Rounding.NEAREST_EVEN)
 ALL_BITS = 0xFFFFFFFF
+NO_SEED = (u64(0), u64(0))
 
 
 @cache
@@ -37,13 +38,14 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:
-        u = IntegerFacts(facts[0], facts[1], facts[2], facts[3] != 0)
+        u = IntegerFacts(facts[0], facts[1], facts[2], facts[3] != 0, facts[4], facts[5])
         for i in range(cuda.grid(1), totals.size, cuda.gridsize(1)):
             m, n = (i, i) if paired else (i // b.shape[1], i % b.shape[1])
             total = i64(totals[i])
             if signed_d and total > i64(0x7FFFFFFF):
                 total -= i64(0x100000000)
             for start in range(0, a.shape[1], u.terms):
+                pair = i64(0)
                 for k in range(start, min(i64(start + u.terms), i64(a.shape[1]))):
                     x = i64(a[m, k])
                     y = i64(b[n, k]) if paired else i64(b[k, n])
@@ -51,7 +53,14 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
                         x -= i64(256)
                     if signed_b and y > i64(127):
                         y -= i64(256)
-                    total += i64(x * y)
+                    if u.pair_highest > i64(0):  # the second product of a pair replaces what the first one added
+                        before = min(max(pair, u.pair_lowest), u.pair_highest)
+                        pair = i64(pair + i64(x * y))
+                        total += i64(min(max(pair, u.pair_lowest), u.pair_highest) - before)
+                        if (k - start) % 2 == 1:
+                            pair = i64(0)
+                    else:
+                        total += i64(x * y)
                 total = within(total, u)
             totals[i] = u32(i64(total & i64(ALL_BITS)))
 
@@ -154,7 +163,7 @@ class IntegerMatrices(FloatMatrices):
         if left.zero_points is None and right.zero_points is None:
             return
         (m, n), k = total.shape, left.codes.shape[1]
-        facts = np.array([max(k, 1), -(1 << 31), (1 << 31) - 1, 0], np.int64)
+        facts = np.array([max(k, 1), -(1 << 31), (1 << 31) - 1, 0, 0, 0], np.int64)
         of_rows, of_columns = (self.filled(shape, np.uint32(0)).reshape(max(shape)) for shape in ((m, 1), (1, n)))
         ones = self.sent(np.ones((k, 1), np.uint8)), self.sent(np.ones((1, k), np.uint8))
         of_a = integer_kernel(unit.a.signed, False, True, False)
@@ -171,7 +180,7 @@ class IntegerMatrices(FloatMatrices):
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(
             from_integer_kernel(NEAREST_EVEN), self.like, size, total.reshape(size), result.reshape(size),
-            scratch(0, np.uint8), u64(1 << 31 if signed else 0), uploaded(plan.layout), u64(plan.rules), u64(0), u64(0),
+            scratch(0, np.uint8), u64(1 << 31 if signed else 0), uploaded(plan.layout), u64(plan.rules), NO_SEED,
         )  # fmt: skip
         return result
 
@@ -186,7 +195,7 @@ class IntegerMatrices(FloatMatrices):
         launch(
             to_integer_kernel(NEAREST_EVEN), self.like, size, words, target.reshape(size), scratch(0, np.uint8),
             uploaded(unpack_layout(FP32, "keep")), u64(-int(ends.min)), u64(ends.max), u64(0),
-            u64((1 << 8 * dtype.itemsize) - 1), u64(0), u64(0),
+            u64((1 << 8 * dtype.itemsize) - 1), NO_SEED,
         )  # fmt: skip
 
 

@@ -313,7 +313,7 @@ MXFP8 = "blackwell_mxfp8_e4m3_f32"
         (lambda: fp.dot_add(FP8, FP8, ACCUMULATOR, MXFP8, scale_a=SCALE + np.uint16(256), scale_b=SCALE),
          r"scale_a must lie in 0 \.\. 0xff"),
         (lambda: fp.dot_add(FP8, FP8, ACCUMULATOR, "hopper_e4m3_f31"), r"unit must be .*Did you mean 'hopper_e4m3"),
-        (lambda: fp.dot_add(FP8, FP8, ACCUMULATOR, "pascal_f16_f16"), r"unit must be one of the 239 .*pascal_f16_f16"),
+        (lambda: fp.dot_add(FP8, FP8, ACCUMULATOR, "pascal_f16_f16"), r"unit must be one of the 240 .*pascal_f16_f16"),
     ],
 )  # fmt: skip
 def test_bad_input_says_what_was_wanted(call: Any, words: str) -> None:

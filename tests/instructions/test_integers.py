@@ -40,7 +40,7 @@ def test_a_unit_gives_the_sums_of_pythons_integers(unit: IntegerUnit) -> None:
     for kind in KINDS:
         for k in (1, unit.terms - 1, unit.terms, 2 * unit.terms + 3):
             rows = integer_rows(unit, kind, 12, k)
-            want = dot_add_rows(*rows, unit.terms, unit.d.dtype, unit.saturates)
+            want = dot_add_rows(*rows, unit.terms, unit.d.dtype, unit.saturates, unit.pair and unit.pair.dtype)
             got = fp.dot_add(*rows, unit)
             assert got.dtype == unit.d.dtype
             assert_bits_equal(got, want)
@@ -130,6 +130,7 @@ def test_units_lists_those_of_integers_with_source_and_evidence() -> None:
     measured = {unit.name for unit in listed if unit.evidence == "hardware"}
     assert measured == {
         *(f"x86_amx_{pair}_s32" for pair in AMX.values()), "x86_vnni_u8xs8_s32", "x86_vnni_u8xs8_s32_sat",
+        "x86_avx2_u8xs8_s32",
     }  # fmt: skip
     assert {unit.arch for unit in listed if unit.a.bits == 4} == {"turing", "ampere", "ada"}
     assert not [unit for unit in listed if unit.saturates and unit.arch in ("cdna1", "cdna2", "cdna3")]
@@ -166,7 +167,7 @@ def test_bad_operands_say_what_was_wanted(a: Any, b: Any, c: Any, message: str) 
         (lambda: fp.dot_add(ONE, ONE, None, S8, scale_a=ONE), "takes no block scales; got scale_a"),
         (lambda: fp.dot_add(ONE, ONE, None, "hopper_e4m3_f32"), "got a as int8. Units such as hopper_s8_s32"),
         (lambda: fp.schedules.tree("hopper_s8_s32", 64), "must be a matrix unit of floats here; got hopper_s8_s32"),
-        (lambda: IntegerElement("s5", 5, True), "bits must be one of 4, 8, 32; got 5"),
+        (lambda: IntegerElement("s5", 5, True), "bits must be one of 4, 8, 16, 32; got 5"),
         (lambda: replace(S8, terms=0), "terms must be an integer >= 1"),
         (lambda: replace(S8, terms=1 << 17), "terms must be at most 65536"),
         (lambda: replace(S8, d=S8.a), "d must have 32 bits"),

@@ -23,24 +23,41 @@ def in_range(total: int, dtype: Any, saturates: bool) -> int:
     return total
 
 
-def chain(a: Sequence[int], b: Sequence[int], c: int, terms: int, dtype: Any, saturates: bool) -> int:
-    """Return c plus all products, brought into range after each `terms` of them."""
+def chain(
+    a: Sequence[int], b: Sequence[int], c: int, terms: int, dtype: Any, saturates: bool, pair: Any = None
+) -> int:  # fmt: skip
+    """Return c plus all products, brought into range after each `terms` of them.
+
+    pair: the dtype in which the sum of every two products saturates; None for none.
+    """
     total = c
-    for start in range(0, len(a), terms):
-        total += sum(x * y for x, y in zip(a[start : start + terms], b[start : start + terms], strict=True))
+    products = [x * y for x, y in zip(a, b, strict=True)]
+    if pair is not None:
+        sums = [in_range(sum(products[k : k + 2]), pair, saturates=True) for k in range(0, len(a), 2)]
+        products, terms = sums, terms // 2
+    for start in range(0, len(products), terms):
+        total += sum(products[start : start + terms])
         total = in_range(total, dtype, saturates)
     return total
 
 
-def dot_add_rows(a: Array, b: Array, c: Array, terms: int, dtype: Any, saturates: bool) -> Array:
+def dot_add_rows(
+    a: Array, b: Array, c: Array, terms: int, dtype: Any, saturates: bool, pair: Any = None
+) -> Array:  # fmt: skip
     """Return the chain of each row of a and b (N, K), from c (N,)."""
-    sums = [chain(x, y, z, terms, dtype, saturates) for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)]
+    rows = zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+    sums = [chain(x, y, z, terms, dtype, saturates, pair) for x, y, z in rows]
     return np.array(sums, dtype)
 
 
-def product(a: Array, b: Array, c: Array | None, terms: int, dtype: Any, saturates: bool) -> Array:
+def product(
+    a: Array, b: Array, c: Array | None, terms: int, dtype: Any, saturates: bool, pair: Any = None
+) -> Array:  # fmt: skip
     """Return c + a @ b, each element a chain: a (M, K), b (K, N), c (M, N) or None for zeros."""
     (m, _), n = a.shape, b.shape[1]
     starts = np.zeros((m, n), dtype) if c is None else c
-    rows = [dot_add_rows(np.broadcast_to(a[i], b.T.shape), b.T, starts[i], terms, dtype, saturates) for i in range(m)]
+    rows = []
+    for i in range(m):
+        left = np.broadcast_to(a[i], b.T.shape)
+        rows.append(dot_add_rows(left, b.T, starts[i], terms, dtype, saturates, pair))
     return np.array(rows, dtype).reshape(m, n)

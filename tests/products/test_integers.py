@@ -42,7 +42,8 @@ def check(unit: IntegerUnit, shape: tuple[int, int, int], kind: str) -> None:
     """Compare a product with Python's integers, with accumulators and without."""
     a, b, c = operands(unit, shape, kind)
     for start in (c, None):
-        want = product(a, b, start, unit.terms, unit.d.dtype, unit.saturates)
+        pair = unit.pair and unit.pair.dtype
+        want = product(a, b, start, unit.terms, unit.d.dtype, unit.saturates, pair)
         got = fp.matmul(a, b, start, accumulate=unit)
         assert got.dtype == unit.d.dtype
         assert_bits_equal(got, want)
@@ -55,7 +56,9 @@ def test_a_product_has_the_sums_of_pythons_integers(unit: IntegerUnit) -> None:
 
 
 @pytest.mark.parametrize("vectors", ["avx512", "avx2", ""])
-@pytest.mark.parametrize("name", ["hopper_s8_s32", "x86_vnni_u8xs8_s32_sat", "x86_vnni_u8_u32_sat"])
+@pytest.mark.parametrize(
+    "name", ["hopper_s8_s32", "x86_vnni_u8xs8_s32_sat", "x86_vnni_u8_u32_sat", "x86_avx2_u8xs8_s32"]
+)
 def test_every_loop_has_the_sums_of_pythons_integers(
     name: str, vectors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip

@@ -247,7 +247,7 @@ def test_a_kernel_that_is_far_too_slow_is_refused(monkeypatch: pytest.MonkeyPatc
     [
         (
             {"accumulate": "hoper_bf16_f32"},
-            "accumulate must be one of the 239 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, "
+            "accumulate must be one of the 240 that fp.units() or `fpsim units` lists, such as hopper_bf16_f32, "
             "hopper_f16_f32, ampere_bf16_f32; got 'hoper_bf16_f32'",
         ),
         ({"accumulate": "hopper_f16_f32"}, "hopper_f16_f32 takes f16 as a; got BF16"),

@@ -20,6 +20,8 @@ class IntegerFacts(NamedTuple):
     lowest: Any  # of the result
     highest: Any
     saturates: Any
+    pair_lowest: Any  # of the sum of two products, which saturates; 0 for none
+    pair_highest: Any
 
 
 @scalar
@@ -33,7 +35,14 @@ def within(total: Any, u: IntegerFacts) -> Any:
 @scalar
 def integer_step(a: Any, b: Any, start: Any, c: Any, u: IntegerFacts) -> Any:
     """Return c plus the products of the terms from `start` on, of which a step takes u.terms; c is within range."""
-    total = i64(c)
-    for k in range(start, min(i64(start + u.terms), i64(a.size))):
-        total = i64(total + i64(i64(a[k]) * i64(b[k])))
+    total, stop = i64(c), min(i64(start + u.terms), i64(a.size))
+    if u.pair_highest > i64(0):
+        for k in range(start, stop, 2):
+            pair = i64(i64(a[k]) * i64(b[k]))
+            if k + 1 < stop:
+                pair = i64(pair + i64(i64(a[k + 1]) * i64(b[k + 1])))
+            total = i64(total + min(max(pair, i64(u.pair_lowest)), i64(u.pair_highest)))
+    else:
+        for k in range(start, stop):
+            total = i64(total + i64(i64(a[k]) * i64(b[k])))
     return within(total, u)

@@ -77,6 +77,9 @@ class IntegerModel(Model):
             return False
         if unit.d.dtype.name != self.dtype:
             return False
+        if unit.pair is not None:
+            saturated = (unit.pair.dtype.name, True, 2)
+            return any((rule.inner, rule.inner_saturates, rule.group) == saturated for rule in self.rules)
         plain = [rule for rule in self.rules if not rule.inner and not rule.backwards]
         if not self.reachable:
             return bool(plain)

@@ -72,7 +72,7 @@ def plain_product() -> Any:
         for i in range(a.shape[0]):
             for j in range(b.shape[0]):
                 total = i64(out[i, j])
-                if u.saturates:
+                if u.saturates or u.pair_highest > 0:
                     for start in range(0, a.shape[1], u.terms):
                         total = integer_step(a[i], b[j], i64(start), total, u)
                 else:

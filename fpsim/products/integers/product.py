@@ -9,7 +9,7 @@ from fpsim.arrays import Array
 from fpsim.instructions.integers import facts_of
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.products.integers.loops import few_columns, few_rows, plain_product, tiled_product
-from fpsim.products.integers.vector_tile import COLUMNS, ROWS, SIGNED, UNSIGNED, WRAPS
+from fpsim.products.integers.vector_tile import COLUMNS, NARROW, ROWS, SIGNED, UNSIGNED, WRAPS
 from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.threads import over_units
@@ -29,7 +29,8 @@ def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> 
     (m, k), n = a.shape, b.shape[1]
     if not total.size or k == 0:
         return
-    if min(m, n) <= FEW and not (unit.saturates and _may_saturate(total, k, unit)) and not numba.config.DISABLE_JIT:
+    is_exact = unit.pair is None and not (unit.saturates and _may_saturate(total, k, unit))
+    if min(m, n) <= FEW and is_exact and not numba.config.DISABLE_JIT:
         _add_thin(total, a, b)
     elif n < COLUMNS and m > n:  # vectors lie along the rows of the result
         flipped = np.ascontiguousarray(total.T)
@@ -68,9 +69,10 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
     """Add a @ b to `total` by the loops for this processor."""
     saturates = unit.saturates and _may_saturate(total, a.shape[1], unit)
     vectors = widest_vectors()
-    fits = not saturates or unit.terms <= LONGEST_STEP
+    fits = not saturates or (unit.terms <= LONGEST_STEP and unit.pair is None)
     if vectors and fits and not numba.config.DISABLE_JIT:
-        cut = WRAPS if not saturates else SIGNED if unit.d.signed else UNSIGNED
+        wraps = WRAPS if unit.pair is None else NARROW
+        cut = wraps if not saturates else SIGNED if unit.d.signed else UNSIGNED
         loop = tiled_product(vectors, cut)
         if not replaces(loop, total.size * a.shape[1]):
             _by_tiles(total, a, b, unit.terms if saturates else PANEL_TERMS, loop, ROWS[vectors])

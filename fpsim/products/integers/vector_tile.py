@@ -16,12 +16,14 @@ from fpsim.runtime import vectors as v
 
 COLUMNS = 64  # of a panel
 GROUPS = COLUMNS // v.WIDTH
+HIGHEST = 32767  # of int16
 ROWS = {"avx512": 4, "avx2": 2}  # of a tile, whose sums fit the registers
 PAIRS, WIDE = v.vector(v.HALF, 2 * v.WIDTH), v.vector(v.WORD, 2 * v.WIDTH)
 WRAPS, SIGNED, UNSIGNED = "", "sadd", "uadd"  # what becomes of a step's sum: wrapped, or saturated as int32 or uint32
+NARROW = "narrow"  # sums of two products saturate as int16, and their sums wrap
 
 
-def _pair_products(builder: Any, x: Any, y: Any) -> Any:
+def _pair_products(builder: Any, x: Any, y: Any, cut: str) -> Any:
     """Return x0 * y0 + x1 * y1 of pairs of 16-bit integers, as integers of 32 bits."""
     wide = builder.mul(*(builder.sext(builder.bitcast(z, PAIRS), WIDE) for z in (x, y)))
     undefined = ir.Constant(WIDE, ir.Undefined)
@@ -29,7 +31,10 @@ def _pair_products(builder: Any, x: Any, y: Any) -> Any:
         builder.shuffle_vector(wide, undefined, ir.Constant(v.INTS, [2 * i + first for i in range(v.WIDTH)]))
         for first in (0, 1)
     )
-    return builder.add(even, odd)
+    pair = builder.add(even, odd)
+    if cut != NARROW:
+        return pair
+    return v.larger(builder, v.smaller(builder, pair, v.constant(HIGHEST, v.INTS)), v.constant(-HIGHEST - 1, v.INTS))
 
 
 @cache
@@ -64,12 +69,12 @@ def tile_of(rows: int, groups: int, cut: str) -> Any:
                 for i in range(rows):
                     word = v.load(builder, left[i], builder.mul(k, v.LONG(4)), v.WORD)
                     x = v.everywhere(builder, word, v.INTS)
-                    new += [builder.add(sums[i * groups + g], _pair_products(builder, x, columns[g]))
+                    new += [builder.add(sums[i * groups + g], _pair_products(builder, x, columns[g], cut))
                             for g in range(groups)]  # fmt: skip
                 return new
 
             sums = [v.load(builder, place, g * v.SIZE, v.INTS) for place in places for g in range(groups)]
-            if cut == WRAPS:
+            if cut in (WRAPS, NARROW):
                 count = builder.mul(steps, pairs)
                 sums = v.repeated(builder, count, sums, lambda k, so_far: one_pair(v.LONG(0), k, so_far))
             else:

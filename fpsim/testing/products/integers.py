@@ -234,7 +234,10 @@ def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
         clause = f"reads {name} as {other.name} instead of {element.name}"
         yield IntegerVariant(clause, _with_sign(unit, name, other))
     yield IntegerVariant("adds in float32", lambda a, b: _rounded(_exact(a, b).astype(np.float32), dtype))
-    yield IntegerVariant("saturates sums of two products in int16", lambda a, b: _pairs(a, b, dtype))
+    if unit.pair is None:
+        yield IntegerVariant("saturates sums of two products in int16", lambda a, b: _pairs(a, b, dtype))
+    else:
+        yield IntegerVariant("adds all products exactly", _by(replace(unit, pair=None)))
     for bits in (16, 8):
         narrow = np.dtype(f"int{bits}")
         yield IntegerVariant(f"wraps sums in {narrow}", partial(_wrapped, narrow, dtype))

@@ -18,8 +18,9 @@ from tests.kit.integers import drawn, integer_rows
 Array = npt.NDArray[Any]
 Send = Callable[[Any], Any]
 
-STEPS = ("hopper_s8_s32", "x86_vnni_u8xs8_s32_sat", "x86_vnni_u8_u32_sat", "turing_s4xu4_s32_sat", "arm_u8_u32")
-PRODUCTS = ("ampere_s8_s32", "ada_u8xs8_s32_sat", "x86_vnni_u8_u32")
+STEPS = ("hopper_s8_s32", "x86_vnni_u8xs8_s32_sat", "x86_vnni_u8_u32_sat", "turing_s4xu4_s32_sat", "arm_u8_u32",
+         "x86_avx2_u8xs8_s32")  # fmt: skip
+PRODUCTS = ("ampere_s8_s32", "x86_avx2_u8xs8_s32", "ada_u8xs8_s32_sat", "x86_vnni_u8_u32")
 f32 = np.float32
 
 

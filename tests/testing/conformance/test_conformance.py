@@ -63,7 +63,7 @@ def test_steps_of_integers_hold_sums_of_pythons_integers(sets: list[Vectors]) ->
         for row, (got,) in zip(each.inputs.tolist(), each.outputs.tolist(), strict=True):
             parts = zip((row[:k], row[k : 2 * k], row[2 * k :]), (unit.a, unit.b, unit.d), strict=True)
             a, b, (c,) = ([code - (code > of.highest) * 2**of.bits for code in codes] for codes, of in parts)
-            want = chain(a, b, c, unit.terms, unit.d.dtype, unit.saturates)
+            want = chain(a, b, c, unit.terms, unit.d.dtype, unit.saturates, unit.pair and unit.pair.dtype)
             assert got == want % 2**32, (unit.name, row)
             saturated += want in (unit.d.lowest, unit.d.highest)
     assert saturated > 5
