@@ -44,7 +44,7 @@ class ExactResult(NamedTuple):
     significand: int
 
 
-def entry(name: str, x: float) -> ExactResult:
+def exact_result(name: str, x: float) -> ExactResult:
     """Return the result of a function at a finite x of its domain where it is neither zero nor infinite."""
     beside = _beside(name, x)
     if beside is not None:

@@ -124,12 +124,12 @@ def _signalling(fmt: Format) -> Any:
 
 def _row(name: str, x: float) -> tuple[int, int, int]:
     """Return the significand, field and state of a result."""
-    from fpsim.arithmetic.elementary.entries import entry
+    from fpsim.arithmetic.elementary.entries import exact_result
 
     special = _limit(name, x)
     if special is not None:
         return special
-    result = entry(name, x)
+    result = exact_result(name, x)
     return result.significand, result.exponent + BIAS, int(result.negative)
 
 
