@@ -140,6 +140,10 @@ def test_w8a8_scales_multiply_the_sums_in_float32() -> None:
     for order, want in (("a_first", (sums * rows) * columns), ("b_first", (sums * columns) * rows)):
         got = fp.matmul(a, b, accumulate=S8, scale_a=rows, scale_b=columns, scale_order=order)
         assert_bits_equal(got, want)
+    vllm = fp.schedules.Schedule("vllm", epilogue=fp.schedules.Epilogue("b_first", fused_bias=True))
+    fused = fp.matmul(a, b, accumulate=S8, scale_a=rows, scale_b=columns, bias=bias, schedule=vllm)
+    tall, wide = (np.broadcast_to(x, sums.shape).copy() for x in (rows, bias))
+    assert_bits_equal(fused, fp.fma(sums * columns, tall, wide))
     half = fp.matmul(a, b, accumulate=S8, scale_a=rows, scale_b=columns, bias=bias, out_fmt=fp.BF16)
     assert_bits_equal(half, fp.cast(sums * (rows * columns) + bias, fp.BF16))
     assert half.dtype == ml_dtypes.bfloat16

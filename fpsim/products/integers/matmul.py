@@ -103,7 +103,7 @@ def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
 
 def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Backend) -> Matrix:
     """Return the sums as float32 after scales, alpha, C and bias."""
-    request, mode = call.request, "product" if call.request.scale_order is None else call.request.scale_order
+    request, mode = call.request, _scale_order(call, order)
     scale_a = scale_b = None
     with np.errstate(all="ignore"):
         if call.block:
@@ -133,6 +133,15 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
         backend.add_integers(sums, call.left.codes[:, terms], call.right.codes[terms], call.unit)
         add_part(total, backend.floats_of_integers(sums, call.unit.d.signed), factors, i, backend)
     return total
+
+
+def _scale_order(call: IntegerCall, order: Epilogue) -> str:
+    """Return the order in which scales are applied: "product", "a_first" or "b_first"."""
+    if call.request.scale_order is not None:
+        return call.request.scale_order
+    if order.scale_order != "cublas":
+        return order.scale_order
+    return "b_first" if "row" in (call.left.facts.kind, call.right.facts.kind) else "product"
 
 
 # ---- what is refused
