@@ -94,7 +94,7 @@ from fpsim.formats.named import (
 )
 from fpsim.formats.policies import policy
 from fpsim.formats.rounding import Rounding
-from fpsim.formats.table_format import BNB_FP4, HIF8, NF4, TableFormat
+from fpsim.formats.table_format import BNB_FP4, HIF4, HIF8, IF4, NF4, TableFormat
 from fpsim.instructions.dot_add import dot_add
 from fpsim.lazy import no_attribute
 from fpsim.matrix_units.catalogue import unit, units
@@ -124,7 +124,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BF16", "BNB_FP4", "E2M1", "E2M3", "E3M2", "E3M4", "E4M3", "E4M3B11FNUZ", "E4M3FNUZ", "E4M3_IEEE", "E5M2",
-    "E5M2FNUZ", "E8M0", "FP16", "FP32", "FP64", "HIF8", "INT4", "INT8", "NF4", "TF32", "UINT4", "UINT8",
+    "E5M2FNUZ", "E8M0", "FP16", "FP32", "FP64", "HIF4", "HIF8", "IF4", "INT4", "INT8", "NF4", "TF32", "UINT4", "UINT8",
     "Chunked", "DelayedScaling", "Difference", "EncodedArray", "Exact", "Explanation", "Flags", "FloatClass",
     "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LaneSum", "LogFMT", "MatrixUnit",
     "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",

@@ -14,7 +14,7 @@ from fpsim.formats.cast_options import CastKeywords, FormatLike, options_of, tab
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.formats.named import format as find_format
-from fpsim.formats.table_format import TableFormat, table_format
+from fpsim.formats.table_format import TableFormat, refuse_without_tiles, table_format
 from fpsim.lazy import deferred
 from fpsim.runtime.pipeline import run_stages
 
@@ -191,6 +191,7 @@ def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, ke
 
 def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, out: Array | None) -> Array:
     """Return the values that a table has for codes."""
+    refuse_without_tiles(fmt)
     _refuse_unless_table_held(fmt, target_fmt, "use dtype=np.float64")
     source = code_array(codes, fmt)
     target = output(out, source.shape, DTYPES[target_fmt], source)

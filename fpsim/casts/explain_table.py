@@ -99,7 +99,12 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
         chance = math.floor(fraction * chances) / chances
         return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
     if mode.is_nearest and fraction == HALF:
-        sides = {"away": "the larger magnitude", "toward_zero": "the smaller magnitude", "down": "the lower value"}
+        sides = {
+            "away": "the larger magnitude",
+            "toward_zero": "the smaller magnitude",
+            "down": "the lower value",
+            "even": "the even code",
+        }
         return f"the value lies halfway, and {fmt} takes {sides[fmt.ties]}"
     return "the nearer value is taken" if mode.is_nearest else mode.facts.sentence
 

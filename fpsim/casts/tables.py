@@ -278,8 +278,11 @@ def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, w
         return _ordered(0, width)
     if rounding.is_nearest:
         edge = (low.value + high.value) * HALF
-        included = {"away": abs(high.value) >= abs(low.value), "toward_zero": abs(high.value) < abs(low.value)}
-        return _first_from(edge, included.get(fmt.ties, False), width)
+        larger = abs(high.value) >= abs(low.value)
+        included = {"away": larger, "toward_zero": not larger, "down": False}
+        if fmt.ties == "even" and (low.code + high.code) % 2:
+            return _first_from(edge, high.code % 2 == 0, width)
+        return _first_from(edge, included.get(fmt.ties, larger), width)
     if rounding is Rounding.UP or (rounding is Rounding.TOWARD_ZERO and high.value <= 0):
         return _first_from(low.value, False, width)
     return _first_from(high.value, True, width)

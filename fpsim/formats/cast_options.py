@@ -15,7 +15,7 @@ from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import SUBNORMALS, overflow_outcome
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.formats.table_format import TableFormat
+from fpsim.formats.table_format import TableFormat, refuse_without_tiles
 
 FormatLike = str | Format | TableFormat | npt.DTypeLike
 
@@ -157,6 +157,7 @@ def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keyword
     """
     if function is not None:
         check_keywords(function, keywords, DEFAULTS)
+        refuse_without_tiles(fmt)
     _, rounding, overflow, subnormals, seed, random_bits = cast_options(FP32, **keywords)
     if subnormals != "keep":
         raise ValueError(f"subnormals must be 'keep', as a table of values has none; got 'flush' with {fmt.name}.")

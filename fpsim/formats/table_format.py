@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fpsim.errors import require_word, shown
 from fpsim.reload import reloadable
 
-TIES = ("away", "toward_zero", "down")
+TIES = ("away", "toward_zero", "down", "even")
 WIDEST = 16  # bits
 
 
@@ -29,8 +29,8 @@ class TableFormat:
     Args:
       name: the name that `repr` and tables show.
       values: the value of each code, in float64. Inf, one NaN, and one of each zero may be among them.
-      ties: the neighbour that a value halfway between two takes: "away" (the larger magnitude), "toward_zero" or
-        "down" (the lower value).
+      ties: the neighbour that a value halfway between two takes: "away" (the larger magnitude), "toward_zero",
+        "down" (the lower value) or "even" (the even code, or the larger magnitude if not exactly one is even).
       beyond: in a format with Inf, the magnitude that would follow the largest one: values from halfway between
         the two become Inf. None: the largest magnitude plus its distance to the one before.
       source: the document that defines the format.
@@ -279,11 +279,34 @@ HIF8 = TableFormat(
     source="HiFloat8, arXiv:2409.16626",
 )  # fmt: skip
 
-TABLES = {fmt.name: fmt for fmt in (NF4, BNB_FP4, HIF8)}
+# Elements of scaled quantisation alone, whose values depend on their tile (docs/newer-formats.md).
+_QUARTERS = tuple(n / 4 for n in range(8))
+HIF4 = TableFormat(
+    "HIF4", (*_QUARTERS, *(-value for value in _QUARTERS)), ties="away", source="HiFloat4, arXiv:2602.11287"
+)
+HIF4_LEVELS = 24  # bits of a tile of 64 elements: exponents of 8 groups of 8, and of 16 of 4
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@reloadable
+@dataclass(frozen=True, repr=False, eq=False)
+class TwoTableFormat(TableFormat):
+    """A format whose codes have the values of one of two tables, as each tile chooses."""
+
+
+IF4 = TwoTableFormat("IF4", (*_E2M1, *(-value for value in _E2M1)), ties="even", source="IF4, arXiv:2603.28765")
+# Two's complement; -8, which no tile has, is NaN.
+IF4_INTEGERS = TableFormat(
+    "IF4 integers",
+    (*(_single(6 * n, 7) for n in range(8)), math.nan, *(_single(6 * n, 7) for n in range(-7, 0))),
+    source="IF4, arXiv:2603.28765",
+)
+
+TABLES = {fmt.name: fmt for fmt in (NF4, BNB_FP4, HIF8, HIF4, IF4)}
 _ALIASES = {
     "nf4": NF4, "normalfloat4": NF4, "bnbnf4": NF4,
     "bnbfp4": BNB_FP4, "fp4bnb": BNB_FP4, "bitsandbytesfp4": BNB_FP4,
-    "hif8": HIF8, "hifloat8": HIF8,
+    "hif8": HIF8, "hifloat8": HIF8, "hif4": HIF4, "hifloat4": HIF4, "if4": IF4,
 }  # fmt: skip
 
 
@@ -303,6 +326,14 @@ def table_format(spec: Any) -> TableFormat | None:
     if isinstance(spec, TableFormat):
         return spec
     return _named(spec) if isinstance(spec, str) else None
+
+
+def refuse_without_tiles(fmt: TableFormat) -> None:
+    """Raise a ValueError for a format whose values depend on the tile that an element is in."""
+    if fmt in (HIF4, IF4):
+        raise ValueError(
+            f"{fmt.name} has its values by tile; use fp.encode_scaled(x, {fmt.name.lower()!r}, fp.scalings.{fmt.name})."
+        )
 
 
 def refuse_table(fmt: TableFormat) -> NoReturn:

@@ -19,9 +19,9 @@ from fpsim.formats.integer_format import OFFSETS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import E8M0, FP32, FP64
 from fpsim.formats.rounding import Rounding, Start
-from fpsim.formats.table_format import TableFormat
+from fpsim.formats.table_format import HIF4, TableFormat
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tile_sizes, tiling
+from fpsim.scaling.tiling import spread, tile_sizes, tiling
 
 
 def kept(
@@ -53,7 +53,9 @@ def kept(
       array([ True,  True, False, False])
     """
     array, source_fmt = float_array(x)
-    if isinstance(element, LogFMT):  # levels reach from the smallest to the largest finite element
+    if isinstance(element, LogFMT) or (
+        isinstance(element, TableFormat) and element == HIF4
+    ):  # which fit the finite elements of each tile
         return np.isfinite(_widened(array)) & np.isfinite(_numbers(array, scaling, element))
     if scaling is None:
         if isinstance(element, TableFormat):
@@ -163,7 +165,7 @@ def _widened(array: Array) -> Array:
         return array.astype(np.float32)
 
 
-def _numbers(array: Array, scaling: Scaling | None, element: LogFMT) -> Array:
+def _numbers(array: Array, scaling: Scaling | None, element: LogFMT | TableFormat) -> Array:
     from fpsim.scaling.scaled import quantize_scaled
 
     assert scaling is not None
@@ -229,10 +231,3 @@ def _kept_with_zero_points(
     in_range = (numbers >= element.lowest) & (numbers <= element.highest)
     inside: Array = in_range & np.isfinite(quotients) & np.isfinite(factors)
     return inside
-
-
-def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Return an array of `shape` that repeats each value of `per_tile` for all elements of its tile."""
-    for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
-        per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
-    return per_tile

@@ -13,14 +13,16 @@ from fpsim.casts.tables import value_words
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32
-from fpsim.formats.table_format import TableFormat
+from fpsim.formats.table_format import HIF4, IF4_INTEGERS, TableFormat, TwoTableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling.adaptive import INTEGER_MARK
+from fpsim.scaling.hif4 import hif4_elements
 from fpsim.scaling.kernels.affine import decode_integers_kernel
 from fpsim.scaling.kernels.log import decode_kernel as decode_log_kernel
 from fpsim.scaling.run_tiles import decode_tiles
 from fpsim.scaling.scaled_arrays import ScaledArrays
-from fpsim.scaling.tiling import tile_sizes, tiling
+from fpsim.scaling.tiling import spread, tile_sizes, tiling
 
 
 def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
@@ -45,7 +47,8 @@ def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
     bits = target.view(np.uint32).reshape(tiles.shape)
     fmt, size = scaled.fmt, (tiles.tile_rows, tiles.tile_columns)
     if isinstance(fmt, TableFormat):
-        decode_tiles(value_words(fmt, 32).take(codes), scales, bits, tiles, FP32)
+        values = element_values(scaled).reshape(tiles.shape)
+        decode_tiles(values.view(np.uint32), scales, bits, tiles, FP32)
         return
     if not isinstance(fmt, (IntegerFormat, LogFMT)):
         decode_tiles(codes, scales, bits, tiles, fmt)
@@ -61,6 +64,23 @@ def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
                 decode_integers_kernel()(codes[batch], scales[batch], zeros[batch], bits[batch], *size)
 
 
+def element_values(scaled: ScaledArrays[Array]) -> Array:
+    """Return the value of each element of a table before the scale of its tile, in float32, exactly."""
+    fmt, codes = scaled.fmt, np.ascontiguousarray(scaled.codes)
+    assert isinstance(fmt, TableFormat)
+    if fmt == HIF4:
+        assert scaled.zero_points is not None
+        return hif4_elements(codes, scaled.zero_points, scaled.scaling.block)
+    values: Array = value_words(fmt, 32).take(codes).view(np.float32)
+    if isinstance(fmt, TwoTableFormat):
+        assert scaled.scale_codes is not None
+        sizes = tile_sizes(scaled.shape, scaled.scaling.block)
+        integers = spread((scaled.scale_codes & INTEGER_MARK) != 0, sizes, scaled.shape)
+        other: Array = value_words(IF4_INTEGERS, 32).take(codes).view(np.float32)
+        values = np.where(integers, other, values)
+    return values
+
+
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
     """Fill a float64 array with the exact values: float64 holds every product of code and scale."""
     fmt = scaled.fmt
@@ -72,6 +92,8 @@ def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
             np.copyto(target, scaled.codes)
             if scaled.zero_points is not None:
                 target -= scale_of_elements(dataclasses.replace(scaled, scales=scaled.zero_points.astype(np.float32)))
+        elif isinstance(fmt, TableFormat):
+            np.copyto(target, element_values(scaled))
         else:
             np.copyto(target, decode(scaled.codes, fmt, dtype=np.float64))
         target *= scale_of_elements(scaled)

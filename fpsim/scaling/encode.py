@@ -21,11 +21,11 @@ from fpsim.formats.element import Element, element_format
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
-from fpsim.formats.named import FP32, FP64
+from fpsim.formats.named import E2M1, E4M3, FP32, FP64
 from fpsim.formats.rounding import Rounding, rounding_mode
-from fpsim.formats.table_format import TableFormat
+from fpsim.formats.table_format import HIF4, IF4, TableFormat, TwoTableFormat
 from fpsim.lazy import deferred
-from fpsim.scaling.recipes import scaling_of
+from fpsim.scaling.recipes import E6M2, scaling_of
 from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
@@ -57,8 +57,13 @@ def encode_into(
         options = element_options_of(element, scaling, cast)
         return _encode_affine(source, source_fmt, element, options, scales, fill), None
 
+    if isinstance(element, TableFormat) and element == HIF4:
+        _refuse_for_levels(element, cast, scales)
+        return _encode_hif4(source, source_fmt, fill), None
     if isinstance(element, TableFormat):
         return _encode_table(source, source_fmt, element, cast, scales, fill)
+    if scaling.adaptive:
+        return _encode_adaptive(source, source_fmt, element, cast, scales, fill)
 
     options, how = _plan(element, scaling, source_fmt, cast, back=False)
     tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
@@ -138,6 +143,7 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
         )
     if isinstance(element, TableFormat):
         _refuse_table(element, scaling)
+    _refuse_adaptive(element, scaling)
     if not scaling.symmetric and not isinstance(element, IntegerFormat):
         raise ValueError(f"symmetric=False needs an integer format; got {element}. Use fp.INT8 or fp.UINT4, say.")
     if isinstance(element, IntegerFormat) and scaling.symmetric and not element.signed:
@@ -145,6 +151,20 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
             f"{element} needs a zero point; use scaling.replace(symmetric=False), or fp.INT{element.bits}."
         )
     return element
+
+
+def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
+    """Raise a ValueError for elements that a scaling gives no meaning, and the other way around."""
+    if scaling.adaptive and element not in (E2M1, IF4):
+        raise ValueError(f"adaptive={scaling.adaptive!r} chooses among codes of E2M1 or IF4; got {element}.")
+    if element == IF4 and not (scaling.adaptive and scaling.tensor_scale and scaling.scale_format == E4M3):
+        raise ValueError(
+            f"IF4 needs scales in E4M3 of two levels and an error to choose by; got {scaling!r}. Use fp.scalings.IF4."
+        )
+    if (element == HIF4) != (scaling.scale_format == E6M2):
+        raise ValueError(f"HIF4 and scales in E6M2 belong together; got {element} and {scaling!r}.")
+    if element == HIF4 and scaling.block not in ((1, 64), (64,), (64, 1)):
+        raise ValueError(f"HIF4 has tiles of 64 elements along one axis; got block {scaling.block}. Use (1, 64).")
 
 
 def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
@@ -341,16 +361,63 @@ def _encode_table(
 
     options = table_options_of(element, fill.scaling, cast)
     known_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
+    if isinstance(element, TwoTableFormat):
+        from fpsim.scaling.adaptive import EncodedTiles, encode_if4
+
+        if known_scales is not None:
+            raise ValueError("IF4 marks tiles of integers in its own scales; got scales. Leave them out.")
+        tiles = EncodedTiles(fill.codes, fill.scales, fill.scale_codes)
+        counts, tensor = encode_if4(source, source_fmt, fill.scaling, options, tiles)
+        return report_of(fill.scales.size, *counts.tolist()), tensor
     targets = ScaleTargets(fill.scales, fill.scale_codes)
     numbers, counts, tensor = quotients(source, source_fmt, fill.scaling, element.largest, targets, known_scales)
     encode_quotients(numbers, options, fill.codes)
     return report_of(fill.scales.size, *counts.tolist()), tensor
 
 
+def _encode_adaptive(
+    source: Array,
+    source_fmt: Format,
+    element: Format | IntegerFormat,
+    cast: ElementKeywords,
+    scales: npt.ArrayLike | None,
+    fill: EncodedTargets,
+) -> tuple[ScaleReport, np.float32 | None]:
+    from fpsim.scaling.adaptive import EncodedTiles, encode_four_or_six
+
+    options = element_options_of(element, fill.scaling, cast)
+    known_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
+    target = EncodedTiles(fill.codes, fill.scales, fill.scale_codes)
+    counts, tensor = encode_four_or_six(source, source_fmt, fill.scaling, options, target, known_scales)
+    return report_of(fill.scales.size, *counts.tolist()), tensor
+
+
+def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
+    from fpsim.scaling.hif4 import encode_hif4
+
+    tiles = tiling(source.shape, fill.scaling.block)
+    assert fill.zero_points is not None
+    assert fill.scale_codes is not None
+    scales, codes, levels = (array.reshape(tiles.tiles) for array in (fill.scales, fill.scale_codes, fill.zero_points))
+    targets = (fill.codes.reshape(tiles.shape), scales, codes, levels)
+    counts = encode_hif4(words(source), source_fmt, fill.scaling, tiles, targets) if source.size else np.zeros(5, int)
+    return report_of(fill.scales.size, *counts.tolist())
+
+
 def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywords) -> TableOptions:
     """Check and return the options of a cast to a table; without `overflow` the scaling's policy is taken."""
     overflow = cast.get("overflow")
     return table_options(None, element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
+
+
+def _refuse_for_levels(fmt: TableFormat, cast: ElementKeywords, scales: Any) -> None:
+    nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
+    if not nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
+        raise ValueError(
+            f"{fmt} takes the nearest quarter; got another rounding, overflow or subnormals. Leave these words out."
+        )
+    if scales is not None:
+        raise ValueError(f"{fmt} finds its own scales and exponents; got scales. Leave them out.")
 
 
 def _refuse_for_log(cast: ElementKeywords, scales: Any) -> None:

@@ -80,10 +80,11 @@ class ScalePlan(NamedTuple):
 
     @property
     def highest(self) -> Any:
-        """The scale format's largest value times the element format's, rounded."""
+        """The largest scale of a tile (`tensor_top`) times the element format's largest value, rounded."""
         real: Any = np.float32 if self.width == 32 else np.float64
         with np.errstate(all="ignore"):
-            return real(self.scaling.scale_format.max) * real(self.largest)
+            top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
+            return real(top) * real(self.largest)
 
     @property
     def is_inverse(self) -> bool:
@@ -148,7 +149,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     table = np.zeros(1) if single else fmt.table()
     amax_floor = scaling.amax_floor if encoding else np.float32(scaling.amax_floor)
     places = (23 if width == 32 else 52) - mantissa_bits
-    emax = math.frexp(largest)[1] - 1
+    emax = math.frexp(largest)[1] - 1 - (scaling.scale_rule == "twice_floor")
     sees_exponents = rule in POWER_RULES.values()
     smallest_code, zero_code, one_code = _ruled_codes(scaling)
     rules = ScaleRules(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fpsim.errors import shown, unknown
-from fpsim.formats.named import E4M3, E8M0, find_by_name
+from fpsim.formats.named import E4M3, E8M0, Format, find_by_name
 from fpsim.lazy import face
 from fpsim.scaling.scaling import Scaling
 
@@ -45,6 +45,21 @@ MX_NEAREST = _row("MX_NEAREST", (1, 32), **E8M0_SCALES, scale_rule="nearest")
 # NVIDIA, "Pretraining Large Language Models with NVFP4" (arXiv:2509.25149).
 TWO_LEVELS: dict[str, Any] = {"scale_format": E4M3, "tensor_scale": True}
 NVFP4 = _row("NVFP4", (1, 16), **TWO_LEVELS)
+
+# "Four Over Six" (fouroversix 1.0.5): the largest magnitude of a tile becomes 6 or 4, whichever has the smaller error;
+# scales of tiles are made for up to 256, so that 1.5 times that fits E4M3. IF4 (arXiv:2603.28765): E2M1, or integers
+# times 6/7.
+NVFP4_46 = _row("NVFP4_46", (1, 16), **TWO_LEVELS, tensor_top=256.0, adaptive="mse")
+IF4 = _row("IF4", (1, 16), **TWO_LEVELS, adaptive="mse")
+
+# HiFloat4 (arXiv:2602.11287; github.com/global-computing-consortium/HiFloat4): scales of 2**-48 to 49152, NaN 255.
+E6M2 = Format(
+    "E6M2", 6, 2, bias=48, signed=False, infinities=False, nan="top", subnormals=False, source="HiFloat4"
+)  # fmt: skip
+HIF4 = _row("HIF4", (1, 64), scale_format=E6M2)
+
+# AWS Neuron, nki.isa.quantize_mx (NeuronCore-v4): twice the scale of OCP's algorithm, so that nothing saturates.
+TRAINIUM_MX = _row("TRAINIUM_MX", (1, 32), **E8M0_SCALES, scale_rule="twice_floor")
 
 # DeepGEMM, deep_gemm/utils/math.py: per_token_cast_to_fp8, per_channel_cast_to_fp8, per_block_cast_to_fp8.
 _DEEPGEMM: dict[str, Any] = {
@@ -93,9 +108,13 @@ TORCHAO_NVFP4 = _row(
 
 __all__ = list(ROWS)  # filled in above
 
+# The rows that take elements of any format.
+ANY_ELEMENT = {name: row for name, row in ROWS.items() if not row.adaptive and row.scale_format != E6M2}
+
 # What people call a row otherwise.
 _MEANT = {
     **dict.fromkeys(("mxfp8", "mxfp6", "mxfp4", "mx32", "block_1x32"), "MX"), "fp4": "NVFP4",
+    "4/6": "NVFP4_46", "fouroversix": "NVFP4_46", "hifloat4": "HIF4", "trainium": "TRAINIUM_MX",
     "per_tensor": "TENSOR", "per_row": "ROW", "per_token": "ROW", "rowwise": "ROW", "per_column": "COLUMN",
     "per_channel": "COLUMN", "columnwise": "COLUMN",
     **dict.fromkeys(("deepseek", "deepseek_v3", "1x128", "tile"), "TILE_1X128"), "128x1": "TILE_128X1",

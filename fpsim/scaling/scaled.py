@@ -18,7 +18,7 @@ from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_k
 from fpsim.formats.element import Element, ElementLike
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
-from fpsim.formats.table_format import TableFormat
+from fpsim.formats.table_format import HIF4, TableFormat
 from fpsim.lazy import deferred
 from fpsim.scaling.encode import EncodedTargets, checked, decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
@@ -42,7 +42,8 @@ class Scaled(ScaledArrays[Array]):
       scaling: the recipe.
       scale_codes: the scales in their own format, where that is not FP32 (of the first level, where there are two).
       tensor_scale: the float32 scale of the second level, or None.
-      zero_points: per tile, of integers with a zero point; of LogFMT the log2 of the lowest level.
+      zero_points: per tile, of integers with a zero point; of LogFMT the log2 of the lowest level; of HiF4 the
+        exponents of its groups.
       report: counts of tiles that are special or whose scale was clamped.
 
     Example:
@@ -176,7 +177,7 @@ def encode_scaled(
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape (a torch tensor as well).
       fmt: element format: a float format, fp.INT8, fp.INT4, fp.UINT8, fp.UINT4, fp.LogFMT(bits), or a table
-        (fp.NF4, fp.HIF8), by name or object.
+        (fp.NF4, fp.HIF8, fp.HIF4, fp.IF4), by name or object.
       scaling: how tiles get their scales; `fp.scalings` has a row for every common recipe, whose name will do ("mx").
       rounding, subnormals, seed, random_bits: the options of the elements' cast, as in `fpsim.encode`.
       overflow: the overflow policy of the elements' cast, as in `fpsim.encode`; by default the scaling's own.
@@ -254,7 +255,11 @@ def _quantize_scaled(
 ) -> Array:
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)
-    if isinstance(element, (LogFMT, TableFormat)) or not decodes_in_one_pass(element, scaling, source_fmt, target):
+    if (
+        isinstance(element, (LogFMT, TableFormat))
+        or scaling.adaptive
+        or not decodes_in_one_pass(element, scaling, source_fmt, target)
+    ):
         _encode_scaled(x, element, scaling, cast, scales, None).decode(out=target)
     else:
         quantize_into(target, source, source_fmt, element, scaling, cast, scales)
@@ -327,4 +332,6 @@ def _dtypes_per_tile(element: Element, scaling: Scaling) -> tuple[np.dtype[Any] 
     if isinstance(element, LogFMT):
         return None, FLOAT32
     fmt = scaling.scale_format
+    if element == HIF4:
+        return fmt.storage, np.dtype(np.uint32)
     return fmt.storage if fmt.bits <= 16 else None, None if scaling.symmetric else element.storage

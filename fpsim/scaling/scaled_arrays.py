@@ -15,6 +15,7 @@ from fpsim.errors import shown
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import HIF4, HIF4_LEVELS
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
@@ -117,7 +118,9 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         """Bits that the scales take when packed, zero points and the scale of the whole array included."""
         is_log = isinstance(self.fmt, LogFMT)
         tile_bits = 2 * 32 if is_log else self.scaling.scale_format.bits
-        if self.zero_points is not None and not is_log:
+        if self.fmt == HIF4:
+            tile_bits += HIF4_LEVELS
+        elif self.zero_points is not None and not is_log:
             tile_bits += self.fmt.bits
         return self._tile_count * tile_bits + (32 if self.tensor_scale is not None else 0)
 

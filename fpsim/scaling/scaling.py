@@ -18,12 +18,13 @@ from fpsim.formats.policies import OVERFLOWS
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.reload import reloadable
 
-SCALE_RULES = ("amax", "floor", "ceil", "even", "rceil", "nearest")
+SCALE_RULES = ("amax", "floor", "twice_floor", "ceil", "even", "rceil", "nearest")
 QUOTIENTS = ("amax/max", "amax*(1/max)", "1/(max/amax)")
 DIVISIONS = ("divide", "multiply")
 NANS = ("tile", "element")
 INFINITIES = ("skip", "propagate", "one")
 ZERO_SCALES = ("one", "smallest")
+ADAPTIVE = ("", "mse", "mae", "abs_max")
 LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 
 
@@ -37,12 +38,15 @@ class Scaling:
     Args:
       block: size of a tile along the last axes, -1 for a whole axis.
       scale_format: format of the scales; float32 must hold it, and it must have a NaN.
-      scale_rule: "amax", "floor", "ceil", "even", "rceil" or "nearest".
+      scale_rule: "amax", "floor", "twice_floor", "ceil", "even", "rceil" or "nearest".
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
       amax_floor: amax is at least this; float32 must reach it.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
       division: "divide" (x / s) or "multiply" (x * (1 / s)).
       tensor_scale: True for a second, float32 scale of the whole array over the scales (NVFP4).
+      tensor_top: the largest scale that the array's scale leaves to its tiles; None: the scale format's largest value.
+      adaptive: "mse", "mae" or "abs_max": the error by which a tile chooses between two encodings of E2M1 (its largest
+        magnitude becomes 6 or 4) or of IF4 (floats or integers); "" for one encoding.
       symmetric: False gives integer elements a zero point per tile.
       overflow: default for the elements' cast: an overflow mode of `fpsim.encode`.
       nan: "tile" (a NaN makes its tile NaN) or "element".
@@ -70,6 +74,8 @@ class Scaling:
     quotient: str = "amax/max"
     division: str = "divide"
     tensor_scale: bool = False
+    tensor_top: float | None = None
+    adaptive: str = ""
     symmetric: bool = True
     overflow: str = "saturate_finite"
     nan: str = "tile"
@@ -90,6 +96,7 @@ class Scaling:
             ("nan", NANS),
             ("infinity", INFINITIES),
             ("zero_scale", ZERO_SCALES),
+            ("adaptive", ADAPTIVE),
         ):
             require_word(field, getattr(self, field), words)
         require_kind("name", self.name, str, "a text")
@@ -108,8 +115,11 @@ class Scaling:
             )
         if self.smallest_scale is not None:
             put(self, "smallest_scale", _checked_number("smallest_scale", self.smallest_scale, None))
+        if self.tensor_top is not None:
+            put(self, "tensor_top", _checked_number("tensor_top", self.tensor_top, 0.0))
         self._refuse_scale_formats()
         self._refuse_combinations()
+        self._refuse_choices()
 
     def __hash__(self) -> int:
         return self._hash  # scalings key the caches of plans, which every call looks up
@@ -177,6 +187,20 @@ class Scaling:
             raise ValueError(
                 "symmetric=False needs scale_rule='amax', quotient='amax/max' and tensor_scale=False; "
                 f"got {self.scale_rule!r}, {self.quotient!r} and {self.tensor_scale}."
+            )
+
+    def _refuse_choices(self) -> None:
+        top = self.tensor_top
+        if top is not None and not (self.tensor_scale and 0 < top <= self.scale_format.max):
+            raise ValueError(
+                f"tensor_top must be a positive scale of {self.scale_format} with tensor_scale=True; got {top}, "
+                f"tensor_scale={self.tensor_scale}."
+            )
+        plain = self.scale_rule == "amax" and self.quotient == "amax/max" and self.symmetric
+        if self.adaptive and not (plain and self.scale_format.mantissa_bits):
+            raise ValueError(
+                "adaptive needs scale_rule='amax', quotient='amax/max', symmetric=True and scales with a mantissa; got "
+                f"{self.scale_rule!r}, {self.quotient!r}, {self.symmetric} and {self.scale_format}."
             )
 
     @cached_property

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from fpsim.errors import is_integer, shown
 from fpsim.formats.element import Element, element_format
 from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import HIF4, HIF4_LEVELS
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 
@@ -111,6 +112,8 @@ def tile_bits(element: Element, scaling: Scaling) -> int:
     """Return the bits of a tile's scale, with its zero point."""
     if isinstance(element, LogFMT):
         return 2 * WORD
+    if element == HIF4:
+        return scaling.scale_format.bits + HIF4_LEVELS
     return scaling.scale_format.bits + (0 if scaling.symmetric else element.bits)
 
 

@@ -6,6 +6,10 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
+from fpsim.arrays import Array
+
 
 class Tiling(NamedTuple):
     """An array as batch x rows x columns in C order, and its tiles."""
@@ -68,3 +72,10 @@ def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
         )
     (batch, _), (rows, tile_rows), (columns, tile_columns) = merged
     return Tiling(batch, rows, columns, tile_rows, tile_columns, grid)
+
+
+def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """Return an array of `shape` that repeats each value of `per_tile` for all elements of its tile."""
+    for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
+        per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
+    return per_tile

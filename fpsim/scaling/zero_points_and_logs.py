@@ -28,7 +28,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling
 
 
-def _bands(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
+def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
     """Yield (batch, first band, first row, their values as contiguous floats of the width), as many bands as fit."""
     words = source.reshape(tiling.shape)
     wide = FP32 if width == 32 else FP64
@@ -66,7 +66,7 @@ def encode_affine(
     nearest = encode_plan(OFFSETS, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
     encoder = encode_plan(OFFSETS, width, options.rounding, "saturate", "keep", options.random_bits)
     largest = np.finfo(real).max
-    for batch, band, row, matrix in _bands(source, source_fmt, width, tiling):
+    for batch, band, row, matrix in bands_of(source, source_fmt, width, tiling):
         stop = band + -(-matrix.shape[0] // tiling.tile_rows)
         tiles = (stop - band, tiling.tiles[2])
         low, high = np.zeros(tiles, real), np.zeros(tiles, real)
@@ -123,7 +123,7 @@ def encode_log(
     codes, steps, lows = targets
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
-    for batch, band, row, matrix in _bands(source, source_fmt, width, tiling):
+    for batch, band, row, matrix in bands_of(source, source_fmt, width, tiling):
         stop = band + -(-matrix.shape[0] // tiling.tile_rows)
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             log.encode_kernel(width)(

@@ -17,9 +17,9 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import TableFormat
 from fpsim.recipes.linear_recipe import LinearRecipe
-from fpsim.scaling.clipping import bounds, spread
+from fpsim.scaling.clipping import bounds
 from fpsim.scaling.scaled import Scaled
-from fpsim.scaling.tiling import tile_sizes
+from fpsim.scaling.tiling import spread, tile_sizes
 from fpsim.torch.operators import array_of, tensor_of, torch
 from fpsim.torch.plan import plan_of
 from fpsim.torch.products import CastOperand, operand

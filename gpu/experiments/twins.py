@@ -20,7 +20,7 @@ from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.catalogue import float_units as catalogue
 from fpsim.matrix_units.catalogue import integer_units
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ANY_ELEMENT, ROWS
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 # Element formats of recipes that are not for E4M3.
@@ -37,7 +37,7 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 
 def scaling(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of codes, scales and decoded values of every recipe, and of a zero point, in three modes."""
-    cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ROWS.items()]
+    cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ANY_ELEMENT.items()]
     cases.append(("TILE_1X128 with a zero point", ROWS["TILE_1X128"].replace(symmetric=False), UINT8))
     shapes = ((3, 35),) if lab.small else ((131, 200), (256, 1024))
     for name, row, fmt in cases:

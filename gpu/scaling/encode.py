@@ -122,6 +122,8 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
     element: Element = checked_element(fmt, scaling)
     if isinstance(element, (LogFMT, TableFormat)):
         refuse_on_gpu(element)
+    if scaling.adaptive:
+        raise ValueError(f"{scaling!r} chooses by tile, which is not on the GPU. Use the functions of fpsim itself.")
     options = element_options_of(element, scaling, cast)
     source = gpu_array(x, "x")
     if source.fmt is None:

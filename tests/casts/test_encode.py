@@ -288,3 +288,13 @@ def test_gfloat_agrees_on_float64_inputs(fmt: fp.Format, rounding: str) -> None:
             want = gfloat.round_ndarray(GFLOAT[fmt], x, GFLOAT_MODES[rounding], sat=saturates)
         got = fp.quantize(x, fmt, rounding=rounding, overflow="saturate" if saturates else "nonfinite")
         assert_bits_equal(got, want)
+
+
+@pytest.mark.parametrize("rounding", casts.MODES)
+def test_every_exponent_becomes_e8m0_as_the_oracle_says_in_every_mode(rounding: str) -> None:
+    fractions = np.array([0, 1, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFF], np.uint32)
+    x = (np.arange(512, dtype=np.uint32)[:, None] << np.uint32(23) | fractions).reshape(-1).view(np.float32)
+    tiny = np.exp2(np.arange(-149.0, -120))[:, None] * [1, 1.25, 1.5, 1.75]  # subnormal float32 numbers too
+    for values in (x, tiny.astype(np.float32).ravel(), exactly(x), tiny.ravel()):
+        for overflow in casts.OVERFLOWS:
+            assert_encodes_as_the_oracle(values, fp.E8M0, rounding, overflow, "keep")

@@ -24,7 +24,8 @@ SPECIAL = fp.TableFormat("special", (0.0, 1.0, 2.0, math.inf, -0.0, -1.0, -3.0, 
 POSITIVE = fp.TableFormat("positive", (0.5, 1.0, 3.0, 1e30))
 NO_ZERO = fp.TableFormat("no zero", (-1.0, 1.0, 2.0, -2.0), ties="down")
 NEAR = fp.TableFormat("near", (1.0, 1 + 2.0**-52, 0.0, 1 + 2.0**-51, -(2.0**-1074), 2.0**-1074, math.nan, -1.5))
-FORMATS = (fp.NF4, fp.BNB_FP4, fp.HIF8, SPECIAL, POSITIVE, NO_ZERO, NEAR)
+EVEN = fp.TableFormat("even", (0.0, 0.5, 1.0, 3.0, -1.5, -0.5, 7.0, -0.75), ties="even")
+FORMATS = (fp.NF4, fp.BNB_FP4, fp.HIF8, EVEN, SPECIAL, POSITIVE, NO_ZERO, NEAR)
 OVERFLOWS = ("nonfinite", "saturate", "saturate_finite")
 
 

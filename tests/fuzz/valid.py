@@ -14,7 +14,7 @@ import fpsim as fp
 from fpsim.arithmetic.operation import ELEMENTARY
 from fpsim.formats.policies import OVERFLOWS
 from fpsim.matrix_units.catalogue import float_units, integer_units
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ANY_ELEMENT
 from tests.arithmetic.checks import check, subnormals_of
 from tests.arithmetic.elementary.test_functions import check as check_elementary
 from tests.instructions.test_dot_add import check as check_rows
@@ -108,7 +108,7 @@ def elementary(rng: Rng) -> int:
 
 def scaled_cast(rng: Rng) -> int:
     """encode_scaled by a preset."""
-    name, fmt = one_of(rng, list(ROWS)), one_of(rng, ELEMENTS)
+    name, fmt = one_of(rng, list(ANY_ELEMENT)), one_of(rng, ELEMENTS)
     recipe = getattr(fp.scalings, name)
     if fmt in (fp.INT8, fp.INT4) and "EVEN" in name:  # integers have no mantissa
         return 0
@@ -209,7 +209,7 @@ def measured(rng: Rng) -> int:
     options: dict[str, Any] = {"rounding": one_of(rng, casts.MODES)}
     fmt: Any
     if rng.random() < 0.5:
-        fmt, recipe = one_of(rng, ELEMENTS), getattr(fp.scalings, one_of(rng, list(ROWS)))
+        fmt, recipe = one_of(rng, ELEMENTS), getattr(fp.scalings, one_of(rng, list(ANY_ELEMENT)))
         if fmt in (fp.INT8, fp.INT4) and "EVEN" in recipe.name:
             return 0
         result = fp.quantize_scaled(x, fmt, recipe, **options)

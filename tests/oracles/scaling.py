@@ -193,6 +193,8 @@ def quotient(a: Real, fmt: Any, scaling: Any, real: Any) -> float:
     """Return q of one level, for `amax/max` and `amax*(1/max)`."""
     if scaling.scale_rule in ("floor", "ceil", "even"):
         return power_quotient(a, fmt, scaling.scale_rule)
+    if scaling.scale_rule == "twice_floor":
+        return 2 * power_quotient(a, fmt, "floor")
     most = real(largest(fmt))
     return float(a * (real(1) / most) if scaling.quotient == "amax*(1/max)" else a / most)
 

@@ -50,7 +50,7 @@ def encode(
     at = bisect_left(order, exact)
     above = order[min(at, len(order) - 1)]
     below = above if above == exact else order[max(at - 1, 0)]
-    chosen = _chosen(exact, below, above, fmt.ties, mode, word >> (32 - random_bits), 2**random_bits)
+    chosen = _chosen(exact, below, above, fmt, mode, word >> (32 - random_bits), 2**random_bits, levels)
     return _zero(sign, fmt) if chosen == 0 else levels[chosen]
 
 
@@ -80,7 +80,11 @@ def _levels(fmt: TableFormat, mode: str, overflow: str) -> tuple[dict[Fraction, 
     return levels, sorted(levels)
 
 
-def _chosen(x: Fraction, below: Fraction, above: Fraction, ties: str, mode: str, draw: int, draws: int) -> Fraction:
+def _chosen(
+    x: Fraction, below: Fraction, above: Fraction, fmt: TableFormat, mode: str, draw: int, draws: int,
+    codes: dict[Fraction, int],
+) -> Fraction:  # fmt: skip
+    ties = fmt.ties
     if below == above or not below <= x <= above:
         return below if abs(below - x) <= abs(above - x) else above
     if mode == "up":
@@ -96,8 +100,11 @@ def _chosen(x: Fraction, below: Fraction, above: Fraction, ties: str, mode: str,
         return below if x - below < above - x else above
     if ties == "down":
         return below
+    even = [value for value in (below, above) if codes[value] % 2 == 0]
+    if ties == "even" and len(even) == 1:
+        return even[0]
     larger = above if abs(above) >= abs(below) else below
-    return larger if ties == "away" else (above if larger == below else below)
+    return larger if ties in ("away", "even") else (above if larger == below else below)
 
 
 def _zero(sign: float, fmt: TableFormat) -> int:

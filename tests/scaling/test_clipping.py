@@ -11,7 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.scaling.clipping import bounds, kept
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ANY_ELEMENT
 from tests.kit.samples import NARROW, P3109, STRANGE
 from tests.oracles import scaling as so
 
@@ -72,9 +72,9 @@ def data(special: bool) -> Array:
 
 
 @pytest.mark.parametrize("special", [False, True], ids=["finite", "special"])
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", ANY_ELEMENT)
 def test_scaled_elements_are_clipped_where_the_quotient_is_beyond_the_bounds(name: str, special: bool) -> None:
-    x, scaling = data(special), ROWS[name]
+    x, scaling = data(special), ANY_ELEMENT[name]
     for fmt, mode in ((fp.E4M3, "nearest_even"), (fp.E2M1, "up"), (fp.E5M2, "toward_zero"), (fp.INT8, "odd")):
         if isinstance(fmt, fp.IntegerFormat) and scaling.scale_rule == "even":
             continue  # which the oracle has for floats only

@@ -47,6 +47,7 @@ ROWS: dict[str, dict[str, Any]] = {
     **{name: {"block": block} for name, block in BLOCKS.items()},
     **{f"{name}_POW2": {"block": block, **E8M0} for name, block in BLOCKS.items()},
     **{f"MX{end}": {"block": (1, 32), **E8M0, "scale_rule": rule} for end, rule in MX_RULES.items()},
+    "TRAINIUM_MX": {"block": (1, 32), **E8M0, "scale_rule": "twice_floor"},
     "MX_NEAREST": {"block": (1, 32), **E8M0, "scale_rule": "nearest"},
     "NVFP4": NVFP4,
     **{f"DEEPGEMM_{name}": {"block": block, **DEEPGEMM} for name, block in TILES.items()},
@@ -67,7 +68,8 @@ ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     "block": (1, 128), "scale_format": fp.FP32, "scale_rule": "amax", "scale_rounding": None, "amax_floor": 0,
-    "quotient": "amax/max", "division": "divide", "tensor_scale": False, "symmetric": True,
+    "quotient": "amax/max", "division": "divide", "tensor_scale": False, "tensor_top": None, "adaptive": "",
+    "symmetric": True,
     "overflow": "saturate_finite", "nan": "tile", "infinity": "skip", "zero_scale": "one", "smallest_scale": None,
 }  # fmt: skip
 presets = pytest.mark.parametrize("name", ROWS)

@@ -9,6 +9,7 @@ import pytest
 
 import fpsim as fp
 from tests.kit.sweeps import in_turn, sweep
+from tests.oracles import casts
 from tests.scaling.checks import check, scaling
 from tests.scaling.data import (
     DATA,
@@ -30,7 +31,7 @@ SCALE_FORMATS = [
 
 
 @in_turn("scale_format", SCALE_FORMATS)
-@in_turn("rule", ["amax", "floor", "ceil", "even", "rceil", "nearest"])
+@in_turn("rule", ["amax", "floor", "twice_floor", "ceil", "even", "rceil", "nearest"])
 @sweep("whole", False, True)
 def test_every_rule_gives_scales_of_every_format(rule: str, scale_format: Any, whole: bool) -> None:
     if scale_format == fp.FP32 and rule == "rceil":
@@ -45,7 +46,7 @@ def test_every_rule_gives_scales_of_every_format(rule: str, scale_format: Any, w
 
 
 @in_turn("scale_format", SCALE_FORMATS)
-@in_turn("scale_rounding", ["nearest_even", "up", "down"])
+@in_turn("scale_rounding", casts.MODES)
 def test_the_quotient_rounds_in_the_mode_of_the_field(scale_rounding: str, scale_format: Any) -> None:
     if scale_format == fp.FP32 and scale_rounding != "nearest_even":
         return  # scales in FP32 are rounded to nearest even
@@ -139,7 +140,7 @@ def test_specials_are_treated_as_the_fields_say(zero_scale: str, nan: str, infin
                         check(data(), fmt, how)
 
 
-@in_turn("rule", ["amax", "floor", "ceil", "even", "rceil", "nearest"])
+@in_turn("rule", ["amax", "floor", "twice_floor", "ceil", "even", "rceil", "nearest"])
 @in_turn("fmt", ["e4m3", "e5m2", "e2m1", "int8"])
 def test_a_tile_with_inf_has_scale_1_where_that_is_the_rule(rule: str, fmt: str) -> None:
     if (rule, fmt) == ("even", "int8"):

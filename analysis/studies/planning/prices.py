@@ -6,10 +6,10 @@ import math
 from fractions import Fraction
 
 from fpsim.formats.element import element_format
-from fpsim.formats.log_format import LogFMT
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.recipes import TENSOR
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.storage import tile_bits
 
 # Product -> its operands, and whether each is read with its scaling of the backward pass.
 OPERANDS = {
@@ -18,7 +18,6 @@ OPERANDS = {
     "wgrad": (("grad", True), ("input", True)),
 }
 AS_IT_IS = 32  # bits per value of an operand that is not cast: torch multiplies in float32
-LOGFMT_TILE = 64  # bits of the two float32 limits of a tile
 TENSOR_SCALE = 32  # bits of a second scale for the whole tensor
 
 
@@ -60,10 +59,7 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
     bits = Fraction(element.bits * values)
     if scaling is None:
         return bits
-    is_log = isinstance(element, LogFMT)
-    tile = LOGFMT_TILE if is_log else scaling.scale_format.bits
-    if not scaling.symmetric and not is_log:
-        tile += element.bits  # the zero point
+    tile = tile_bits(element, scaling)  # of a scale, with its zero point
     if all(length == -1 for length in scaling.block):
         bits += tile
     elif -1 not in scaling.block:

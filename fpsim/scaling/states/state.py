@@ -45,7 +45,7 @@ class _ScaleState:
         element, scaling = element_format(fmt), scaling_of(scaling)
         checked(np.float32(0), element, scaling)
         kind = type(self).__name__
-        if isinstance(element, (LogFMT, TableFormat)) or not scaling.symmetric:
+        if isinstance(element, (LogFMT, TableFormat)) or not scaling.symmetric or scaling.adaptive:
             raise ValueError(
                 f"{kind} needs elements that a scale alone places; got {element} with {scaling!r}. "
                 "Use a float format, fp.INT8 or fp.INT4 and a symmetric scaling, or fp.encode_scaled."

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ANY_ELEMENT, ROWS
 
 Array = npt.NDArray[Any]
 PARTS = ("codes", "scales", "scale_codes", "zero_points", "tensor_scale")
@@ -54,7 +54,7 @@ def cases(every: bool = True) -> dict[str, Case]:
             found[name] = Case(fmt, scaling, x, options)
 
     element = {"NVFP4": fp.E2M1, "TE_NVFP4": fp.E2M1, "TORCHAO_NVFP4": fp.E2M1, "MX": fp.E2M3, "ROW": fp.INT8}
-    for i, (name, row) in enumerate(ROWS.items()):
+    for i, (name, row) in enumerate(ANY_ELEMENT.items()):
         add(name, element.get(name, fp.E4M3), row, spoilt((3, 35), seed=i))
     base = fp.Scaling(block=(1, 16))
     words: dict[str, tuple[Any, ...]] = {

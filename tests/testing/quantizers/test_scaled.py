@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ANY_ELEMENT
 from fpsim.testing.quantizers.scales.check import ScaledCheck
 from tests.kit.sweeps import case, sweep
 
@@ -41,7 +41,7 @@ RESULTS = ("scaled", "pair", "values")
 def test_fpsims_own_encodings_pass_as_scaled_pairs_and_values(calls: list[tuple[str, str]]) -> None:
     for name, result in calls:
         with case(name, result):
-            check_own(ROWS[name], result)
+            check_own(ANY_ELEMENT[name], result)
 
 
 def check_own(scaling: fp.Scaling, result: str) -> None:
@@ -63,10 +63,10 @@ def test_integers_pass() -> None:
     assert report(lambda x: fp.encode_scaled(x, "int8", S.ROW), "int8", S.ROW).ok
 
 
-@sweep("some", list(ROWS)[::7], list(ROWS))
+@sweep("some", list(ANY_ELEMENT)[::7], list(ANY_ELEMENT))
 def test_every_recipe_is_identified_by_its_results(some: list[str]) -> None:
     for name in some:
-        scaling = ROWS[name]
+        scaling = ANY_ELEMENT[name]
         block = (1, *scaling.block)[-2:]
         x = matrix() if block[0] <= block[1] else np.ascontiguousarray(matrix().T)
         found = fp.testing.identify_scaling(lambda x, s=scaling: fp.encode_scaled(x, "e4m3", s), "e4m3", x)

@@ -13,8 +13,8 @@ from fpsim.arrays import Array
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
-from fpsim.formats.named import BF16, E4M3, E8M0, FP32
-from fpsim.scaling.recipes import ROWS
+from fpsim.formats.named import BF16, E2M1, E4M3, E8M0, FP32
+from fpsim.scaling.recipes import ANY_ELEMENT, NVFP4_46, ROWS
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling, scaling_fields
 from fpsim.testing.quantizers.rounder import Words, words_of
@@ -96,13 +96,15 @@ def _candidates() -> tuple[Scaling, ...]:
     """Return the named recipes, and all combinations of blocks, scale formats and rules that exist."""
     combinations = itertools.product(BLOCKS, SCALE_FORMATS, RULES)
     scalings = [_scaling(block=block, scale_format=fmt, **rule) for block, fmt, rule in combinations]
-    return (*ROWS.values(), *(scaling for scaling in scalings if scaling is not None))
+    return (*ANY_ELEMENT.values(), *(scaling for scaling in scalings if scaling is not None))
 
 
 @functools.cache
 def _candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
     """Return the recipes that an element format can have; if `affine`, those with zero points come first."""
     plain = _candidates() if not isinstance(fmt, IntegerFormat) or fmt.signed else ()
+    if fmt == E2M1:
+        plain = (*plain, NVFP4_46)
     if not affine:
         return plain
     combinations = itertools.product(BLOCKS, SCALE_FORMATS)

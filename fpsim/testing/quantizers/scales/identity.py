@@ -15,7 +15,7 @@ from fpsim.formats.element import Element, ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import Rounding
-from fpsim.scaling.recipes import ROWS
+from fpsim.scaling.recipes import ANY_ELEMENT
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
 from fpsim.testing.black_box import FunctionMisbehaved
@@ -130,7 +130,7 @@ def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], c
     if nearest.exact or unrounded(results):
         return nearest
     fitting = [
-        row for row in (AFFINE_TENSOR, *ROWS.values())
+        row for row in (AFFINE_TENSOR, *ANY_ELEMENT.values())
         if all(parts.scales is None or _fits(parts.scales, x, row) for x, parts in results)
     ]  # fmt: skip
     for scaling in dict.fromkeys([nearest.scaling, *fitting]):

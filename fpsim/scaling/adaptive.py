@@ -1,0 +1,142 @@
+"""Encodings in which a tile chooses between two: "4/6" and IF4. Imports numba."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fpsim.arrays import Array, words
+from fpsim.core.tile_scale import COUNTERS
+from fpsim.formats.cast_options import CastOptions, TableOptions
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import FP64
+from fpsim.formats.table_format import IF4_INTEGERS, TwoTableFormat
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling.kernels.errors import LARGEST, MAGNITUDES, SQUARES, error_kernel
+from fpsim.scaling.look import ruled
+from fpsim.scaling.plan import element_plan, scale_plan
+from fpsim.scaling.run_tiles import decode_tiles, no_codes, run_scales, run_tiles, settle_tensor
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
+from fpsim.scaling.tile_jobs import TileJob, TilePlan, TileTargets
+from fpsim.scaling.tiling import spread, tile_sizes, tiling
+from fpsim.scaling.zero_points_and_logs import bands_of
+
+KINDS = {"mse": SQUARES, "mae": MAGNITUDES, "abs_max": LARGEST}
+FOUR = 4.0  # the value of E2M1 that a tile's largest magnitude may become instead of 6
+INTEGER_MARK = 0x80  # the sign of an E4M3 scale, which says that the elements of its tile are integers
+
+
+class EncodedTiles(NamedTuple):
+    """Codes of an array, and the scales of its tiles, of any shapes that fit."""
+
+    codes: Array
+    scales: Array
+    scale_codes: Array | None
+
+
+def encode_four_or_six(
+    source: Array,
+    source_fmt: Format,
+    scaling: Scaling,
+    options: CastOptions,
+    target: EncodedTiles,
+    known_scales: Array | None,
+) -> tuple[Array, np.float32 | None]:
+    """Fill codes and scales of E2M1 by the smaller error; return the counts of tiles and the array's scale."""
+    tiles = tiling(source.shape, scaling.block)
+    shape, width = tiles.shape, 64 if source_fmt == FP64 else 32
+    encoder = element_plan(options, width, integer=False)
+    encodings, tallies = [], []
+    tensor = None
+    for largest in (options.fmt.max, FOUR):
+        plan = scale_plan(scaling, largest, options.fmt.mantissa_bits, width)
+        how = TilePlan(source_fmt, plan, options, encoder, integer=False, back=False)
+        scale_codes = None if target.scale_codes is None else np.empty_like(target.scale_codes)
+        encoded = EncodedTiles(np.empty_like(target.codes), np.empty_like(target.scales), scale_codes)
+        job = TileJob(words(source).reshape(shape), encoded.codes.reshape(shape), tiles, how, options.seed)
+        counts, scales = np.zeros(COUNTERS, np.int64), encoded.scales.reshape(tiles.tiles)
+        encodings.append(encoded)
+        tallies.append(counts)
+        if known_scales is not None:
+            with np.errstate(over="ignore"):
+                factor = np.float32(options.fmt.max / largest)
+                scales[...] = ruled(job, (known_scales * factor).reshape(tiles.tiles), counts)
+            run_scales(job, scales)
+            continue
+        tensor = settle_tensor(job, counts) if tensor is None else tensor
+        codes = no_codes(*tiles.tiles) if encoded.scale_codes is None else encoded.scale_codes.reshape(tiles.tiles)
+        run_tiles(job, TileTargets(scales, codes, counts), tensor)
+    errors = [
+        tile_errors(source, source_fmt, _values(encoded, options.fmt, source.shape, scaling), scaling)
+        for encoded in encodings
+    ]
+    _merge(errors[1] < errors[0], encodings, target, scaling, source.shape)
+    return tallies[0], tensor.scale if tensor is not None and scaling.tensor_scale else None
+
+
+def encode_if4(
+    source: Array, source_fmt: Format, scaling: Scaling, options: TableOptions, target: EncodedTiles
+) -> tuple[Array, np.float32 | None]:
+    """Fill codes and scales of IF4 by the smaller error; return the counts of tiles and the array's scale."""
+    fmt, shape = options.fmt, source.shape
+    assert isinstance(fmt, TwoTableFormat)
+    assert target.scale_codes is not None
+    targets = ScaleTargets(target.scales, target.scale_codes)
+    numbers, counts, tensor = quotients(source, source_fmt, scaling, fmt.largest, targets, None)
+    encodings, errors = [], []
+    for table in (fmt, IF4_INTEGERS):
+        codes = np.empty_like(target.codes)
+        encode_quotients(numbers, options._replace(fmt=table, overflow="saturate"), codes)
+        elements = table.table().astype(np.float32)[codes]
+        with np.errstate(all="ignore"):
+            values = elements * spread(target.scales, tile_sizes(shape, scaling.block), shape)
+        errors.append(tile_errors(source, source_fmt, values, scaling))
+        encodings.append(EncodedTiles(codes, target.scales, target.scale_codes))
+    integers = errors[1] < errors[0]
+    _merge(integers, encodings, target, scaling, shape)
+    target.scale_codes[...] |= np.where(integers.reshape(target.scales.shape), INTEGER_MARK, 0).astype(np.uint8)
+    return counts, tensor
+
+
+def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling: Scaling) -> Array:
+    """Return the float32 values of codes with scales."""
+    tiles = tiling(shape, scaling.block)
+    values = np.empty(shape, np.float32)
+    codes, scales = encoded.codes.reshape(tiles.shape), encoded.scales.reshape(tiles.tiles)
+    decode_tiles(codes, scales, words(values).reshape(tiles.shape), tiles, fmt)
+    return values
+
+
+def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scaling) -> Array:
+    """Return the error of each tile by the scaling's measure: float64, batch x bands x tiles."""
+    tiles = tiling(source.shape, scaling.block)
+    width = 64 if source_fmt == FP64 else 32
+    real: Any = np.float32 if width == 32 else np.float64
+    errors = np.zeros(tiles.tiles)
+    matrices, size = values.reshape(tiles.shape), (tiles.tile_rows, tiles.tile_columns)
+    if not source.size:
+        return errors
+    with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
+        for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiles):
+            part = matrices[batch, row : row + matrix.shape[0]]
+            stop = band + -(-matrix.shape[0] // tiles.tile_rows)
+            kind = KINDS[scaling.adaptive]
+            error_kernel()(matrix.view(real), part, errors[batch, band:stop], *size, kind)
+    return errors
+
+
+def _merge(
+    second: Array, encodings: list[EncodedTiles], target: EncodedTiles, scaling: Scaling, shape: tuple[int, ...]
+) -> None:
+    """Fill the target with the second encoding of the tiles in a mask, and the first one of the others."""
+    chosen = second.reshape(target.scales.shape)
+    elements = spread(chosen, tile_sizes(shape, scaling.block), shape)
+    np.copyto(target.codes, np.where(elements, encodings[1].codes, encodings[0].codes))
+    for name in ("scales", "scale_codes"):
+        filled = getattr(target, name)
+        if filled is not None:
+            first, other = (getattr(encoded, name) for encoded in encodings)
+            np.copyto(filled, np.where(chosen, other, first))

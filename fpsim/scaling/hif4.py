@@ -1,0 +1,78 @@
+"""HiF4: 64 elements with a scale and two levels of one-bit exponents, to codes and back. Imports numba."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.arrays import Array
+from fpsim.casts.cast import quantize
+from fpsim.core.layouts import encode_plan
+from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILES, ZERO_TILES
+from fpsim.formats.float_format import Format
+from fpsim.formats.named import BF16, FP64
+from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import HIF4
+from fpsim.runtime.pipeline import wrapping
+from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling.kernels.hif4 import IS_ZERO, PAIRS, hif4_kernel
+from fpsim.scaling.recipes import E6M2
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import Tiling, tiling
+from fpsim.scaling.zero_points_and_logs import bands_of
+
+
+@cache
+def inverses() -> Array:
+    """Return the reciprocal of each scale, rounded to BF16; 0 for NaN."""
+    scales = E6M2.table()
+    numbers: Array = np.where(np.isnan(scales), 0, quantize(1 / scales.astype(np.float32), BF16)).astype(np.float32)
+    return numbers
+
+
+def encode_hif4(
+    source: Array, source_fmt: Format, scaling: Scaling, tiles: Tiling, targets: tuple[Array, Array, Array, Array]
+) -> Array:
+    """Fill codes, batch x rows x columns, and scales, their codes and levels per tile; return counts of tiles."""
+    codes, scales, scale_codes, levels = targets
+    width = 64 if source_fmt == FP64 else 32
+    to_bf16 = encode_plan(BF16, width, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
+    to_scale = encode_plan(E6M2, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
+    loop = hif4_kernel(width, to_bf16.kind, to_scale.kind)
+    specials = np.zeros(tiles.tiles, np.uint8)
+    size = (tiles.tile_rows, tiles.tile_columns)
+    for batch, band, row, matrix in bands_of(source, source_fmt, width, tiles):
+        stop = band + -(-matrix.shape[0] // tiles.tile_rows)
+        with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
+            loop(
+                matrix, codes[batch, row : row + matrix.shape[0]], scale_codes[batch, band:stop],
+                levels[batch, band:stop], inverses(), *size, to_bf16.layout, to_scale.layout,
+                specials[batch, band:stop],
+            )  # fmt: skip
+    has_nan = (specials & HAS_NAN) != 0
+    lost = has_nan & (scaling.nan == "tile")
+    scale_codes[lost] = E6M2.nan_code
+    np.copyto(scales, E6M2.table().astype(np.float32)[scale_codes])
+    if lost.any():
+        codes[np.repeat(np.repeat(lost, size[0], 1), size[1], 2)[:, : tiles.rows, : tiles.columns]] = 7
+    counts = np.zeros(COUNTERS, np.int64)
+    marks = {NAN_TILES: has_nan, INFINITE_TILES: (specials & HAS_INFINITY) != 0, ZERO_TILES: (specials & IS_ZERO) != 0}
+    for counter, marked in marks.items():
+        counts[counter] = np.count_nonzero(marked & ~lost if counter == ZERO_TILES else marked)
+    return counts
+
+
+def hif4_elements(codes: Array, levels: Array, block: tuple[int, ...]) -> Array:
+    """Return the value of each code with the exponents of its groups, in float32, exactly."""
+    tiles = tiling(codes.shape, block)
+    rows, columns = np.ogrid[: tiles.rows, : tiles.columns]
+    place: Any = rows % tiles.tile_rows + columns % tiles.tile_columns
+    grid = levels.reshape(tiles.tiles)
+    of_elements = grid[:, rows // tiles.tile_rows, columns // tiles.tile_columns]
+    exponents = (of_elements >> (place >> 3).astype(np.uint32) & 1) + (
+        of_elements >> (PAIRS + (place >> 2)).astype(np.uint32) & 1
+    )
+    values: Array = HIF4.table().astype(np.float32)[codes.reshape(tiles.shape)] * np.exp2(exponents.astype(np.float32))
+    return values.reshape(codes.shape)

@@ -1,0 +1,38 @@
+"""CPU loop of the error of each tile, by which a tile chooses between two encodings."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.runtime.compile import kernel
+
+f64 = np.float64
+SQUARES, MAGNITUDES, LARGEST = range(3)
+
+
+@cache
+def error_kernel() -> Any:
+    """Return the loop `(x, values, errors, rows, columns, kind)`: the error of a tile, in float64, row by row.
+
+    kind: SQUARES and MAGNITUDES are sums, of (value - x)**2 and |value - x|, LARGEST is the largest |value - x|.
+    """
+
+    def find_errors(x: Any, values: Any, errors: Any, rows: int, columns: int, kind: int) -> None:
+        for band in range(errors.shape[0]):
+            for tile in range(errors.shape[1]):
+                total = f64(0)
+                for r in range(band * rows, min((band + 1) * rows, x.shape[0])):
+                    for i in range(tile * columns, min((tile + 1) * columns, x.shape[1])):
+                        error = abs(f64(values[r, i]) - f64(x[r, i]))
+                        if kind == SQUARES:
+                            total += error * error
+                        elif kind == MAGNITUDES:
+                            total += error
+                        elif not error <= total:  # a NaN stays
+                            total = error
+                errors[band, tile] = total
+
+    return kernel(find_errors)

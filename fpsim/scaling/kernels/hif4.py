@@ -1,0 +1,92 @@
+"""CPU loop of HiF4: a scale per 64 elements, a bit for each 8 and each 4 of them, and quarters.
+
+The rules are in docs/newer-formats.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
+from fpsim.core.rounding import NEAREST_EVEN
+from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
+from fpsim.runtime.compile import kernel
+
+i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+SIZE, PAIRS = 64, 8  # elements of a tile; its groups of 8, each of two groups of 4
+IS_ZERO = 4  # a flag, as HAS_NAN is
+HALF_UP, MODE = f64(0.5), i64(NEAREST_EVEN)
+
+
+@cache
+def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
+    """Return the loop `(matrix, codes, scale_codes, levels, inverses, rows, columns, to_bf16, to_scale, specials)`.
+
+    matrix: words; levels: uint32, a bit for each 8 elements, then one for each 4; inverses: the reciprocal in BF16 of
+    each scale; to_bf16, to_scale: layouts; specials: filled with flags of NaN and Inf.
+    """
+    word: Any = u32 if width == 32 else u64
+    real: Any = f32 if width == 32 else f64
+    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
+    mask = word((1 << (width - 1)) - 1)
+    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+    seventh = real(0.142578125)  # 1 / 7 in BF16
+    kind_of_bf16, kind_of_scale = i64(bf16_kind), i64(scale_kind)
+
+    def encode(
+        matrix: Any, codes: Any, scale_codes: Any, levels: Any, inverses: Any, rows: int, columns: int, to_bf16: Any,
+        to_scale: Any, specials: Any,
+    ) -> None:  # fmt: skip
+        f, g = encode_fields(to_bf16), encode_fields(to_scale)
+        quads = np.zeros(2 * PAIRS, matrix.dtype)
+        for band in range(scale_codes.shape[0]):
+            for tile in range(scale_codes.shape[1]):
+                top, bottom = band * rows, min((band + 1) * rows, matrix.shape[0])
+                left, right = tile * columns, min((tile + 1) * columns, matrix.shape[1])
+                quads[:] = word(0)
+                highest, flags = word(0), 0
+                for r in range(top, bottom):
+                    for c in range(left, right):
+                        magnitude = word(matrix[r, c] & mask)
+                        if magnitude < infinity:
+                            quad = (r - top + c - left) >> 2
+                            quads[quad] = max(quads[quad], magnitude)
+                            highest = max(highest, magnitude)
+                        else:
+                            flags |= HAS_INFINITY if magnitude == infinity else HAS_NAN
+                specials[band, tile] = flags | (IS_ZERO if highest == word(0) else 0)
+                product = real(word(highest).view(real) * seventh)
+                rounded = word(encode_bits(real(product).view(word), word(0), f, MODE, kind_of_bf16))
+                narrow = real(u32(u32(rounded) << u32(16)).view(f32))
+                code = encode_bits(real(narrow).view(word), word(0), g, MODE, kind_of_scale)
+                scale_codes[band, tile] = code
+                inverse = real(inverses[code])
+                bits = u32(0)
+                for pair in range(PAIRS):
+                    first, second = word(quads[2 * pair]).view(real), word(quads[2 * pair + 1]).view(real)
+                    largest = first if first > second else second
+                    up = i64(1) if real(largest * inverse) >= real(4) else i64(0)
+                    bits |= u32(u32(up) << u32(pair))
+                    limit = real(4) if up else real(2)
+                    if real(first * inverse) >= limit:
+                        bits |= u32(u32(1) << u32(PAIRS + 2 * pair))
+                    if real(second * inverse) >= limit:
+                        bits |= u32(u32(1) << u32(PAIRS + 2 * pair + 1))
+                levels[band, tile] = bits
+                for r in range(top, bottom):
+                    for c in range(left, right):
+                        at = r - top + c - left
+                        exponent = i64((bits >> u32(at >> 3)) & u32(1)) + i64((bits >> u32(PAIRS + (at >> 2))) & u32(1))
+                        pattern = word(matrix[r, c])
+                        y = f64(real(word(pattern & mask).view(real) * inverse)) * f64(4 >> exponent)
+                        quarters = i64(7)
+                        if y < f64(7):
+                            quarters = i64(y)
+                            quarters += i64(1) if y - f64(quarters) >= HALF_UP else i64(0)
+                        negative = (pattern > mask) & (word(pattern & mask) <= infinity)
+                        codes[r, c] = quarters | (i64(8) if negative else i64(0))
+
+    return kernel(encode)
