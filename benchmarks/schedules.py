@@ -57,7 +57,25 @@ def rows() -> Iterator[RaceRow]:
         contestants = {"fpsim": _work("hopper_f16_f32", shape, schedule)}
         yield RaceRow(f"cuBLAS {title}", contestants, {}, RATE, _size(shape), "MAC")
 
+    yield from processor_rows()
     yield from order_rows()
+
+
+def processor_rows() -> Iterator[RaceRow]:
+    """Yield products as torch.mm adds them on processors, compared with the flat product of the same operands."""
+    m, n, k = SHAPE
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
+    chain = fp.FusedMultiplyAdd("fp32")
+    for isa, fmt, accumulate in (
+        ("avx512_bf16", fp.BF16, "x86_avx512_bf16_f32"), ("avx512_fp16", fp.FP16, chain), ("avx2", fp.BF16, chain)
+    ):  # fmt: skip
+        a, b = fp.cast(x, fmt), fp.cast(y, fmt)
+        library = fp.schedules.torch_mm(isa)  # type: ignore[arg-type]
+        contestants: dict[str, Work] = {
+            "fpsim": partial(fp.matmul, a, b, schedule=library), FLAT: partial(fp.matmul, a, b, accumulate=accumulate)
+        }  # fmt: skip
+        yield RaceRow(f"torch.mm {isa} {fmt}", contestants, {}, None, _size(SHAPE), "MAC")
 
 
 def order_rows() -> Iterator[RaceRow]:

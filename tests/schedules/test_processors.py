@@ -215,6 +215,9 @@ def test_segments_depend_on_shape_layout_and_instructions() -> None:
     assert lengths(s.onednn("avx512_bf16", layout="tn"), 40, 50, 1100) == (512, 512, 76)
     assert lengths(s.onednn("avx512"), 40, 50, 1001) == (501, 500)
     assert lengths(s.onednn("avx512"), 1, 50, 20) == (8, 8, 4)
+    assert lengths(s.torch_native(layout="tn"), 40, 50, 900) == (900,)
+    for layout, m, n in (("tn", 1, 50), ("nt", 40, 1), ("nn", 40, 50)):  # a vector is not transposed
+        assert str(loose.schedules.torch_native(layout=layout).at(m, n, 900).schedule) == "rounds(4)"
     assert lengths(s.mkl(), 40, 50, 1535, "fp32") == (384, 384, 384, 383)
 
 
@@ -228,7 +231,11 @@ def test_segments_depend_on_shape_layout_and_instructions() -> None:
         (s.onednn("avx512", threads=2), (40, 50, 60), "how 2 threads share a product in gemm:jit:bf16 is not known"),
         (s.onednn("avx512"), (40, 1, 600), "the kernel of gemm:jit:bf16 for a vector along K is not known"),
         (s.onednn("avx512_bf16", threads=3), (40, 50, 60), "how 3 threads share K is not known in this case"),
-        (s.torch_mm("avx2", layout="nt"), (9, 9, 9), "how torch's own loop adds transposed operands is not known"),
+        (
+            s.torch_mm("avx2", layout="nt"),
+            (9, 9, 9),
+            "over a transposed b, in 64 lanes, are no schedule here",
+        ),
         (s.torch_native(), (9, 9, 9, "fp32"), "torch's own loop takes BF16 and FP16"),
         (s.mkl(), (9, 9, 9, "bf16"), "sgemm multiplies float32"),
         (s.torch_mm("avx2"), (9, 9, 9, "fp32"), "the kernels of MKL without AVX-512 are not known"),

@@ -10,7 +10,7 @@ from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import L1, L2, onednn
-from fpsim.schedules.libraries.segments import rounds
+from fpsim.schedules.libraries.segments import rounds, segments
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.shaped import (
     CHAIN,
@@ -33,7 +33,8 @@ SMALL = 4096  # multiply-adds up to which torch takes its own loop
 def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedule of torch's own loop for BF16 and FP16, which small products take, and all without oneDNN.
 
-    Term k belongs to lane k mod 4, those after the last whole round to lane 0; then ((L0 + L1) + L2) + L3 is cast.
+    Term k belongs to lane k mod 4, those after the last whole round to lane 0; then ((L0 + L1) + L2) + L3 is cast. With
+    a transposed a, all terms are one chain.
 
     Args:
       layout: see `ShapedSchedule`.
@@ -58,8 +59,15 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
         raise declined(name, shape, "torch's own loop takes BF16 and FP16")
-    if shape.layout != "nn":
-        raise declined(name, shape, "how torch's own loop adds transposed operands is not known")
+    turned = {"nn": 1, "tn": shape.m, "nt": shape.n}[shape.layout]  # a vector lies in memory in one way
+    straight = turned == 1
+    if shape.layout == "nt" and not straight:
+        raise declined(name, shape, "torch's dot products over a transposed b, in 64 lanes, are no schedule here")
+    if not straight:
+        schedule = segments(shape.k, library=LIBRARY, source=SOURCE, evidence="hardware")
+        return ChosenSchedule(
+            "torch's own loop", schedule, CHAIN, fmt, "one chain of float32 multiply-adds, then a cast"
+        )
     rule = "four lanes of float32 multiply-adds, joined from the first to the last, one cast at the end"
     schedule = rounds(LANES, library=LIBRARY, source=SOURCE, evidence="hardware")
     return ChosenSchedule("torch's own loop", schedule, CHAIN, fmt, rule)
