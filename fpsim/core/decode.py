@@ -13,7 +13,7 @@ from fpsim.runtime.records import fields_of
 
 @reloadable
 class DecodeLayout(NamedTuple):
-    """A format as seen from a target float, all words of the target's width."""
+    """A format as seen from a target float; every field is an integer of the target's width."""
 
     magnitude_mask: Any
     sign_bit: Any

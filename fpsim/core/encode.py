@@ -28,7 +28,7 @@ DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for 
 
 @reloadable
 class EncodeLayout(NamedTuple):
-    """A format as seen from a source float, all words of the source's width.
+    """A format as seen from a source float; every field is an integer of the source's width.
 
     `depth` counts the source exponent fields below the format's smallest normal value: min_field - 1 where
     min_field is the source field of that value (at least 1). `place` is the number of source mantissa bits below
@@ -68,7 +68,7 @@ def _make_deliver(word: type) -> Any:
     ) -> Any:
         """Return the code of a rounded magnitude with its sign, by the policy for what the format does not hold.
 
-        is_zero: the exact value is; infinite: it is, or it is NaN; nan: it is NaN.
+        is_zero: the exact value is zero; infinite: it is infinite or NaN; nan: it is NaN.
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:

@@ -1,8 +1,9 @@
-"""Scalar core: a float32 to the nearest code, ties to even, by one addition of the processor's.
+"""Scalar core: rounds a float32 to the nearest code, ties to even, by one float32 addition.
 
-A number whose last bit is the last that a result may keep is added to the magnitude, and the sum's own rounding is the
-one that is wanted: half the instructions of the body for every mode (`encode`). That body decides, and
-tests/core/test_nearest.py compares the two. The processor must round to nearest even. Measured: docs/performance.md.
+The power of two whose ulp is the last bit that the result keeps is added to the magnitude, and the processor's rounding
+of this sum is the rounding of the result. This takes fewer instructions than the integer body in `encode`, which serves
+every mode (docs/performance.md). The integer body is the specification: tests/core/test_nearest.py compares both. The
+processor must be set to round to nearest even.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ LARGEST_FIELD = 254  # of a finite float32
 
 
 def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
-    """Return whether a layout of Python integers can be rounded so: to nearest even, in float32's normal range.
+    """Return whether `encode_nearest_32` serves a layout of Python integers, for a width, a mode and a kind of policy.
 
-    Without mantissa bits every significand is odd, and codes break ties.
+    It needs float32, nearest even, and a format within float32's normal range. Without mantissa bits every significand
+    is odd, and codes break ties.
     """
     if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
         return False

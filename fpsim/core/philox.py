@@ -1,4 +1,4 @@
-"""Scalar core: Philox4x32-10, a random word as a pure function of (seed, index).
+"""Scalar core: Philox4x32-10, a random number of 32 bits as a pure function of (seed, index).
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the known answers of
 Random123 are in tests/core/test_philox.py.
@@ -23,7 +23,10 @@ ROUNDS = 10
 
 @scalar
 def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Return a counter after one round; upper halves may hold anything, as a 32-bit multiplier reads the lower ones."""
+    """Return the counter after one round of Philox; upper halves of arguments and results may hold anything.
+
+    A round multiplies the lower halves alone, and callers cut the last results to 32 bits.
+    """
     p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
     p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
     return u64(u64(p1 >> SHIFT) ^ u64(c1 ^ k0)), p1, u64(u64(p0 >> SHIFT) ^ u64(c3 ^ k1)), p0
@@ -31,7 +34,7 @@ def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Return four random 32-bit words from a counter of four and a key of two 32-bit words, all held in 64 bits."""
+    """Return four random 32-bit integers from a counter of four and a key of two such integers, passed as uint64."""
     for _ in range(ROUNDS):
         c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
         k0 = u64(u64(k0 + WEYL_0) & LOW)

@@ -35,7 +35,7 @@ def _make_rounds_up(word: type, width: int) -> Any:
     def rounds_up(odd: Any, rest: Any, negative: Any, random: Any, random_mask: Any, mode: int) -> Any:
         """Return 1 if the magnitude kept + rest goes to kept + 1, else 0.
 
-        odd: 1 if kept is odd; negative: 1 if the value is; random: a 32-bit random word of which the bits in
+        odd: 1 if kept is odd; negative: 1 if the value is; random: a 32-bit random number of which the bits in
         random_mask (its top ones) are compared with the same bits of rest; mode: a Rounding.
         """
         if mode == NEAREST_EVEN:

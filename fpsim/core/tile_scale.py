@@ -233,7 +233,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
         """Return (largest / amax by one float64 division, rounded to float32, at most the largest; whether it was cut).
 
-        That of a finite amax has a reciprocal in float32.
+        The encode scale of a finite amax has a reciprocal in float32.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -363,7 +363,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return the same for an encode scale, of which it is known whether it was cut."""
+        """Return what `from_decode_scale` returns, for an encode scale, which is never clamped from below."""
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero

@@ -22,7 +22,7 @@ STEPS = steps_by_rule()
 def dot_add_kernel(rule: Rule) -> Any:
     """Return the loop `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)` of a rule.
 
-    a, b, scale_a, scale_b: 64-bit words, a row per sum; layouts, facts: of a UnitPlan; digits: room for an exact sum.
+    a, b, scale_a, scale_b: uint64 codes, a row per sum; layouts, facts: of a UnitPlan; digits: room for an exact sum.
     """
     one_step = STEPS[rule]
 

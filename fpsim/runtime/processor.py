@@ -119,7 +119,7 @@ def rounding_control(mode: str) -> int:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def exchange_control(_typing: Any, value: Any) -> Any:
-    """Write the control register of the processor's float unit; returns what it held."""
+    """Write the control register of the processor's float unit, and return what it held."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         width = CONTROL[_machine()].width

@@ -95,7 +95,7 @@ def comparison_kernel(name: str) -> Any:
 
 @cache
 def from_integer_kernel() -> Any:
-    """Return the loop `(integers as words, random, codes, flags, signed, layout of the result, mode, rules)`."""
+    """Return the loop `(integers as uint64, random, codes, flags, signed, layout of the result, mode, rules)`."""
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
         f = encode_fields(out)
@@ -113,7 +113,7 @@ def from_integer_kernel() -> Any:
 def to_integer_kernel() -> Any:
     """Return the loop that rounds to integers.
 
-    Arguments: `(a, random, integers as words, flags, layout of a, lowest and highest magnitude, mask, mode)`.
+    Arguments: `(a, random, integers as uint64, flags, layout of a, lowest and highest magnitude, mask, mode)`.
     """
 
     def to_integer(

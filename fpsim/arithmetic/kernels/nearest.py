@@ -143,7 +143,7 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 
 
 def _fill(fmt: Format, name: str) -> Any:
-    """Return the function that computes some results; to_scale is for `_fill_scaled`."""
+    """Return the function that computes some results, and returns to_scale, which `_fill_scaled` needs, unchanged."""
     function = scalar(code_functions(fmt, name)[0])
 
     def fill(pair: Any, start: int, count: int, codes: Any, facts: Any, to_scale: int) -> int:

@@ -44,7 +44,7 @@ def _is_power(magnitude: Any) -> Any:
 
 @scalar
 def _exponent(magnitude: Any) -> Any:
-    """Return the exponent of a power of two, + 160."""
+    """Return 160 plus the exponent of a power of two."""
     field = u32(magnitude >> u32(23))
     place = ZERO_32
     for bit in range(23):
@@ -54,7 +54,7 @@ def _exponent(magnitude: Any) -> Any:
 
 @scalar
 def _integer(x: Any, y: Any) -> Any:
-    """Return whether x is an integer and 2**x a float32: from -149 to 127."""
+    """Return whether x is an integer from -149 to 127, for which 2**x is a float32."""
     magnitude = u32(x & MAGNITUDE_32)
     field = u32(magnitude >> u32(23))
     shift = u32(min(u32(max(field, u32(127)) - u32(127)), u32(23)))

@@ -3,7 +3,7 @@
 Each takes a float32 and returns a float32: an evaluation in float64, of products, sums, quotients and roots alone, with
 a relative error below 2**-46, and one rounding. docs/elementary.md has the proof: all inputs were run, and those whose
 float64 is within 2**-46 of the middle between two float32 numbers were compared with exact arithmetic. The few of them
-that float64 rounds to the wrong side are listed here with their results. NaN comes out as the quiet NaN without a sign.
+that float64 rounds to the wrong side are in corrections.py with their results. NaN gives the quiet NaN without a sign.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> F
 
 
 def _log1p() -> Function:
-    """Return log(1 + x), NaN below -1."""
+    """Return the function log(1 + x) of float32, NaN below -1."""
     correct, wide, minus_one = replaced(CORRECTIONS["log1p"]), logarithms.log1p_of, u32(0xBF800000)
 
     @scalar

@@ -53,8 +53,8 @@ def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
 def exact_sum(rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any) -> Any:
     """Return the code of c[i, j] plus the products of row i of a and column j of its rows of b.
 
-    rows: of codes; products: there is an a, otherwise the terms are those of b; digits: what the sum is held in, of
-    which the first counts units of 2**origin; word: a random one.
+    rows: the codes; products: there is an a, otherwise the terms are those of b; digits: what the sum is held in, of
+    which the first counts units of 2**origin; word: a random number of 32 bits.
     """
     a, b, c, row = rows.a, rows.b, rows.c, i * rows.step
     a_bits, b_bits = i64(f.a.mantissa_bits), i64(f.b.mantissa_bits)

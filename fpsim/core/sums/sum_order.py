@@ -76,7 +76,7 @@ class ChainOrder(NamedTuple):
 
 @reloadable
 class AdditionTargets(NamedTuple):
-    """The targets of an addition, of those of sums: of the term, which is a sum too, and of the sum."""
+    """The entries of Targets for adding one sum to another: that of the sum that is added, and that of the total."""
 
     term: Any
     total: Any

@@ -118,8 +118,8 @@ def fused_step(
 ) -> Any:
     """Return the code of c plus the products of one step.
 
-    start: of the first product in the rows a and b; stride: from a pair of products to the next, 2 where they are
-    consecutive; scale_exponent: added to that of every product; specials: met before this step.
+    start: place of the first product in the rows a and b; stride: from a pair of products to the next, 2 where they are
+    consecutive; scale_exponent: added to the exponent of every product; specials: those met before this step.
     """
     largest = u.floor_exponent
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))

@@ -74,7 +74,7 @@ def tree_products(
       out: (M, N) float32 or float64, the dtype of sums.
       a, b: (M, n) and (n, N) matrices of the same dtype.
       steps: a ProductSteps.
-      mode, flushes: rounding and flushes of float32 sums, as of `tree_rows`; AS_IT_IS and 0 for float64.
+      mode, flushes: rounding and flushes of float32 sums, as for `tree_rows`; AS_IT_IS and 0 for float64.
       begins: whether products with a zero operand have no sign.
       first, stop: range of tiles.
     """

@@ -67,7 +67,7 @@ def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) 
 
 
 def _lanes_at(u: LaneFacts, t: Any) -> Any:
-    """Return how many lanes, the first ones, have a term at a step."""
+    """Return the number of lanes that have a term at step t, which are the first ones."""
     tile = t // u.run * u.run * u.lanes
     return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
 

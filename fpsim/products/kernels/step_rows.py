@@ -112,7 +112,7 @@ def _flushed_near(x: Any, y: Any, z: Any) -> Any:
 
 
 def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """One fused multiply-add after the other, results below 2**-126 flushed to a zero of their sign."""
+    """Add products to c by one fused multiply-add after the other; results below 2**-126 become zeros of their sign."""
     start, at_edge = room.specials, False
     for j in range(PANEL_COLUMNS):
         start[j] = f64(c[j])
@@ -132,7 +132,7 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 
 
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Chains of the even and of the odd terms from +0, whose sum is added to c; nothing can be subnormal."""
+    """Add to c the sum of two chains that start at +0, of even and of odd terms; nothing can be subnormal."""
     chains = room.e.view(f32)
     even, odd = chains[0], chains[1]
     for j in range(PANEL_COLUMNS):

@@ -158,7 +158,7 @@ def element_loop(how: Elements) -> Any:
 
 @scalar
 def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
-    """Return the random words of flat indices first .. first + size, in `space`, which has room for 8 more."""
+    """Return the random numbers of flat indices first .. first + size, in `space`, which has room for 8 more."""
     skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
     fill_random(space[: (size + skip + 3) // 4 * 4], u64(first >> u64(2)), k0, k1)
     return space[skip : skip + size]

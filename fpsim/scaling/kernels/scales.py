@@ -37,7 +37,7 @@ NO_CHOICES = ScaleChoices(0, 0, 0, 0, 0, 0, False, False)
 
 @cache
 def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
-    """Return the loop that makes scales from the amax of tiles.
+    """Return the loop that makes scales from the amax of tiles; encodes: by a rule that gives encode scales.
 
     Arguments: `(tops, specials, scales, codes, factors, counts, numbers, rules, layout)`.
 

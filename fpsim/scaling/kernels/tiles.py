@@ -34,7 +34,7 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 
 @cache
 def quantize_strips(e: Elements, settle: Any) -> Any:
-    """Return the loop over a matrix of words, which takes each strip from amax to codes while it is cached.
+    """Return the loop over a matrix of float bits, which takes each strip from amax to codes while it is cached.
 
     Arguments: `(matrix, out, scales, codes, size, draws, layout, counts, plan)`. scales, codes: of each tile; size:
     rows and columns of a tile, and columns of a strip; draws and layout: as for `element_strips`; plan:

@@ -80,7 +80,7 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the loop of `sequence_kernel` for stochastic rounding in float64."""
+    """Return the loop of `sequence_kernel` that keeps sums in float64 and rounds them stochastically to the format."""
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
     def sequence(
@@ -125,7 +125,7 @@ def pairwise_kernel(way: str) -> Any:
 
 @cache
 def _stochastic_pairs() -> Any:
-    """Return the loop of `pairwise_kernel` for stochastic rounding in float64."""
+    """Return the loop of `pairwise_kernel` that keeps sums in float64 and rounds them stochastically to the format."""
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(

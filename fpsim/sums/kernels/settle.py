@@ -32,7 +32,7 @@ TO_FRACTION = u64(20)  # from 32 random bits to the top of a mantissa
 
 @reloadable
 class Settling(NamedTuple):
-    """A format as patterns of float64."""
+    """A format as seen by `settled`: limits as bit patterns of float64."""
 
     least: Any  # the smallest normal value
     places: Any  # what is taken off a power of two to give the unit in its last place

@@ -88,7 +88,7 @@ def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
 
 @inner_loop
 def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
-    """Set words[:, j], j < n, to the words of counter + j * step; their upper halves may hold anything."""
+    """Set words[:, j], j < n, to the random numbers of counter + j * step, whose upper halves may hold anything."""
     half = (n + 1) // 2  # maybe one lane beyond the end
     x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
     y0, y1, y2, y3 = words[0, half:], words[1, half:], words[2, half:], words[3, half:]
