@@ -96,6 +96,7 @@ def rows() -> Iterator[RaceRow]:
         for name in TWO_UNITS:
             yield RaceRow(f"{name}, {title}", {"fpsim": _by_unit(name, shape)}, {}, THIN_RATE, _size(shape), "MAC")
     yield from stack_rows()
+    yield from group_rows()
     yield from split_rows()
     yield from integer_rows()
     yield from peer_rows()
@@ -146,6 +147,19 @@ def integer_rows() -> Iterator[RaceRow]:
         yield RaceRow(f"hopper_s8_s32, {title}", {"fpsim": thin}, {}, THIN_RATE, few_m * few_n * few_k, "MAC")
     for name, (call, rate) in work.items():
         yield RaceRow(name, {"fpsim": call, GEMM: gemm}, {}, rate, _size(SHAPE), "MAC")
+
+
+def group_rows() -> Iterator[RaceRow]:
+    """Yield races of groups of rows beside one product of as many multiply-adds, and of a convolution."""
+    unit, rng = fp.unit("hopper_bf16_f32"), np.random.default_rng(0)
+    a = fp.encode(rng.standard_normal((1024, 256), np.float32), unit.a.fmt)
+    b = fp.encode(rng.standard_normal((8, 256, 256), np.float32), unit.b.fmt)
+    work = partial(fp.grouped_matmul, a, b, [128] * 8, accumulate=unit)
+    one = partial(fp.matmul, a, b[0], accumulate=unit)
+    yield RaceRow("hopper_bf16_f32, 8 groups", {"fpsim": work, ONE: one}, {ONE: 0.6}, None, 1024 * 256**2, "MAC")
+    x, weight = a.reshape(-1)[: 8 * 32 * 28 * 28].reshape(8, 32, 28, 28), b.reshape(-1)[: 64 * 32 * 9]
+    convolution = partial(fp.conv2d, x, weight.reshape(64, 32, 3, 3), accumulate=unit, padding=1)
+    yield RaceRow("hopper_bf16_f32, conv2d", {"fpsim": convolution}, {}, None, 8 * 28 * 28 * 64 * 32 * 9, "MAC")
 
 
 def _stack(name: str, shape: tuple[int, int, int], count: int) -> Work:

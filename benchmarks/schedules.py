@@ -79,7 +79,7 @@ def processor_rows() -> Iterator[RaceRow]:
 
 
 def order_rows() -> Iterator[RaceRow]:
-    """Trees beside the schedules that they are made of, and orders that no schedule has."""
+    """Yield races of trees beside the schedules that they are made of, and of orders that no schedule has."""
     shape = (256, 512, 1024)
     for title, schedule in OF_UNIT["hopper_f16_f32"].items():
         order = fp.schedules.tree(schedule, shape[2], n=shape[1], accumulate="hopper_f16_f32")

@@ -106,6 +106,8 @@ from fpsim.norms.softmax import log_softmax, softmax
 from fpsim.products.integers.onnx import matmul_integer, qlinear_matmul
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
+from fpsim.products.stacks.convolution import conv2d, patches
+from fpsim.products.stacks.grouped import grouped_matmul
 from fpsim.scaling import recipes as scalings
 from fpsim.scaling.report import ScaleCounts, ScaleReport
 from fpsim.scaling.scaled import Scaled, encode_both_ways, encode_scaled, quantize_scaled
@@ -129,15 +131,15 @@ __all__ = [
     "FloatInfo", "Format", "FusedMultiplyAdd", "IntegerFormat", "IntegerUnit", "LaneSum", "LogFMT", "MatrixUnit",
     "OnlineScaling", "Pairwise", "PeriodicScaling", "Rounding", "ScaleCounts", "ScaleReport", "Scaled", "Scaling",
     "Sequential", "TableFormat",
-    "absolute", "add", "analysis", "array", "cast", "cbrt", "chips", "classify", "convert", "cos", "cpu", "decode",
-    "divide", "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "encode_with_bias", "equal", "erf",
-    "erfc", "exp", "exp2", "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu", "layer_norm",
-    "less", "less_equal", "log", "log1p", "log2", "log_softmax", "matmul", "matmul_integer", "maximum",
-    "maximum_number", "minimum", "minimum_number", "multiply", "negative", "next_down", "next_up", "ozaki_matmul",
-    "policy", "policy_diff", "probe", "qlinear_matmul", "quantize", "quantize_scaled", "recipes", "reciprocal",
-    "remainder", "rms_norm", "round_to_integral", "rounding", "rsqrt", "scalings", "schedules", "sigmoid", "silu",
-    "sin", "softmax", "softplus", "split_matmul", "split_parts", "splits", "sqrt", "subtract", "sum", "tan", "tanh",
-    "testing", "to_int", "torch", "train", "unit", "units",
+    "absolute", "add", "analysis", "array", "cast", "cbrt", "chips", "classify", "conv2d", "convert", "cos", "cpu",
+    "decode", "divide", "dot", "dot_add", "encode", "encode_both_ways", "encode_scaled", "encode_with_bias",
+    "equal", "erf", "erfc", "exp", "exp2", "explain", "expm1", "finfo", "fma", "format", "from_int", "gelu", "gpu",
+    "grouped_matmul", "layer_norm", "less", "less_equal", "log", "log1p", "log2", "log_softmax", "matmul",
+    "matmul_integer", "maximum", "maximum_number", "minimum", "minimum_number", "multiply", "negative", "next_down",
+    "next_up", "ozaki_matmul", "patches", "policy", "policy_diff", "probe", "qlinear_matmul", "quantize",
+    "quantize_scaled", "recipes", "reciprocal", "remainder", "rms_norm", "round_to_integral", "rounding", "rsqrt",
+    "scalings", "schedules", "sigmoid", "silu", "sin", "softmax", "softplus", "split_matmul", "split_parts",
+    "splits", "sqrt", "subtract", "sum", "tan", "tanh", "testing", "to_int", "torch", "train", "unit", "units",
 ]  # fmt: skip
 
 _PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", "torch", "train")

@@ -1,0 +1,192 @@
+"""conv2d: convolutions of images as products of their patches and the filters."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, as_array
+from fpsim.errors import is_integer, shown
+from fpsim.formats.rounding import Rounding
+from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.products.stacks.options import ProductOptions
+from fpsim.scaling.scaled import Scaled
+from fpsim.sums.accumulators import Accumulator
+
+Pair = int | tuple[int, int]
+AT_ONCE = 1 << 22  # elements of patches that are held at a time, unless those of one image are more
+
+
+def conv2d(
+    x: npt.ArrayLike, weight: npt.ArrayLike, *, accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
+    stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+    bias: npt.ArrayLike | None = None, **options: Unpack[ProductOptions],
+) -> npt.NDArray[Any]:  # fmt: skip
+    """Return the convolution of images by a product of matrices, with the bits of `fp.matmul` for every output.
+
+    The terms of an output are ordered by channel, then row, then column of the filter, as in
+    `torch.nn.functional.unfold` and `weight.reshape(O, -1)`. The patches are a, the filters b: `fp.patches` and
+    `fp.matmul` give the same bits. Places outside an image are +0, and their products are terms like any other.
+
+    Args:
+      x: (N, C, H, W) codes or floats, as `fp.matmul` takes them as a.
+      weight: (O, C / groups, R, S), as b.
+      accumulate: a unit, its name, or an accumulator.
+      stride, dilation: distances of patches, and of the elements of a patch: a number, or one for rows and columns.
+      padding: zeros before and after rows and columns, a number or two; "same" (as many as keep H and W, the odd one
+        after; the stride must be 1) or "valid" (none).
+      groups: parts into which the channels and outputs are divided; filters see the channels of their part alone.
+      bias: (O,), as of `fp.matmul`.
+      options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as of `fp.matmul`.
+
+    Returns:
+      (N, O, P, Q) array of the dtype that `fp.matmul` returns.
+
+    Raises:
+      ValueError: shapes that do not fit, a filter that is larger than the padded image, or what `fp.matmul` refuses.
+      TypeError: Scaled operands, or numbers that are no integers.
+
+    Source: torch.nn.functional.conv2d and unfold.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> x, weight = np.ones((1, 2, 4, 4), np.float16), np.ones((3, 2, 3, 3), np.float16)
+      >>> fp.conv2d(x, weight, accumulate="hopper_f16_f32", padding=1)[0, 0].tolist()
+      [[8.0, 12.0, 12.0, 8.0], [12.0, 18.0, 18.0, 12.0], [12.0, 18.0, 18.0, 12.0], [8.0, 12.0, 12.0, 8.0]]
+    """
+    images, filters = _image(x, "x", "(N, C, H, W)"), _image(weight, "weight", "(O, C / groups, R, S)")
+    _refuse_groups(images.shape, filters.shape, groups)
+    (count, channels), outputs = images.shape[:2], filters.shape[0]
+    part, kept = channels // groups, outputs // groups
+    biases = None if bias is None else as_array(bias, "bias").reshape(-1)
+    if biases is not None and biases.shape != (outputs,):
+        raise ValueError(f"bias must have one number for each of the {outputs} outputs; got {biases.size}.")
+    results = []
+    for group in range(groups):
+        b = filters[group * kept : (group + 1) * kept].reshape(kept, -1).T
+        seen = images[:, group * part : (group + 1) * part]
+        of_group = None if biases is None else biases[group * kept : (group + 1) * kept]
+        step = _images_at_once(seen, b, accumulate, options)
+        rows = [
+            patches(seen[i : i + step], filters.shape[2:], stride=stride, padding=padding, dilation=dilation)
+            for i in range(0, max(count, 1), step)
+        ]
+        products = [
+            matmul(some.reshape(-1, some.shape[-1]), b, accumulate=accumulate, bias=of_group, **options)
+            for some in rows
+        ]
+        whole = products[0] if len(products) == 1 else np.concatenate(products)
+        results.append(whole.reshape(count, *rows[0].shape[1:3], kept))
+    channels_last = results[0] if groups == 1 else np.concatenate(results, axis=-1)
+    return np.ascontiguousarray(np.moveaxis(channels_last, -1, 1))
+
+
+def patches(
+    x: npt.ArrayLike, size: Pair, *, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1
+) -> npt.NDArray[Any]:
+    """Return the patches of images that a convolution multiplies by its filters, as rows of terms.
+
+    Args:
+      x: (N, C, H, W) array of any dtype; codes of a format whose code 0 is zero.
+      size: rows and columns of a patch.
+      stride, padding, dilation: as of `fp.conv2d`.
+
+    Returns:
+      (N, P, Q, C * R * S) array of x's dtype, with the terms ordered by channel, then row, then column: the columns of
+      `torch.nn.functional.unfold` as rows.
+
+    Raises:
+      ValueError, TypeError: as of `fp.conv2d`.
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> fp.patches(np.arange(9).reshape(1, 1, 3, 3), 2)[0, 0].tolist()
+      [[0, 1, 3, 4], [1, 2, 4, 5]]
+    """
+    images = _image(x, "x", "(N, C, H, W)")
+    (rows, columns), (down, right), (by_row, by_column) = (
+        _pair(value, name, 1) for value, name in ((size, "size"), (stride, "stride"), (dilation, "dilation"))
+    )
+    reach = by_row * (rows - 1) + 1, by_column * (columns - 1) + 1
+    zeros = _zeros(padding, reach, (down, right))
+    tall, wide = (n + before + after for n, (before, after) in zip(images.shape[2:], zeros, strict=True))
+    if tall < reach[0] or wide < reach[1]:
+        raise ValueError(
+            f"a patch must fit the padded image of {tall} x {wide}; it reaches over {reach[0]} x {reach[1]}. Pad more."
+        )
+    padded = np.zeros((*images.shape[:2], tall, wide), images.dtype)
+    padded[:, :, zeros[0][0] : tall - zeros[0][1], zeros[1][0] : wide - zeros[1][1]] = images
+    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=(2, 3))
+    picked = windows[:, :, ::down, ::right, ::by_row, ::by_column]  # (N, C, P, Q, R, S)
+    n, _, p, q = picked.shape[:4]
+    return np.moveaxis(picked, 1, 3).reshape(n, p, q, images.shape[1] * rows * columns)
+
+
+def _image(x: Any, name: str, axes: str) -> Array:
+    """Return an operand with four axes.
+
+    Raises:
+      ValueError, TypeError: another number of axes, or a Scaled array.
+    """
+    if isinstance(x, Scaled):
+        raise TypeError(f"{name} must be codes or floats, as patches share tiles; got a Scaled array. Decode it first.")
+    array = as_array(x, name)
+    if array.ndim != 4:
+        raise ValueError(f"{name} must have four axes, {axes}; got shape {array.shape}.")
+    return array
+
+
+def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> None:
+    """Raise an error unless the channels and outputs of a convolution can be divided into groups."""
+    if not is_integer(groups):
+        raise TypeError(f"groups must be an integer; got {shown(groups)}.")
+    if groups < 1 or x[1] % groups or weight[0] % groups or not weight[0]:
+        raise ValueError(
+            f"groups must divide the {x[1]} channels of x and the {weight[0]} outputs of weight; got {shown(groups)}."
+        )
+    if weight[1] * groups != x[1]:
+        raise ValueError(
+            f"weight must have {x[1] // groups} channels, those of x divided by groups={groups}; got {weight[1]}."
+        )
+
+
+def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
+    """Return a number for rows and one for columns.
+
+    Raises:
+      ValueError, TypeError: other values than integers from `lowest` on.
+    """
+    pair = value if isinstance(value, (tuple, list)) else (value, value)
+    if len(pair) != 2 or not all(is_integer(number) for number in pair):
+        raise TypeError(f"{name} must be an integer, or one for rows and one for columns; got {shown(value)}.")
+    if min(pair) < lowest:
+        raise ValueError(f"{name} must be at least {lowest}; got {shown(value)}.")
+    return int(pair[0]), int(pair[1])
+
+
+def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the zeros before and after rows, and columns.
+
+    Raises:
+      ValueError, TypeError: another padding than numbers, "same" or "valid".
+    """
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise ValueError(f"padding must be a number, two numbers, 'same' or 'valid'; got {shown(padding)}.")
+        if padding == "same" and stride != (1, 1):
+            raise ValueError(f"padding='same' is for a stride of 1; got {stride}. Pass numbers.")
+        missing = [size - 1 if padding == "same" else 0 for size in reach]
+        return [(zeros // 2, zeros - zeros // 2) for zeros in missing]
+    return [(zeros, zeros) for zeros in _pair(padding, "padding", 0)]
+
+
+def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
+    """Return how many images have their patches in memory at a time: all if that could change a bit."""
+    stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
+    if stochastic or options.get("schedule") is not None:  # which may depend on the number of rows
+        return max(len(x), 1)
+    return max(AT_ONCE // max(int(b.shape[0] * x.shape[2] * x.shape[3]), 1), 1)

@@ -1,0 +1,140 @@
+"""grouped_matmul: rows in groups of any sizes, each group times its own matrix, as experts of a model have them."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import accumulate, pairwise
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.arrays import Array, as_array
+from fpsim.errors import shown
+from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.matmul import matmul
+from fpsim.products.stacks.options import ProductOptions
+from fpsim.scaling.scaled import Scaled
+from fpsim.scaling.tiling import tile_sizes
+from fpsim.sums.accumulators import Accumulator
+
+
+def grouped_matmul(
+    a: npt.ArrayLike | Scaled, b: npt.ArrayLike | Scaled, group_sizes: npt.ArrayLike, *,
+    accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None, scale_a: npt.ArrayLike | None = None,
+    scale_b: npt.ArrayLike | None = None, bias: npt.ArrayLike | None = None, **options: Unpack[ProductOptions],
+) -> npt.NDArray[Any]:  # fmt: skip
+    """Return the products of consecutive groups of rows of a, each with its own matrix of b, in one matrix.
+
+    Rows of group g have the bits of `fp.matmul(rows, b[g], ...)`: the grouped products of DeepGEMM whose groups lie one
+    after the other (m_grouped_..._contiguous), without its alignment of groups.
+
+    Args:
+      a: (M, K) rows, the groups one after the other: codes, floats or Scaled, as `fp.matmul` takes them. Tiles of a Scaled
+        have one row, or all.
+      b: (G, K, N), a matrix for each group.
+      group_sizes: (G,) integers, the rows of each group, 0 or more; they add up to M.
+      accumulate: a unit, its name, or an accumulator that is not stochastic.
+      scale_a, scale_b: scales as of `fp.matmul`: scale_a one number, (1, K / block) or with a row for each row of a;
+        scale_b with a matrix for each group (three axes), or shared.
+      bias: (N,), as of `fp.matmul`, for all groups.
+      options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as of `fp.matmul`, for all groups.
+
+    Returns:
+      (M, N) array, as `fp.matmul` returns it.
+
+    Raises:
+      ValueError: sizes that do not add up to the rows of a, or are not one for each matrix of b; tiles of several rows;
+        a stochastic accumulator; what `fp.matmul` refuses.
+      TypeError: sizes that are no integers.
+
+    Source: DeepGEMM, README ("Grouped GEMMs (contiguous layout)").
+
+    Example:
+      >>> import numpy as np, fpsim as fp
+      >>> a, b = np.ones((5, 4), np.float16), np.float16([np.ones((4, 2)), 2 * np.ones((4, 2))])
+      >>> fp.grouped_matmul(a, b, [3, 2], accumulate="hopper_f16_f32").tolist()
+      [[4.0, 4.0], [4.0, 4.0], [4.0, 4.0], [8.0, 8.0], [8.0, 8.0]]
+    """  # noqa: E501
+    left, right = (x if isinstance(x, Scaled) else as_array(x, name) for x, name in ((a, "a"), (b, "b")))
+    if len(left.shape) != 2:
+        raise ValueError(f"a must have two axes, (M, K); got shape {tuple(left.shape)}.")
+    if len(right.shape) != 3:
+        raise ValueError(f"b must have three axes, (groups, K, N); got shape {tuple(right.shape)}.")
+    if isinstance(accumulate, Accumulator) and accumulate.seed is not None:
+        raise ValueError(f"groups would draw the same random words; got {accumulate}. Multiply them with other seeds.")
+    bounds = _bounds(group_sizes, left.shape[0], right.shape[0])
+    of_a, of_b = (None if x is None else as_array(x, "scales") for x in (scale_a, scale_b))
+    result: Array | None = None
+    for g, (start, stop) in enumerate(pairwise(bounds)):
+        if start == stop and (result is not None or g + 1 < right.shape[0]):
+            continue  # a result tells the dtype, so that one product is computed even if there are no rows
+        part = matmul(
+            _rows(left, start, stop), _matrix(right, g), accumulate=accumulate,
+            scale_a=_of_rows(of_a, start, stop, left.shape[0]),
+            scale_b=of_b[g] if of_b is not None and of_b.ndim == 3 else of_b, bias=bias, **options,
+        )  # fmt: skip
+        if result is None:
+            result = np.empty((left.shape[0], part.shape[1]), part.dtype)
+        result[start:stop] = part
+    if result is None:
+        raise ValueError("b must have a matrix for one group or more; got none.")
+    return result
+
+
+def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
+    """Return the first row of each group, and the end of the last one.
+
+    Raises:
+      ValueError, TypeError: sizes that do not fit.
+    """
+    sizes = as_array(group_sizes, "group_sizes")
+    if sizes.dtype.kind not in "iu" and sizes.size:
+        raise TypeError(f"group_sizes must be integers, the rows of each group; got {sizes.dtype}.")
+    if sizes.shape != (groups,):
+        raise ValueError(
+            f"group_sizes must have one number for each of the {groups} matrices of b; got shape {sizes.shape}."
+        )
+    numbers = [int(size) for size in sizes]
+    if any(size < 0 for size in numbers):
+        raise ValueError(f"group_sizes must be 0 or more; got {shown(min(numbers))}.")
+    if sum(numbers) != rows:
+        raise ValueError(f"group_sizes must add up to the {rows} rows of a; got {sum(numbers)} rows.")
+    return [0, *accumulate(numbers)]
+
+
+def _rows(x: Any, start: int, stop: int) -> Any:
+    """Return some rows of a matrix, with their scales.
+
+    Raises:
+      ValueError: scales that several rows share, but not all.
+    """
+    if not isinstance(x, Scaled):
+        return x[start:stop]
+    tall = tile_sizes(x.shape, x.scaling.block)[0]
+    if tall > 1 and x.scales.shape[0] > 1:
+        raise ValueError(
+            f"a Scaled a must have tiles of one row, or of all rows, for groups; got tiles of {tall} rows. Encode it "
+            "with fp.scalings.TILE_1X128, for instance."
+        )
+    names = ("codes", "scales", "scale_codes", "zero_points")
+    arrays = {name: getattr(x, name) for name in names if getattr(x, name) is not None}
+    cut = {name: array[start:stop] if name == "codes" or tall == 1 else array for name, array in arrays.items()}
+    return dataclasses.replace(x, **cut)
+
+
+def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
+    """Return the scales of some rows: a row for each, or those that all share."""
+    if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
+        return scales
+    return scales[start:stop]
+
+
+def _matrix(x: Any, g: int) -> Any:
+    """Return a matrix of a stack, with its scales."""
+    if not isinstance(x, Scaled):
+        return x[g]
+    names = ("codes", "scales", "scale_codes", "zero_points")
+    arrays = {name: getattr(x, name) for name in names if getattr(x, name) is not None}
+    return dataclasses.replace(x, **{name: array[g if len(array) > 1 else 0] for name, array in arrays.items()})
