@@ -154,7 +154,7 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
 
 
 def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
-    """Raise a ValueError for elements that a scaling gives no meaning, and the other way around."""
+    """Raise a ValueError if an element format needs another kind of scaling, or a scaling another element format."""
     if scaling.adaptive and element not in (E2M1, IF4):
         raise ValueError(f"adaptive={scaling.adaptive!r} chooses among codes of E2M1 or IF4; got {element}.")
     if element == IF4 and not (scaling.adaptive and scaling.tensor_scale and scaling.scale_format == E4M3):

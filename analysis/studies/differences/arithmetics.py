@@ -58,7 +58,7 @@ class LayerArithmetic:
 
     Attributes:
       follow: returns the recipes of a layer.
-      backend: multiplies, as in `fp.torch.QuantLinear`.
+      backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
       remarks: sentences on what was left out, collected while layers run.
     """
 

@@ -53,7 +53,7 @@ def sensitivity(
       layers: a shell pattern or several for the names of layers, such as "blocks.*.mlp.*".
       products: one or several of "fprop", "dgrad" and "wgrad"; without a loss only "fprop".
       seed: seed of the random draws of the first batch; the next batches count up from it.
-      backend: multiplies low products, as in `fp.torch.QuantLinear`.
+      backend: the backend that multiplies low products, as in `fp.torch.QuantLinear`.
       out: a folder that keeps each measurement as soon as it is made; the same call continues where it stopped, and
         more recipes or layers can be added.
       progress: called with (share done, what is measured); None draws a bar where stderr is a terminal.

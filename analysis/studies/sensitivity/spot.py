@@ -51,7 +51,7 @@ class Spot:
     Args:
       name: name of the layer, which seeds stochastic rounding.
       layer: the torch.nn.Linear or convolution, whose forward pass is replaced.
-      backend: multiplies, as in `fp.torch.QuantLinear`.
+      backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
 
     Attributes:
       low: product -> the recipe that it follows; products without one are torch's own.

@@ -45,7 +45,7 @@ class Twin:
       layers: names of the layers.
       loss: called as loss(model, batch); None for outputs alone, without gradients.
       seed: seed of the random draws of the first batch.
-      backend: multiplies, as in `fp.torch.QuantLinear`.
+      backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
     Raises:
       ValueError: the model cannot be copied.
     """

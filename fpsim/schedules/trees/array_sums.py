@@ -1,7 +1,7 @@
 """Sums of array libraries on processors: the orders in which NumPy, torch and JAX add the terms of a sum, as rows.
 
-Which of them a library follows depends on its version and the processor, so that no row is said to be that of the
-present one; `fp.probe.sum` tells it.
+Which of them a library follows depends on its version and the processor, so no row claims to be the order of an
+installed library; `fp.probe.sum` finds out which it is.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ class SumOrder:
     Args:
       name: the call that makes it.
       rule: "pairwise" (NumPy), "cascade" (torch) or "windows" (JAX).
-      lanes: chains that take terms in turn; 1 for windows.
-      block: terms up to which lanes add all; of a window.
+      lanes: the number of chains that take terms in turn; 1 for windows.
+      block: for "pairwise" the largest number of terms that lanes add, as more are halved first; for "windows" the
+        terms of a window; for "cascade" the lanes.
       fmt: the format of sums.
-      most: terms up to which the library follows the order; 0 for any number.
-      source: where the order is written.
+      most: the largest number of terms for which the library follows the order; 0 for any number.
+      source: where the order is published.
 
     Example:
       >>> import fpsim as fp
@@ -61,7 +62,7 @@ class SumOrder:
         """Return the additions of a sum of k terms.
 
         Raises:
-          ValueError: k below 0, or more terms than those for which the library follows the order.
+          ValueError: k is below 0, or larger than `most`.
         """
         require_integer("k", k, 0)
         if 0 < self.most < k:
@@ -82,12 +83,12 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
     down to a multiple of the lanes.
 
     Args:
-      lanes: a power of two.
-      block: terms that lanes add, a number of terms of at least the lanes.
+      lanes: the number of lanes, a power of two.
+      block: the largest number of terms that lanes add, as more are halved first; at least the number of lanes.
       fmt: the format of sums.
 
     Raises:
-      ValueError: lanes that are no power of two, or a block of fewer terms.
+      ValueError: lanes is not a power of two, or the block has fewer terms than there are lanes.
 
     Source: numpy/_core/src/umath/loops_utils.h.src.
 
@@ -112,11 +113,11 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
     lanes, one after the other. It is that of one thread: torch shares sums of more than 32,768 terms among threads.
 
     Args:
-      lanes: numbers of a vector: 8 with AVX2, on which torch sums with AVX-512 too.
+      lanes: the number of elements in a vector: 8 with AVX2, which torch uses for sums with AVX-512 too.
       fmt: the format of sums.
 
     Raises:
-      ValueError: no lane.
+      ValueError: lanes is below 1.
 
     Source: pytorch/aten/src/ATen/native/cpu/SumKernel.cpp.
 
@@ -136,11 +137,11 @@ def jax_sum(window: int = 32, fmt: str | Format = FP32) -> SumOrder:
     The first and the last window are the shorter ones. The order of 4,096 terms and more is not known.
 
     Args:
-      window: terms of a chain.
+      window: the number of terms of a chain.
       fmt: the format of sums.
 
     Raises:
-      ValueError: a window of fewer than two terms.
+      ValueError: the window has fewer than two terms.
 
     Source: openxla/xla, TreeReductionRewriter.
 
