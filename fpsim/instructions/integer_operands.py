@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, refuse_masked
+from fpsim.errors import shown
 from fpsim.matrix_units.catalogue import INTEGER_ROWS
 from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 
@@ -65,6 +66,8 @@ def refuse_scales(unit: IntegerUnit, scale_a: Any, scale_b: Any) -> None:
 def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUnit, name: str) -> str:
     """Return the error sentence for an operand that is not an array of integers."""
     wanted = f"{unit.name} multiplies integers: {name} must be an array of {element.dtype}"
+    if array.dtype.kind in "OUS":
+        return f"{wanted}; got {shown(x)}. Pass integers {element.lowest} .. {element.highest}."
     if format_of(array.dtype) is None:
         return f"{wanted}; {describe_refused(x, array, name)}"
     if name == "c":

@@ -118,6 +118,9 @@ def test_layouts_outputs_and_empty_products() -> None:
     out = np.zeros((6, 70), np.int32)
     assert fp.matmul(a, b, c, accumulate=S8, out=out) is out
     assert_bits_equal(out, want)
+    for x in (a, b, c):
+        x.flags.writeable = False
+    assert_bits_equal(fp.matmul(a, b, c.astype(">i4"), accumulate=S8), want)
     into_c = c.copy()
     assert_bits_equal(fp.matmul(a, b, into_c, accumulate=S8, out=into_c), want)
     for m, k, n in ((0, 3, 2), (2, 0, 2), (2, 3, 0)):

@@ -220,7 +220,10 @@ def _integer_sums(rows: Array, columns: Array, points: tuple[Array | None, Array
     batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
     (m, k), n = rows.shape[-2:], columns.shape[-1]
     total = np.zeros((*batch, m, n), np.int32)
-    left, right = np.broadcast_to(rows, (*batch, m, k)), np.broadcast_to(columns, (*batch, k, n))
+    left, right = (
+        x if x.shape == shape else np.broadcast_to(x, shape)  # whose elements kernels would take for read-only
+        for x, shape in ((rows, (*batch, m, k)), (columns, (*batch, k, n)))
+    )
     of_rows, of_columns = (None if x is None else np.broadcast_to(x, (*batch, *size)) for x, size in
                            zip(points, ((m, 1), (1, n)), strict=True))  # fmt: skip
     for place in np.ndindex(batch):
