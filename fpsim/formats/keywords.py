@@ -12,12 +12,16 @@ from fpsim.errors import shown
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def with_keywords(kind: type[Any], defaults: Mapping[str, Any], text: str = "") -> Callable[[Function], Function]:
+def with_keywords(
+    kind: type[Any], defaults: Mapping[str, Any], text: str = "", last: bool = False
+) -> Callable[[Function], Function]:
     """Show keywords in the signature of a function that takes them as `**keywords`, and a text under its docstring.
 
     Args:
       kind: the TypedDict that types them.
       defaults: those that the function takes, in the order of the signature.
+      text: what is added to the docstring.
+      last: whether they follow the function's own keywords, or come before these.
     """
 
     def show(function: Function) -> Function:
@@ -33,7 +37,7 @@ def with_keywords(kind: type[Any], defaults: Mapping[str, Any], text: str = "") 
             )
             for name, default in defaults.items()
         ]
-        first = [parameter for parameter in listed if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+        first = [one for one in listed if last or one.kind is not inspect.Parameter.KEYWORD_ONLY]
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*first, *shared, *listed[len(first) :]]
         )
@@ -60,6 +64,21 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
             shown = inspect.signature(function).parameters.values()
             valid = [parameter.name for parameter in shown if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
             raise unknown_keyword(function.__name__, word, valid)
+
+
+def given_keywords(
+    function: Callable[..., Any], keywords: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the keywords that a function was given and that differ from their defaults.
+
+    Raises:
+      TypeError: an unknown keyword, as for `check_keywords`.
+    """
+    try:
+        return {name: value for name, value in keywords.items() if value is not defaults[name]}
+    except KeyError:
+        check_keywords(function, keywords, defaults)
+        raise
 
 
 def unknown_keyword(name: str, word: str, valid: Sequence[str]) -> TypeError:

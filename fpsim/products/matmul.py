@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy.typing as npt
 
@@ -15,6 +15,7 @@ from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import INT8, IntegerFormat
+from fpsim.formats.keywords import given_keywords, with_keywords
 from fpsim.formats.named import format as find_format
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.lazy import deferred
@@ -35,25 +36,36 @@ requests, backends = deferred("fpsim.products.request"), deferred("fpsim.product
 stacks, orders = deferred("fpsim.products.stacks.batched"), deferred("fpsim.products.orders.orders")
 
 
+class ProductKeywords(TypedDict, total=False):
+    """The keywords of `matmul`, on the CPU and on the GPU, that concern units, libraries and results."""
+
+    schedule: Schedule | ShapedSchedule | Tree | SumOrder | tuple[Any, ...] | None
+    promote: int | None
+    scale_a: Any  # arrays of the CPU or of the GPU, or None
+    scale_b: Any
+    scale_order: str | None
+    bias: Any
+    alpha: float | None
+    beta: float | None
+    out_fmt: FormatLike | IntegerFormat | None
+    strict: bool
+    out_format: FormatLike | None
+
+
+DEFAULTS: dict[str, Any] = {**dict.fromkeys(ProductKeywords.__annotations__), "strict": True}
+with_product_keywords = with_keywords(ProductKeywords, DEFAULTS, last=True)
+
+
+@with_product_keywords
 def matmul(
     a: npt.ArrayLike | Scaled,
     b: npt.ArrayLike | Scaled,
     c: npt.ArrayLike | None = None,
     *,
     accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
-    schedule: Schedule | ShapedSchedule | Tree | SumOrder | tuple[Any, ...] | None = None,
-    promote: int | None = None,
-    scale_a: npt.ArrayLike | None = None,
-    scale_b: npt.ArrayLike | None = None,
-    scale_order: str | None = None,
-    bias: npt.ArrayLike | None = None,
-    alpha: float | None = None,
-    beta: float | None = None,
-    out_fmt: FormatLike | IntegerFormat | None = None,
-    strict: bool = True,
     fmt: Formats = None,
     out: npt.NDArray[Any] | None = None,
-    out_format: FormatLike | None = None,
+    **keywords: Unpack[ProductKeywords],
 ) -> npt.NDArray[Any]:
     """Return c + a @ b, with every product, addition and rounding of a matrix unit, a library or an accumulator.
 
@@ -120,24 +132,22 @@ def matmul(
       >>> float(fp.matmul(x, x.T, accumulate="hopper_e4m3_f32", schedule=split, out_fmt=fp.BF16)[0, 0])
       394.0
     """
-    sides = scale_a is None and scale_b is None and scale_order is None and bias is None
-    follows = c is not None or alpha is not None or beta is not None or out_fmt is not None or out_format is not None
-    if schedule is None and sides and not follows and strict is True:
+    promote = keywords.get("promote")
+    alone = len(keywords) == (promote is not None)  # the keywords of short calls, which have no time to spare
+    passed: dict[str, Any] = {**keywords} if alone else given_keywords(matmul, keywords, DEFAULTS)
+    if c is None and (alone or len(passed) == (promote is not None)):
         plain: npt.NDArray[Any] | None = short_way().plain_product(a, b, accumulate, fmt, promote, out)
         if plain is not None:
             return plain
+    schedule = passed.get("schedule")
     if isinstance(schedule, ShapedSchedule):
-        words = {"c": c, "accumulate": accumulate, "promote": promote, "scale_a": scale_a, "scale_b": scale_b,
-                 "scale_order": scale_order, "bias": bias, "alpha": alpha, "beta": beta, "fmt": fmt, "out": out,
-                 "out_fmt": out_fmt, "out_format": out_format}  # fmt: skip
-        passed = {name: value for name, value in words.items() if value is not None}
-        chosen: npt.NDArray[Any] = _by_library(schedule, a, b, passed)
+        words = {"c": c, "accumulate": accumulate, **passed, "fmt": fmt, "out": out}
+        kept = {name: x for name, x in words.items() if x is not None and name not in ("schedule", "strict")}
+        chosen: npt.NDArray[Any] = _by_library(schedule, a, b, kept)
         return chosen
-    if out_format is not None:
-        out_fmt = renamed_out_fmt(out_fmt, out_format)
-    request = requests().Request(
-        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt, strict
-    )  # fmt: skip
+    if "out_format" in passed:
+        passed["out_fmt"] = renamed_out_fmt(passed.get("out_fmt"), passed.pop("out_format"))
+    request = requests().Request(**passed)
     if _is_stack(a) or _is_stack(b):
         stack: npt.NDArray[Any] = stacks().stacked(a, b, c, accumulate, request, fmt, out)
         return stack

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats
-from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.keywords import given_keywords
 from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.backend import Gpu, codes_of
@@ -20,10 +19,9 @@ from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.matmul import renamed_out_fmt
+from fpsim.products.matmul import DEFAULTS, ProductKeywords, renamed_out_fmt, with_product_keywords
 from fpsim.products.pipeline import multiplied
 from fpsim.products.request import Request
-from fpsim.schedules.schedule import Schedule
 from fpsim.sums.accumulators import Accumulator
 
 
@@ -95,13 +93,17 @@ def _integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, sc
     return result
 
 
+@with_product_keywords
 def matmul(
-    a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
-    schedule: Schedule | None = None, promote: int | None = None, scale_a: Any = None, scale_b: Any = None,
-    scale_order: str | None = None, bias: Any = None, alpha: float | None = None, beta: float | None = None,
-    out_fmt: FormatLike | IntegerFormat | None = None, strict: bool = True, fmt: Formats = None, out: Any = None,
-    out_format: FormatLike | None = None,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    accumulate: str | MatrixUnit | IntegerUnit | Accumulator | None = None,
+    fmt: Formats = None,
+    out: Any = None,
+    **keywords: Unpack[ProductKeywords],
+) -> Any:
     """Return c + a @ b on the GPU by a matrix unit, a library or an accumulator, bit for bit as `fpsim.matmul`.
 
     Args:
@@ -133,9 +135,7 @@ def matmul(
       ...     x = torch.full((16, 64), 0x38, dtype=torch.uint8).cuda()
       ...     print(fp.gpu.matmul(x, x.T.contiguous(), accumulate="hopper_e4m3_f32", promote=32))
     """
-    if out_format is not None:
-        out_fmt = renamed_out_fmt(out_fmt, out_format)
-    request = Request(
-        schedule, promote, scale_a, scale_b, scale_order, bias, alpha, beta, out_fmt, strict
-    )  # fmt: skip
-    return multiplied(a, b, c, accumulate, request, fmt, out, Gpu(codes_of(a, "a")))
+    passed = given_keywords(matmul, keywords, DEFAULTS)
+    if "out_format" in passed:
+        passed["out_fmt"] = renamed_out_fmt(passed.get("out_fmt"), passed.pop("out_format"))
+    return multiplied(a, b, c, accumulate, Request(**passed), fmt, out, Gpu(codes_of(a, "a")))
